@@ -12,18 +12,24 @@
     warned  LAMMPS, 4 ranks on two of three lab nodes: a health plug-in of one node says that the low mark is passed (MEND_BENCH_GRADE=2: the high
             one), and 5 s later the whole node is killed. How often no rank was lost and the result is the same, of 50 times (MEND_BENCH_TIMES), and
             how long the ranks took to leave. Takes ten minutes
+    back    a program that tells its time steps, 2 ranks on two of three lab nodes: one node is sick for a while, and its rank leaves for a spare that
+            gets 50, 30 or 10 % of a processor. From the moment at which the old node is well again until the end: with back migration, against
+            the best that could be (all that is left at the speed before, and one move), and against staying. Takes five minutes
 
-Times are wall-clock; the machine should have nothing else to do. All of it but the last takes two minutes.
+Times are wall-clock; the machine should have nothing else to do. All of it but the last two takes two minutes.
 """
 
 import os
 import random
+import statistics
 import sys
 import time
 
+import results
 from side_by_side import main, report
 import melt
 from cluster import DAEMON_KILLED, OTHERS, Lab, compile_mpi
+from throttle import processor_group, throttled
 
 # All of a node stands still.
 ALL_STOPPED = OTHERS + "kill -STOP $all 2>/dev/null; true"
@@ -168,7 +174,62 @@ def warned(_, work):
         print(f"from the warning until all ranks have left: median {left[len(left) // 2]:.2f} s, longest {left[-1]:.2f} s", flush=True)
 
 
-BENCHES = {"lammps": lammps, "large": large, "silent": silent, "warned": warned}
+# Long enough for the rank to be measured on both nodes.
+SICK_S, BEFORE_S = 14, 12
+STEPS = int(os.environ.get("MEND_BENCH_STEPS", "2500"))
+
+
+def return_once(work, program, percent, back):
+    """Seconds from when the node is well again until the end; the same at best; and what the move back cost by the job's own account, or None."""
+    directory = os.path.join(work, f"run-{time.monotonic_ns()}")
+    plugins = os.path.join(directory, "plugins")
+    os.makedirs(plugins, 0o755)
+    state, steps = os.path.join(directory, "sick"), os.path.join(directory, "steps")
+    with open(os.path.join(plugins, "warns"), "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/sh\n[ "$(hostname)" = node2 ] && [ -e {state} ] && echo warned && exit 1\nexit 0\n')
+    os.chmod(os.path.join(plugins, "warns"), 0o755)
+    settings = {**WARNED, "MEND_HEALTH_PLUGIN_INTERVAL_MS": "200", "MEND_HEALTH_CALM_S": "1", "MEND_HEALTH_PLUGINS": plugins}
+    with Lab(3, daemons=settings) as lab, processor_group(percent) as group, throttled(lab, "node3", group):
+        lab.set("MEND_BACK_MIGRATION", "on" if back else "off")
+        job = lab.start(directory, "run", "-n", "2", "--hosts", "node1,node2", "--spares", "node3", "--", program, "-n", str(STEPS), "-w", "8000", "-l", steps)
+        name = lab.running(job)
+        job.wait_for(lambda: "begins" in job.stderr(), "the first step is done")
+        time.sleep(BEFORE_S)
+        with open(state, "w", encoding="utf-8"):
+            pass
+        sick = time.time()
+        time.sleep(SICK_S)
+        os.remove(state)
+        job.finish(patience=1800)
+        log = lab.verb("log", name)
+    well = next(one["at"] / 1e6 for one in log if one["event"] == "node_fit")
+    with open(steps, encoding="ascii") as file:
+        done = [float(line) for line in file]
+    # As fast as before, without the beginning.
+    before = [at for at in done if at < sick][20:]
+    step_s = (before[-1] - before[0]) / (len(before) - 1)
+    went = [one["data"]["cost_s"] for one in log if one["event"] == "goes_back"]
+    moves = [one["data"]["stopped_us"] / 1e6 for one in log if one["event"] == "migration_committed"]
+    best = sum(at > well for at in done) * step_s + min(moves)
+    return done[-1] - well, best, went[0] if went else None
+
+
+def back(runs, work):
+    program = compile_mpi("mpi_steps.c", os.path.join(work, "steps"))
+    for percent in (50, 30, 10):
+        ours, bests, stays = [], [], []
+        for _ in range(runs):
+            took, best, cost = return_once(work, program, percent, True)
+            ours.append(took)
+            bests.append(best)
+            print(f"  spare with {percent} % of a processor: {took:.1f} s, at best {best:.1f} s; went back: {'no' if cost is None else f'yes, a move cost {cost:.2f} s'}")
+            stays.append(return_once(work, program, percent, False)[0])
+        results.note(f"a spare throttled by {100 - percent} %, until the end", "s", ours, bests, "the best possible")
+        ratio = statistics.median(took / best for took, best in zip(ours, bests))
+        print(f"a spare throttled by {100 - percent} %: {statistics.median(ours):.1f} s, {ratio:.3f} of the best; staying {statistics.median(stays):.1f} s", flush=True)
+
+
+BENCHES = {"lammps": lammps, "large": large, "silent": silent, "warned": warned, "back": back}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

@@ -21,6 +21,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 all.checkpoints += summary.checkpoints;
                 all.migrations += summary.migrations;
                 all.live += summary.live;
+                all.returns += summary.returns;
                 all.lives += summary.lives;
                 all.faults += summary.faults;
             }
@@ -36,6 +37,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
             || all.checkpoints > worlds
                 && all.migrations > worlds / 10
                 && all.live > worlds / 30
+                && all.returns > worlds / 100
                 && all.faults > worlds
                 && all.lives > worlds
     );

@@ -48,6 +48,9 @@ pub trait BatchSystem: fmt::Debug + Send + Sync {
     /// The batch job.
     fn run(&self) -> BatchRun;
 
+    /// When the batch job's time is over, seconds since 1970, if that is known.
+    fn ends_at(&self) -> Option<u64>;
+
     /// Ranks that the user asked the batch system for, if they did.
     fn tasks(&self) -> Option<u32>;
 

@@ -40,6 +40,8 @@ pub struct Slurm {
     restarts: u32,
     list: String,
     tasks: Option<u32>,
+    /// Seconds since 1970.
+    ends_at: Option<u64>,
     /// Per node, in the list's order.
     slots: Vec<u32>,
 }
@@ -59,7 +61,8 @@ impl Slurm {
             Some(text) => counts(&text)?,
             None => Vec::new(),
         };
-        Ok(Some(Self { job, restarts: number("SLURM_RESTART_COUNT").unwrap_or(0), list, tasks: number("SLURM_NTASKS"), slots }))
+        let ends_at = variable("SLURM_JOB_END_TIME").and_then(|text| text.parse().ok());
+        Ok(Some(Self { job, restarts: number("SLURM_RESTART_COUNT").unwrap_or(0), list, tasks: number("SLURM_NTASKS"), ends_at, slots }))
     }
 
     /// What sinfo says of the job's nodes.
@@ -115,6 +118,10 @@ impl BatchSystem for Slurm {
 
     fn run(&self) -> BatchRun {
         BatchRun { job: self.job.clone(), restarts: self.restarts }
+    }
+
+    fn ends_at(&self) -> Option<u64> {
+        self.ends_at
     }
 
     fn tasks(&self) -> Option<u32> {

@@ -81,6 +81,11 @@ impl BatchSession {
         if spares == 0 { self.system.tasks().unwrap_or(room) } else { room }
     }
 
+    /// Seconds since 1970 at which the allocation's time is over, if that is known.
+    pub(crate) fn ends_at(&self) -> Option<u64> {
+        self.system.ends_at()
+    }
+
     fn hosts_left(&self, spares: u32) -> usize {
         self.nodes.len().saturating_sub(spares as usize).max(1)
     }

@@ -39,11 +39,12 @@ use mend_messages::job::{NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
 use mend_policy::restarts::Restarts;
 use mend_sealed::Key;
-use mend_settings::SettingError;
+use mend_settings::{SettingError, WordOrNumber};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
@@ -77,6 +78,18 @@ pub struct RunSpec {
     pub healing: HealingOptions,
     /// No message of ours on standard error unless something is wrong.
     pub quiet: bool,
+}
+
+/// When this process began.
+static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Seconds for which the job may still run, as the user or the batch system says.
+fn time_left_s(in_batch: Option<&InBatch>) -> Result<Option<u64>, SettingError> {
+    let ran_s = BEGAN.elapsed().as_secs();
+    Ok(match mend_settings::TIME_LIMIT.word_or_number(None)? {
+        WordOrNumber::Number(limit) => Some(limit.saturating_sub(ran_s)),
+        WordOrNumber::Word(_) => in_batch.and_then(|(session, _)| session.ends_at()).map(|end| end.saturating_sub(now())),
+    })
 }
 
 /// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
@@ -241,6 +254,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         restarts,
         rates: beginning.rates,
         program_rates: program.argv.first().and_then(|program| programs::rates(program)),
+        goes_back: mend_settings::BACK_MIGRATION.choice()? == "on",
+        time_left_s: time_left_s(beginning.batch.as_ref())?,
         pmi: beginning.pmi,
         stdin: source.is_some(),
         restoring: beginning.restoring,

@@ -362,6 +362,10 @@ impl Names {
                 let then = if ranks.is_empty() { "it takes no ranks".into() } else { format!("rank(s) {} leave it{until}", listed(ranks)) };
                 eprintln!("mend: node {} {what}: {why}; {then}", self.node(*node));
             }
+            Notice::GoesBack { .. } if self.quiet => {}
+            Notice::GoesBack { rank, from, to } => {
+                eprintln!("mend: rank {rank} goes back from {} to {}, where it is faster", self.node(*from), self.node(*to));
+            }
             Notice::NodeFit { node, reason: LeaveReason::Health } => eprintln!("mend: node {} is well again", self.node(*node)),
             Notice::NodeFit { node, .. } => eprintln!("mend: node {} is not drained any more", self.node(*node)),
             Notice::NowhereToGo { node, ranks, failure } => {

@@ -38,6 +38,8 @@ pub enum Asker {
     Leaving(Rank, LeaveReason),
     /// The end of the job's time.
     TimeUp,
+    /// This rank is to go back to a node that it has left, or to a better one.
+    Back(Rank),
 }
 
 /// What a round of upkeep did.

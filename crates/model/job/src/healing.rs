@@ -1,99 +1,50 @@
-//! Whether a job that a failure has stopped goes on by itself, from its last checkpoint.
+//! Which ends of a job are failures that it may go on after by itself, from its last checkpoint. Whether it does is [`mend_policy::recovery`]'s to say.
 //!
-//! ```text
-//! it runs ── a node or messages lost, a rank killed ──► GoOn ──► it runs
-//!                └── not wanted, no checkpoint, too often from this one ──► Stop
-//! ```
-//! Invariants: a job that ends by itself, or that its user ends (a signal, `mend kill`), does not go on; nor does one without a checkpoint.
-//! From one checkpoint a job goes on a bounded number of times: what fails each time comes to an end.
+//! Invariant: a job that ends by itself, or that its user ends (a signal, `mend kill`), does not go on; nor does one without a checkpoint.
 
 use crate::event::{End, GoesOn};
+use mend_policy::recovery::{Failed, Recovery};
+pub use mend_policy::recovery::{HealingRules, Verdict};
 use serde::{Deserialize, Serialize};
-
-/// How often a job goes on from one checkpoint after nodes, or messages between them, were lost.
-const MAX_LOSSES: u32 = 10;
-
-/// What the user wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HealingRules {
-    /// The job goes on at all.
-    pub goes_on: bool,
-    /// Ranks whose processes live go back in place.
-    pub in_place: bool,
-    /// How often it goes on from one checkpoint after a rank was killed.
-    pub retries: u32,
-}
-
-/// What becomes of a job that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Verdict {
-    /// It goes on; this is its newest checkpoint.
-    GoOn(u64),
-    /// It stays ended.
-    Stop,
-    /// It stays ended, since it has gone on from its newest checkpoint so many times.
-    TooOften {
-        /// The checkpoint.
-        checkpoint: u64,
-        /// How many times.
-        times: u32,
-    },
-}
 
 /// What is remembered of a job's failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Healing {
-    rules: HealingRules,
-    /// The newest checkpoint when it went on last.
-    newest: u64,
-    /// How often it has gone on from there after something was lost.
-    losses: u32,
-    /// The same, after a rank was killed.
-    kills: u32,
+pub struct Healing(Recovery);
+
+fn failure(end: Option<&End>) -> Option<Failed> {
+    match end? {
+        End::RankKilled { .. } => Some(Failed::Killed),
+        End::NodeLost { goes_on: GoesOn::From(_) | GoesOn::Again, .. }
+        | End::MessagesLost { goes_on: GoesOn::From(_) | GoesOn::Again, .. } => Some(Failed::Lost),
+        _ => None,
+    }
 }
 
 impl Healing {
     /// Nothing has failed yet.
     #[must_use]
     pub fn new(rules: HealingRules) -> Self {
-        Self { rules, newest: 0, losses: 0, kills: 0 }
+        Self(Recovery::new(rules))
     }
 
     /// Whether the job goes on by itself at all.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        self.rules.goes_on
+        self.0.is_wanted()
     }
 
     /// Whether ranks that live are to stand still for the next life, if the job ends in this way.
     #[must_use]
     pub fn pauses(&self, end: &End, interrupted: bool, newest: Option<u64>) -> bool {
-        self.rules.in_place && matches!(self.clone().ended(Some(end), interrupted, newest), Verdict::GoOn(_))
+        failure(Some(end)).filter(|_| !interrupted).is_some_and(|failed| self.0.pauses(failed, newest))
     }
 
     /// The job has ended in this way. `interrupted`: its user has sent it a signal; `newest`: its newest checkpoint.
     pub fn ended(&mut self, end: Option<&End>, interrupted: bool, newest: Option<u64>) -> Verdict {
-        let Some(newest) = newest.filter(|_| self.rules.goes_on && !interrupted) else { return Verdict::Stop };
-        let killed = match end {
-            Some(End::RankKilled { .. }) => true,
-            Some(End::NodeLost { goes_on, .. } | End::MessagesLost { goes_on, .. }) => match goes_on {
-                GoesOn::From(_) | GoesOn::Again => false,
-                GoesOn::NoCheckpoint | GoesOn::NotAllThere => return Verdict::Stop,
-            },
-            _ => return Verdict::Stop,
-        };
-        if newest != self.newest {
-            (self.newest, self.losses, self.kills) = (newest, 0, 0);
+        match failure(end).filter(|_| !interrupted) {
+            Some(failed) => self.0.failed(failed, newest),
+            None => Verdict::Stop,
         }
-        let (times, most) = if killed { (&mut self.kills, self.rules.retries) } else { (&mut self.losses, MAX_LOSSES) };
-        if *times >= most {
-            return match *times {
-                0 => Verdict::Stop,
-                times => Verdict::TooOften { checkpoint: newest, times },
-            };
-        }
-        *times += 1;
-        Verdict::GoOn(newest)
     }
 }
 
@@ -101,6 +52,7 @@ impl Healing {
 mod tests {
     use super::*;
     use crate::phase::NodeLoss;
+    use mend_policy::recovery::MAX_LOSSES;
 
     const RULES: HealingRules = HealingRules { goes_on: true, in_place: true, retries: 2 };
     const KILLED: End = End::RankKilled { rank: 1, signal: 9 };

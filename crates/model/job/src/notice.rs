@@ -160,6 +160,15 @@ pub enum Notice {
         /// What keeps the first of them.
         failure: Failure,
     },
+    /// A rank goes back to a node that it has left, or to a better one.
+    GoesBack {
+        /// The rank.
+        rank: Rank,
+        /// Where it is.
+        from: NodeIndex,
+        /// Where it goes.
+        to: NodeIndex,
+    },
     /// There is room again.
     RoomAgain,
     /// Upkeep failed; told once for each reason.

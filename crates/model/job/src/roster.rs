@@ -3,10 +3,10 @@
 use crate::phase::RankPhase;
 use crate::setup::NodeSetup;
 use mend_coordination::failure::Failure;
-use mend_coordination::placement::{Candidate, choose_target};
 use mend_image::cpu::{Cpu, CpuNeeds};
 use mend_messages::daemon::NodeRoom;
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Rank};
+use mend_policy::spares::{Candidate, choose_target};
 use serde::{Deserialize, Serialize};
 
 /// What is known about a rank.

@@ -94,6 +94,8 @@ safeguards! {
     UnfitHostsAreLeftOut,
     /// Ranks that did not get away from a node are tried again.
     LeaversAreTriedAgain,
+    /// A rank does not go back to where it went back from, nor again and again.
+    NothingGoesToAndFro,
 }
 
 /// Those that are in, for machines that are not the job's.

@@ -192,6 +192,10 @@ pub struct Setup {
     pub rates: BTreeMap<Rank, MeasuredRates>,
     /// The same of the program, in other jobs.
     pub program_rates: Option<MeasuredRates>,
+    /// Ranks go back to nodes that they have left, where that is worth it.
+    pub goes_back: bool,
+    /// Seconds for which the job may still run; `None`: nobody knows.
+    pub time_left_s: Option<u64>,
     /// The process manager's state.
     pub pmi: PmiServer,
     /// Whether rank 0 gets standard input.

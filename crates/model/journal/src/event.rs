@@ -98,6 +98,12 @@ pub enum Event {
     NodeFit { by: Asker },
     /// Ranks that are to leave a node have nowhere to go: they run on where they are.
     NowhereToGo { by: Asker, ranks: Ranks, error: String, hint: String },
+    /// This rank goes back to a node that it has left, or to a better one, and what it was weighed by (`steps`, `messages`, `load`): what a unit of
+    /// its work takes here and there, microseconds; what is left takes here, what it saves there, what its last move cost, and what going has to
+    /// save, seconds.
+    GoesBack { from: String, to: String, by: String, here_us: f64, there_us: f64, left_s: f64, gain_s: f64, cost_s: f64, price_s: f64 },
+    /// Why this rank does not go back to the node where it belongs; told when that changes.
+    StaysAway { home: String, why: String },
     /// Which ranks are where, by node. Durable before any rank is asked to start.
     Placed { places: BTreeMap<String, Ranks> },
     /// A rank's program runs.
@@ -265,6 +271,8 @@ impl Event {
                 | Self::NodeUnfit { .. }
                 | Self::NodeFit { .. }
                 | Self::NowhereToGo { .. }
+                | Self::GoesBack { .. }
+                | Self::StaysAway { .. }
                 | Self::MessagesLost { .. }
                 | Self::Interrupted { .. }
                 | Self::KillAsked

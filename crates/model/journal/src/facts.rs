@@ -19,6 +19,8 @@ pub enum Asker {
     BatchSystem,
     /// The end of the job's time.
     TimeUp,
+    /// What a rank gains by going back to a node that it has left.
+    BackMigration,
     /// One of a later release.
     #[serde(other)]
     Other,

@@ -34,6 +34,7 @@ fn by(asker: Asker) -> &'static str {
         Asker::Health => "the node is sick",
         Asker::BatchSystem => "the batch system drains the node",
         Asker::TimeUp => "the job's time is up",
+        Asker::BackMigration => "it gains more by going back than that costs",
         Asker::Other => "asked",
     }
 }
@@ -198,6 +199,17 @@ pub fn sentence(entry: &Entry) -> String {
         Event::NowhereToGo { ranks, error, hint, .. } => {
             with_hint(format!("rank(s) {ranks} are to leave node {node} and have nowhere to go, they run on: {error}"), hint)
         }
+        Event::GoesBack { from, to, by, here_us, there_us, left_s, gain_s, cost_s, .. } => {
+            let unit = if by == "messages" { "message" } else { "step" };
+            let load = if by == "load" { ", by the nodes' load" } else { "" };
+            format!(
+                "{rank} goes back from {from} to {to}: a {unit} takes {here:.3} ms here and {there:.3} ms there{load}; of {left_s:.1} s that are left it saves \
+                 {gain_s:.1} s, and its last move cost {cost_s:.2} s",
+                here = here_us / 1e3,
+                there = there_us / 1e3
+            )
+        }
+        Event::StaysAway { home, why } => format!("{rank} does not go back to {home}: {why}"),
         Event::Placed { places } => {
             let each = places.iter().map(|(node, ranks)| format!("{node}: {ranks}"));
             format!("ranks are placed: {}", each.collect::<Vec<_>>().join("; "))

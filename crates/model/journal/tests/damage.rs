@@ -77,6 +77,21 @@ fn event() -> impl Strategy<Value = Event> {
         }),
         Just(Event::NodeFit { by: Asker::BatchSystem }),
         text().prop_map(|error| Event::NowhereToGo { by: Asker::Health, ranks: [1].into_iter().collect(), error, hint: String::new() }),
+        (text(), any::<u32>()).prop_map(|(to, number)| {
+            let (here_us, there_us, gain_s) = (f64::from(number) / 8.0, 1.5, -0.25);
+            Event::GoesBack {
+                from: "node1".into(),
+                to,
+                by: "steps".into(),
+                here_us,
+                there_us,
+                left_s: 7.0,
+                gain_s,
+                cost_s: 0.5,
+                price_s: 1.0,
+            }
+        }),
+        text().prop_map(|why| Event::StaysAway { home: "node1".into(), why }),
         text().prop_map(|to| Event::MigrationDecided { from: "node1".into(), to }),
         (0u32..9, any::<u64>()).prop_map(|(round, bytes)| Event::RoundDone { round, bytes, us: 5, left: Some(bytes) }),
         text().prop_map(|error| Event::MigrationUndone { code: Code::Target, error, hint: "x".into(), lacks: None }),

@@ -26,6 +26,7 @@
 use crate::files::{KeepOrder, KeptFile};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
 use crate::needs::{Difference, NodeNeeds};
+use crate::progress::Progress;
 use crate::report::Report;
 use mend_image::cpu::Features;
 use serde::{Deserialize, Serialize};
@@ -409,6 +410,8 @@ pub enum FromAgent {
         /// What to do about it; may be empty.
         hint: String,
     },
+    /// How far the program has come; once a second at most, and only if it has come further.
+    Progress(Progress),
 }
 
 /// Everything a daemon says to an agent.

@@ -17,6 +17,7 @@ pub use crate::health::NodeRoom;
 use crate::health::{NodeHealth, NodeReport};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::needs::NodeNeeds;
+use crate::progress::RankProgress;
 use crate::report::Report;
 use crate::tier::{TierOrder, TierReport};
 use mend_image::cpu::{Cpu, Features};
@@ -474,4 +475,6 @@ pub enum FromDaemon {
     Health(NodeHealth),
     /// Answer to `Look`.
     Seen(Box<NodeReport>),
+    /// How far ranks here have come that came further since this was said last; once a second at most.
+    Progress(Vec<RankProgress>),
 }

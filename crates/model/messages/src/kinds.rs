@@ -67,6 +67,7 @@ impl FromAgent {
             Self::Round(_) => "round",
             Self::PrecopyFailed { .. } => "precopy-failed",
             Self::Report(_) => "report",
+            Self::Progress(_) => "progress",
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::conversation;
 use crate::local_rank::{LocalRanks, PendingRestore};
 use crate::outbox::{Ordered, Urgent};
+use crate::progress_news::ProgressNews;
 use crate::rank::{Command, Milestone, RankEvent};
 use crate::sink::{Sink, Sinks, hinting, keep_saved, not_kept};
 use mend_coordination::batch::Batch;
@@ -27,6 +28,7 @@ use mend_messages::agent::{
 };
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
 use mend_messages::job::{JobMap, Rank};
+use mend_messages::progress::RankProgress;
 use mend_messages::report::Report;
 use mend_report::with_causes;
 use mend_transfer::TransferError;
@@ -105,6 +107,8 @@ pub struct AgentRouter {
     /// Images that are written behind their ranks, into descriptors of ours.
     behind: HashMap<(AgentId, ImageId), Sink>,
     pausing: Pausing,
+    /// How far ranks have come.
+    pub progress: ProgressNews,
 }
 
 impl AgentRouter {
@@ -119,8 +123,25 @@ impl AgentRouter {
         sinks: Sinks,
     ) -> Self {
         let (agents, questions, behind, sinks) = (HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(sinks));
-        let (asked, batch, map, pausing) = (0, Batch::default(), None, Pausing::default());
-        Self { job, unused_features, ip, urgent, ordered, saves, patience, agents, questions, asked, batch, map, sinks, behind, pausing }
+        let (asked, batch, map, pausing, progress) = (0, Batch::default(), None, Pausing::default(), ProgressNews::default());
+        Self {
+            job,
+            unused_features,
+            ip,
+            urgent,
+            ordered,
+            saves,
+            patience,
+            agents,
+            questions,
+            asked,
+            batch,
+            map,
+            sinks,
+            behind,
+            pausing,
+            progress,
+        }
     }
 
     /// The map changed.
@@ -424,7 +445,9 @@ impl AgentRouter {
     fn words(&mut self, id: AgentId, message: FromAgent, ranks: &mut LocalRanks) {
         let Some((agent, rank)) = self.agents.get(&id).map(|agent| (agent, agent.rank)) else { return };
         let Some(slot) = ranks.get(&rank).filter(|slot| slot.attempt == agent.attempt) else { return };
-        conversation::said(rank, agent.attempt, &message);
+        if !matches!(message, FromAgent::Progress(_)) {
+            conversation::said(rank, agent.attempt, &message);
+        }
         // Of a main process and its child only the child's fabric counts.
         let speaks_for_fabric = slot.descendant.or(slot.main) == Some(id);
         match message {
@@ -434,6 +457,7 @@ impl AgentRouter {
             FromAgent::FabricInUse if speaks_for_fabric => self.urgent.send(FromDaemon::FabricInUse { rank }),
             FromAgent::MessagesLost { peer, why } if speaks_for_fabric => self.urgent.send(FromDaemon::MessagesLost { rank, peer, why }),
             FromAgent::FabricUp(_) | FromAgent::FabricInUse | FromAgent::MessagesLost { .. } => {}
+            FromAgent::Progress(progress) => self.progress.note(RankProgress { rank, attempt: agent.attempt, progress }),
             FromAgent::Report(report) => self.urgent.send(FromDaemon::Report { rank, report }),
             FromAgent::Round(round) => self.urgent.send(FromDaemon::Round { rank, round }),
             FromAgent::PrecopyFailed { error, hint } => self.urgent.send(FromDaemon::PrecopyFailed { rank, error, hint }),

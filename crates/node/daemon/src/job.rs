@@ -421,7 +421,12 @@ impl Job {
 
     fn obey(&mut self, message: ToDaemon) {
         match message {
-            ToDaemon::Ping { .. } => self.urgent.send(FromDaemon::Pong(self.room.now())),
+            ToDaemon::Ping { .. } => {
+                self.urgent.send(FromDaemon::Pong(self.room.now()));
+                if let Some(news) = self.agent_router.progress.take() {
+                    self.urgent.send(FromDaemon::Progress(news));
+                }
+            }
             ToDaemon::Start { rank, attempt, stdin } => {
                 let beginning = ProgramStart {
                     rank,

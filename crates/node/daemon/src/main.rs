@@ -25,6 +25,7 @@ mod output;
 mod paused;
 mod privileges;
 mod program;
+mod progress_news;
 mod put_files;
 mod rank;
 mod restore;

@@ -3,12 +3,14 @@
 //!
 //! A setting is read from the environment variable of its name. Flags of the commands override it.
 
+mod back;
 mod batch;
 mod data;
 mod error;
 mod failover;
 mod health;
 
+pub use back::{BACK_MIGRATION, TIME_LIMIT};
 pub use batch::{BATCH, BATCH_POLL, REQUEUE};
 pub use data::{
     DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT, SPACE_CACHE, SPACE_THREADS, SPACE_TIMEOUT, SPACES,
@@ -403,6 +405,8 @@ pub const ALL: &[Setting] = &[
     ENCRYPT_DATA,
     HIDE_CPU_FEATURES,
     IGNORE_CPU_FEATURES,
+    BACK_MIGRATION,
+    TIME_LIMIT,
     HEALTH,
     HEALTH_INTERVAL,
     HEALTH_MARKS,

@@ -1,6 +1,6 @@
 //! The agent without a fabric as a preloadable object, for this crate's tests.
 
-use mend_agent::{Frozen, Network, RankAllocator};
+use mend_agent::{Counters, Frozen, Network, RankAllocator};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
 use std::sync::OnceLock;
@@ -38,6 +38,9 @@ impl Network for Nobody {
         (Vec::new(), false)
     }
     fn catch_up(&self) {}
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
     fn in_use(&self) -> bool {
         false
     }

@@ -31,6 +31,7 @@ mod rollback;
 mod start;
 mod track;
 
+pub use agent_loop::progress::step;
 pub use allocator::RankAllocator;
-pub use network::{Frozen, Network};
+pub use network::{Counters, Frozen, Network};
 pub use start::start;

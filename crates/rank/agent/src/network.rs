@@ -4,6 +4,17 @@ use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
 use std::time::Duration;
 
+/// What a fabric counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages that were sent or received into, and one-sided operations.
+    pub calls: u64,
+    /// How long the program looked for messages and found none, in units of the clock.
+    pub waited: u64,
+    /// A clock that only goes forward while the process lives.
+    pub clock: u64,
+}
+
 /// What the agent asks of a fabric. All but `listen`, `on_use`, `on_delay` and `on_loss` are called by the agent's thread alone.
 pub trait Network: Sync {
     /// Learns who this rank is. Opens nothing.
@@ -32,6 +43,8 @@ pub trait Network: Sync {
     fn draining(&self) -> Vec<Rank>;
     /// Does what was put off, unless the program's next call has come meanwhile.
     fn catch_up(&self);
+    /// What was counted so far.
+    fn counters(&self) -> Counters;
     /// Whether the program uses the fabric.
     fn in_use(&self) -> bool;
     /// Stops sending, drains all channels.

@@ -227,6 +227,13 @@ impl Fabric {
         delayed
     }
 
+    /// Messages and one-sided operations so far, how long this rank waited for others, and a clock for that, both in cycles of the
+    /// processor's counter.
+    pub fn counters(&self) -> (u64, u64, u64) {
+        let state = self.state.lock_first();
+        (state.engine.calls, state.idle.waited(), cycles())
+    }
+
     fn tell(&self) {
         if let Some(f) = self.on_use.get()
             && !self.told.swap(true, Ordering::AcqRel)
@@ -310,7 +317,10 @@ impl Fabric {
                 rustix::thread::sched_yield();
                 state = self.lock();
             }
-            Rest::Sleep => state = self.sleep(state, NAP),
+            Rest::Sleep => {
+                state = self.sleep(state, NAP);
+                state.idle.slept(cycles());
+            }
         }
         // It was away for this, not for the program.
         state.idle.here(cycles());

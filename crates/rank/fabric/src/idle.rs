@@ -40,6 +40,9 @@ pub const HALFWAY_CYCLES: u64 = 1 << 20;
 pub const POLLS_PER_COUNTER: u32 = 16;
 /// A gap between two looks longer than this is computing.
 const MAX_POLL_GAP: Duration = Duration::from_micros(400);
+/// A longer absence between two looks is no waiting, as far as it is counted: the program does something, or the processor was taken away. 0.1 to
+/// 0.2 ms, in cycles.
+const MAX_WAIT_CYCLES: u64 = 1 << 19;
 /// Longest sleep: a bound on what an unforeseen lost wake-up costs, and the pace of other progress in the MPI library.
 pub const NAP: Duration = Duration::from_millis(1);
 
@@ -85,12 +88,15 @@ pub struct Idle {
     last: Option<Instant>,
     /// Counter when this rank was last here.
     left: u64,
+    /// Cycles for which this rank looked and found nothing, or slept for that.
+    waited: u64,
 }
 
 impl Idle {
     /// This rank is here again at `now`, finds nothing, and may have given way in between.
     #[inline]
     pub fn comes_back(&mut self, now: u64, gave_way: bool) {
+        self.wait_to(now);
         self.gives_way |= gave_way;
         self.away += u32::from(!gave_way && now.wrapping_sub(self.left) >= AWAY_CYCLES);
     }
@@ -107,6 +113,31 @@ impl Idle {
         true
     }
 
+    /// What lies between this rank's last look and the one at `now` was waiting, if it is short.
+    #[inline]
+    fn wait_to(&mut self, now: u64) {
+        let away = now.wrapping_sub(self.left);
+        if away < MAX_WAIT_CYCLES {
+            self.waited += away;
+        }
+    }
+
+    /// This rank has slept for want of anything to do, and is here again at `now`.
+    #[inline]
+    pub fn slept(&mut self, now: u64) {
+        // In a restored process the counter may be behind.
+        if self.left != 0 && now > self.left {
+            self.waited = self.waited.saturating_add(now - self.left);
+        }
+        self.left = now;
+    }
+
+    /// Cycles for which this rank waited so far.
+    #[inline]
+    pub fn waited(&self) -> u64 {
+        self.waited
+    }
+
     /// This rank is here at `now`, whether it finds something or not.
     #[inline]
     pub fn here(&mut self, now: u64) {
@@ -116,6 +147,7 @@ impl Idle {
     /// True if a rank that lingers since `began` has done so long enough at `now`; it leaves then, or when it found something.
     #[inline]
     pub fn lingered(&mut self, began: u64, now: u64) -> bool {
+        self.wait_to(now);
         self.left = now;
         now.wrapping_sub(began) >= LINGER_CYCLES
     }

@@ -26,6 +26,12 @@ pub extern "C" fn sched_yield() -> std::ffi::c_int {
     0
 }
 
+/// A time step is done: what `mend_step` of app/step calls, if it finds this.
+#[unsafe(no_mangle)]
+pub extern "C" fn mend_fi_step(done: u64, total: u64) {
+    mend_agent::step(done, total);
+}
+
 /// Entry point of a libfabric provider (`fi_prov.h`).
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut mend_fabric_sys::FiProvider {

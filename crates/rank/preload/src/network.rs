@@ -72,6 +72,11 @@ impl Network for ProcessFabric {
         fabric().catch_up();
     }
 
+    fn counters(&self) -> mend_agent::Counters {
+        let (calls, waited, clock) = fabric().counters();
+        mend_agent::Counters { calls, waited, clock }
+    }
+
     fn in_use(&self) -> bool {
         fabric().in_use()
     }

@@ -105,6 +105,7 @@ impl World {
         self.from = from;
         self.tell_processors();
         self.tell_health();
+        self.forget_returns();
         self.carry_out(effects)?;
         self.tell_rooms()
     }

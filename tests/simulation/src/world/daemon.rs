@@ -147,6 +147,10 @@ impl World {
             Coming::Upkeep { .. } => Ok(()),
             Coming::Fault(fault) => self.strike(fault),
             Coming::Condition(at, condition) => self.takes_condition(at, condition),
+            Coming::Reading => {
+                self.read_paces();
+                Ok(())
+            }
             Coming::Verb(ask) => {
                 let ask = match ask {
                     Ask::Remove { .. } => {

@@ -88,7 +88,7 @@ impl World {
         }
         for at in self.hosts.clone() {
             let processor = Box::new(self.differences.of(at));
-            self.say(at, FromDaemon::Ready { name: format!("n{at}"), processor });
+            self.say(at, FromDaemon::Ready { name: format!("n{at}"), processor, succeeds: false });
         }
     }
 

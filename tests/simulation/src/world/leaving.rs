@@ -34,6 +34,8 @@ pub struct Conditions {
     told: BTreeSet<(String, LeaveReason)>,
     /// What it was told of drained nodes last.
     avoided: BTreeSet<String>,
+    /// Ranks whose migration under way is a return.
+    pub(crate) goes_back: BTreeSet<Rank>,
 }
 
 fn name(at: usize) -> String {
@@ -92,6 +94,7 @@ impl World {
     pub(crate) fn tell_health(&mut self) {
         self.conditions.told.clear();
         self.conditions.avoided.clear();
+        self.conditions.goes_back.clear();
         for (at, health) in self.conditions.health.clone() {
             self.say(at, FromDaemon::Health(health));
         }
@@ -119,13 +122,16 @@ impl World {
         self.conditions.avoided = names.iter().cloned().collect();
     }
 
-    pub(crate) fn check_target(&self, record: &Record) -> Result<(), String> {
+    pub(crate) fn check_target(&mut self, record: &Record) -> Result<(), String> {
         let Record::Happened { rank, event: Happened::MigrationAsked { by, to, .. }, .. } = record else { return Ok(()) };
         let rank = rank.unwrap_or_default();
         if self.conditions.told.iter().any(|(node, _)| node == to) {
             return Err(format!("rank {rank} is to move to {to}, which ranks are to leave"));
         }
-        if matches!(by, Asker::Health | Asker::BatchSystem) && self.conditions.avoided.contains(to) {
+        if *by == Asker::BackMigration {
+            self.conditions.goes_back.insert(rank);
+        }
+        if matches!(by, Asker::Health | Asker::BatchSystem | Asker::BackMigration) && self.conditions.avoided.contains(to) {
             return Err(format!("rank {rank} is to move to {to}, which an administrator has drained"));
         }
         Ok(())

@@ -7,6 +7,7 @@ mod differences;
 mod faults;
 mod input;
 mod leaving;
+mod paces;
 mod precopy;
 mod retold;
 mod scenario;
@@ -31,6 +32,7 @@ use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval};
+use paces::Paces;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +62,8 @@ pub struct Summary {
     pub migrations: u64,
     /// Those of ranks that were copied while they ran.
     pub live: u64,
+    /// Ranks that were to go back.
+    pub returns: u64,
     /// Lives of the job.
     pub lives: u64,
     /// Faults that were injected.
@@ -103,6 +107,8 @@ pub struct World {
     pub differences: Differences,
     /// How nodes are.
     pub conditions: Conditions,
+    /// How fast they are.
+    pub paces: Paces,
     /// The checkpoint that this life began from.
     pub from: Option<u64>,
     last_sent: BTreeMap<(u64, usize, bool), u64>,
@@ -186,6 +192,7 @@ impl World {
             moments: BTreeMap::new(),
             differences: Differences::draw(seed, nodes),
             conditions: Conditions::default(),
+            paces: Paces::new(seed, nodes),
             from: None,
             last_sent: BTreeMap::new(),
             verbs: BTreeMap::new(),
@@ -215,6 +222,7 @@ impl World {
         world.draw_stdin();
         world.draw_scenario();
         world.draw_conditions();
+        world.draw_paces();
         world
     }
 
@@ -307,7 +315,7 @@ impl World {
         let fate = |coming: &Coming| match coming {
             // The image has come.
             Coming::NoImage { at, token, .. } => !self.nodes[*at].images.contains_key(token),
-            coming => matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Revive),
+            coming => matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Revive),
         };
         let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
@@ -361,6 +369,7 @@ impl World {
                         last.lost.extend(last.hosts.get(*node as usize).cloned());
                     }
                     self.check_target(&record)?;
+                    self.check_return(&record)?;
                     self.story.take(&record)?;
                 }
                 Effect::Print { .. }
@@ -530,7 +539,9 @@ impl World {
     /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.
     fn come_to_rest(&mut self) -> Result<(), String> {
         self.quiet = true;
-        self.queue.retain(|_, coming| !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Revive));
+        self.queue.retain(|_, coming| {
+            !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Revive)
+        });
         if self.job.is_none() {
             return Ok(());
         }

@@ -121,6 +121,8 @@ impl World {
             rates: BTreeMap::new(),
             program_rates: None,
             restarts: Default::default(),
+            goes_back: true,
+            time_left_s: None,
             pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
             stdin,
             restoring,

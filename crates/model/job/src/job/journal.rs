@@ -23,6 +23,7 @@ fn by(asker: Asker) -> By {
         Asker::Verb(_) => By::User,
         Asker::Leaving(_, reason) => reason.into(),
         Asker::TimeUp => By::TimeUp,
+        Asker::Back(_) => By::BackMigration,
     }
 }
 

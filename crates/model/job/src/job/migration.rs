@@ -263,6 +263,9 @@ impl Job {
         }
         self.questions.forget_mover(mover);
         self.note_migrated(ended.clone(), result.as_ref());
+        if let Ok(outcome) = &result {
+            self.place_changed(&ended, outcome);
+        }
         let Move { machine, from, target, asker, .. } = ended;
         if let Some(rates) = machine.rates() {
             self.rates.insert(machine.rank(), rates);

@@ -14,6 +14,7 @@ mod checkpoint;
 mod comparison;
 mod ending;
 mod explain;
+mod going_back;
 mod input;
 mod journal;
 mod leaving;
@@ -28,6 +29,7 @@ mod restart;
 mod tiers;
 mod time_up;
 
+use self::going_back::Returns;
 use self::input::MovingInput;
 use self::time_up::TimeUp;
 use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
@@ -125,6 +127,7 @@ pub struct Job {
     pub(crate) drain_timeout_us: u64,
     pub(crate) losses: Losses,
     pub(crate) departures: Departures,
+    pub(crate) returns: Returns,
     pub(crate) saving: Saving,
     pub(crate) moving: Moving,
     /// What was seen of ranks that were copied while they ran.
@@ -190,6 +193,7 @@ impl Job {
             drain_timeout_us: setup.drain_timeout_us,
             losses: Losses::new(setup.node_timeout_us),
             departures: Departures::default(),
+            returns: Returns::new(setup.goes_back, setup.time_left_s.map(|left| now_us.saturating_add(left.saturating_mul(SECOND_US)))),
             saving: setup.saving,
             moving: setup.moving,
             rates: setup.rates,
@@ -278,7 +282,11 @@ impl Job {
             Event::NodeLost { node, how } => self.node_lost(node, how),
             Event::Ask { verb, ask } => self.asked(ask, Asker::Verb(verb)),
             Event::Leave { node, reason, leaving } => self.leave(node, reason, leaving),
-            Event::Drained(names) => self.drained(if self.keeps(Safeguard::DrainedNodesAreAvoided) { &names } else { &[] }),
+            Event::Drained(names) => {
+                let names = if self.keeps(Safeguard::DrainedNodesAreAvoided) { names } else { Vec::new() };
+                self.drained(&names);
+                self.go_back(&names);
+            }
             Event::Stdin(bytes) => self.feed(bytes),
             Event::Signal(signal) => self.interrupt(signal),
             Event::TimeUp { signal } => self.time_is_up(signal),
@@ -357,6 +365,7 @@ impl Job {
         self.judge_time_up();
         self.periodic_tick();
         self.next_operation();
+        self.look_for_returners();
     }
 
     fn end_if_over(&mut self) {
@@ -403,6 +412,7 @@ impl Job {
             Asker::Schedule => self.schedule_answered(outcome),
             Asker::Leaving(rank, _) => self.leaver_answered(rank, outcome),
             Asker::TimeUp => self.saved_in_time(outcome),
+            Asker::Back(rank) => self.returner_answered(rank, &outcome),
         }
     }
 

@@ -93,6 +93,7 @@ impl Job {
                     node.room = Some(room);
                 }
             }
+            FromDaemon::Progress(all) => self.progressed(node, &all),
             FromDaemon::Health(health) => self.leave(node, LeaveReason::Health, mend_policy::health::leaving(&health)),
             FromDaemon::Ready { processor, .. } => {
                 if let Some(node) = self.roster.nodes.get_mut(node as usize) {

@@ -17,6 +17,7 @@ mod inspection;
 pub(crate) mod link;
 mod pausing;
 mod precopying;
+pub(crate) mod progress;
 mod saving;
 pub(crate) mod table_thread;
 pub(crate) mod wakeup;
@@ -43,6 +44,7 @@ use mend_messages::PROTOCOL;
 use mend_messages::agent::{FromAgent, Hello, Reply, Request, ToAgent, Welcome};
 use mend_messages::job::JobMap;
 use mend_patience::next_look;
+use progress::Reports;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -116,6 +118,8 @@ struct Agent {
     precopy: Option<Box<Precopy>>,
     /// Since when the fabric has put something off, while a copy keeps the loop awake.
     late: Option<Instant>,
+    /// How far the program has come.
+    reports: Reports,
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
@@ -155,6 +159,7 @@ pub(crate) fn run(
         copy_backoff: CopyBackoff::default(),
         precopy: None,
         late: None,
+        reports: Reports::default(),
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
@@ -208,6 +213,7 @@ impl Agent {
                 self.listen()?;
             }
             self.tell_losses()?;
+            self.tell_progress()?;
             let (joins, precopies) = (self.joins(), self.precopies());
             let timeout = match self.stage {
                 Stage::Suspended if self.network.in_use() => Some(Duration::ZERO),
@@ -221,7 +227,8 @@ impl Agent {
                     _ => Some(COPY_LOOK),
                 },
                 _ => (self.loses || self.background.is_some() || self.dirty_copy_memory.is_some() || self.inspected.is_some())
-                    .then_some(background_writer::CHECK_INTERVAL),
+                    .then_some(background_writer::CHECK_INTERVAL)
+                    .or(self.progresses().then_some(progress::INTERVAL)),
             };
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -289,6 +296,22 @@ impl Agent {
         self.precopy_some()
     }
 
+    /// The program runs, and tells how far it has come or uses the fabric, which counts.
+    fn progresses(&self) -> bool {
+        matches!(self.stage, Stage::Running) && self.identity.is_some() && (self.told_use || progress::tells())
+    }
+
+    fn tell_progress(&mut self) -> io::Result<()> {
+        if !self.progresses() {
+            return Ok(());
+        }
+        let network = &self.network;
+        match self.reports.due(|| network.counters()) {
+            Some(progress) => self.link.send(&FromAgent::Progress(progress)),
+            None => Ok(()),
+        }
+    }
+
     /// Does what the fabric put off.
     fn catch_up(&mut self) {
         wakeup::take_delayed();
@@ -302,6 +325,10 @@ impl Agent {
 
     fn welcome(&mut self, welcome: Welcome) -> io::Result<()> {
         self.network.introduce(&welcome);
+        if matches!(self.stage, Stage::Parked { .. }) {
+            progress::forget();
+            self.reports = Reports::default();
+        }
         self.identity = Some(welcome);
         self.told_use = false;
         self.up = false;

@@ -9,7 +9,7 @@
 //! agent shares the program's table, as in a restored process until it goes on, the agent does all of this itself.
 
 use crate::descriptors::table;
-use crate::network::{Frozen, Network};
+use crate::network::{Counters, Frozen, Network};
 use mend_kernel::threads::{wait, wake};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
@@ -110,6 +110,9 @@ impl Network for OnTableThread {
     }
     fn catch_up(&self) {
         run(|| self.0.catch_up());
+    }
+    fn counters(&self) -> Counters {
+        self.0.counters()
     }
     fn in_use(&self) -> bool {
         self.0.in_use()

@@ -170,6 +170,11 @@ pub(crate) fn announce_loss() {
     }
 }
 
+/// Called once, when the program tells its first time step.
+pub(crate) fn announce_steps() {
+    wake_agent();
+}
+
 pub(crate) fn used() -> bool {
     USED.load(Ordering::SeqCst)
 }

@@ -196,6 +196,8 @@ pub struct Engine {
     pub(crate) regions: HashMap<u64, Region>,
     /// Reads and writes that wait for each peer.
     pub(crate) waiting: HashMap<Rank, usize>,
+    /// Messages that were sent or received into, and one-sided operations: how far the program has come.
+    pub calls: u64,
 }
 
 impl Engine {

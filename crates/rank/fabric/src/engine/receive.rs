@@ -95,6 +95,7 @@ impl Engine {
     /// # Errors
     /// `FI_EINVAL`: no such endpoint.
     pub fn receive(&mut self, out: &mut impl Outlet, endpoint: u16, receive: Receive) -> Result<(), i32> {
+        self.calls += 1;
         let report = self.reports(endpoint, Class::Receive, receive.flags);
         let (tagged, tag, ignore) = pattern(receive.tag);
         let owner = self.endpoint(endpoint).ok_or(FI_EINVAL)?;

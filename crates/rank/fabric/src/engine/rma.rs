@@ -201,6 +201,7 @@ impl Engine {
                 return Ok(Begun::Partly(done));
             }
             let completion = Completion { context: transfer.context, flags: FI_RMA | FI_WRITE, ..Completion::default() };
+            self.calls += 1;
             self.finish(endpoint, Class::Write, report, completion);
             return Ok(Begun::Complete);
         }
@@ -214,6 +215,7 @@ impl Engine {
         let waiting = Transfering { endpoint, peer: transfer.to.0, context: transfer.context, report, streaming };
         header.id = self.operations.insert(Operation::Write(waiting));
         *self.waiting.entry(transfer.to.0).or_default() += 1;
+        self.calls += 1;
         if length <= EAGER_LIMIT {
             header.payload = length as u32;
             header.flags |= flag::LAST;
@@ -239,6 +241,7 @@ impl Engine {
                 return Ok(Begun::Partly(done));
             }
             let completion = Completion { context: transfer.context, flags: FI_RMA | FI_READ, ..Completion::default() };
+            self.calls += 1;
             self.finish(endpoint, Class::Read, report, completion);
             return Ok(Begun::Complete);
         }
@@ -248,6 +251,7 @@ impl Engine {
         let reading = Reading { transfer: waiting, buffers: buffers(transfer.segments, transfer.done), length, received: 0 };
         header.id = self.operations.insert(Operation::Read(reading));
         *self.waiting.entry(transfer.to.0).or_default() += 1;
+        self.calls += 1;
         out.post(transfer.to.0, &header, &[]);
         Ok(Begun::Waits)
     }

@@ -97,6 +97,7 @@ impl Engine {
         if copied && !eager && !held && !out.flows(message.to.0) {
             return Err(FI_EAGAIN);
         }
+        self.calls += 1;
         if !held && self.flow.leaves(message.to.0) {
             self.ask(out, endpoint, message.to, message.tag.is_some());
         }

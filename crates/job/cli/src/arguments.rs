@@ -6,10 +6,11 @@ use crate::explain::Explain;
 use crate::journal::Log;
 use crate::logs::Logs;
 use crate::nodes::{Health, NodeCommand};
+use crate::version::Version;
 use crate::wait::Wait;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mend_controller::checkpoint_plan::PeriodicOptions;
-use mend_controller::life::{HealingOptions, OnFailure};
+use mend_controller::healing_options::{HealingOptions, OnFailure};
 use mend_settings::SettingError;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -572,14 +573,6 @@ pub struct Compact {
     /// File for the merged image. It appears there only when it is whole and durable
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `mend version`.
-#[derive(Debug, Args)]
-pub struct Version {
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -20,10 +20,11 @@ mod mpiexec;
 mod nodes;
 mod removal;
 mod report;
-mod take_over;
 mod space;
+mod take_over;
 mod timeline;
 mod verbs;
+mod version;
 mod wait;
 
 use arguments::{Arguments, Command};
@@ -107,7 +108,7 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
             Command::Wait(arguments) => wait::wait(arguments).await,
             Command::Timeline(arguments) => timeline::run(&arguments),
             Command::Image(command) => image::image(command),
-            Command::Version(version) => verbs::version(&version),
+            Command::Version(version) => version::version(&version),
             Command::TakeOver(arguments) => take_over::take_over(&arguments).await,
             Command::Settings => {
                 print!("{}", mend_settings::reference());

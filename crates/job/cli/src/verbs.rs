@@ -1,6 +1,6 @@
 //! The verbs on jobs.
 
-use crate::arguments::{Mode, Ps, TakeCheckpoint, Verb, Version};
+use crate::arguments::{Mode, Ps, TakeCheckpoint, Verb};
 use crate::explain::Explain;
 use crate::failure::Failure;
 use crate::{journal, report};
@@ -228,18 +228,6 @@ pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
         report::json(&serde_json::json!({ "killed": record.id }))?;
     } else {
         println!("{} is ended", record.id);
-    }
-    Ok(0)
-}
-
-/// `mend version`.
-pub fn version(arguments: &Version) -> Result<i32, Failure> {
-    let (release, protocol, manifest) = (mend_messages::RELEASE, mend_messages::PROTOCOL, manifest::FORMAT);
-    let image = mend_image::FORMAT;
-    if arguments.json {
-        report::json(&serde_json::json!({ "release": release, "protocol": protocol, "image_format": image, "manifest_format": manifest }))?;
-    } else {
-        println!("mend {release}\nprotocol {protocol}, image format {image}, manifest format {manifest}");
     }
     Ok(0)
 }

@@ -5,13 +5,13 @@
 //! a rank reads ──► kernel ──► mend-space ranks ─┤ client ──encrypted TCP──► mend-space target ──► objects, database
 //!                              (one per node)   └──────────────────────────► mend-space target ──► …
 //! ```
-//! `target` keeps objects and entries in a directory. `client` finds targets, knows their names together, reads with a cache, and writes new files. `mount` shows
+//! `server` is a target: it keeps objects and entries in a directory. `client` finds targets, knows their names together, reads with a cache, and writes new files. `mount` shows
 //! a space as a file system. `link` is the connection between the two, `descriptor` the file that describes a space.
 
 pub mod client;
 pub mod descriptor;
 mod link;
 pub mod mount;
-pub mod target;
+pub mod server;
 
 pub use link::Fault;

@@ -11,7 +11,7 @@ fn main() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let code = match words[..] {
         ["target", space, directory, how @ ("open" | "create")] => match (from_hex(space), secret()) {
-            (Some(space), Ok(secret)) => mend_space::target::run(&space, Path::new(directory), how == "create", secret),
+            (Some(space), Ok(secret)) => mend_space::server::run(&space, Path::new(directory), how == "create", secret),
             (Some(_), Err(why)) => {
                 println!("refused {why}");
                 1

@@ -49,7 +49,7 @@ fn introduction() -> ToDaemon {
 }
 
 fn ready() -> FromDaemon {
-    FromDaemon::Ready { name: "node-to-be-hidden".into(), processor: Box::default() }
+    FromDaemon::Ready { name: "node-to-be-hidden".into(), processor: Box::default(), succeeds: false }
 }
 
 async fn relay(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, flip: Option<usize>) -> Vec<u8> {

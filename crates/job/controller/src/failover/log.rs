@@ -12,8 +12,8 @@
 //!
 //! Faults assumed: SIGKILL at any moment; disks full or failing (there is no log then, and no successor).
 
+use crate::healing_options::HealingOptions;
 use crate::input::InputFile;
-use crate::life::HealingOptions;
 use mend_job::healing::Healing;
 use mend_job::input::Mark;
 use mend_job::replay::{Standing, Told};

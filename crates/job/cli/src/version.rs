@@ -1,0 +1,26 @@
+//! `mend version`: the release, and the formats that it reads and writes.
+
+use crate::failure::Failure;
+use crate::report;
+use clap::Args;
+use mend_controller::manifest;
+
+/// `mend version`.
+#[derive(Debug, Args)]
+pub struct Version {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Shows them.
+pub fn version(arguments: &Version) -> Result<i32, Failure> {
+    let (release, protocol, manifest) = (mend_messages::RELEASE, mend_messages::PROTOCOL, manifest::FORMAT);
+    let image = mend_image::FORMAT;
+    if arguments.json {
+        report::json(&serde_json::json!({ "release": release, "protocol": protocol, "image_format": image, "manifest_format": manifest }))?;
+    } else {
+        println!("mend {release}\nprotocol {protocol}, image format {image}, manifest format {manifest}");
+    }
+    Ok(0)
+}

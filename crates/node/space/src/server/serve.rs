@@ -1,0 +1,131 @@
+//! Who is let in to a target: holders of the user's secret who mean its space. A thread for each of them.
+//!
+//! Faults assumed: anybody connects and sends anything (as at the daemon's own port); a client dies in the middle of a request.
+
+use super::store::{Failure, Store};
+use crate::link::{Link, context};
+use mend_data::space::Id;
+use mend_data::space::target::{Answer, Hello, Request, Welcome};
+use mend_messages::auth::Purpose;
+use mend_messages::job::Secret;
+use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, Peer, PendingHandshakes, Refusals};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+/// How long an earlier process of the directory may take to let go of its database.
+const LEAVING_TIME: Duration = Duration::from_secs(5);
+
+/// Serves a directory until standard input ends. Says `ready PORT` on standard output when it can be reached, or `refused WHY`. The exit code.
+pub fn run(space: &Id, directory: &Path, create: bool, secret: Secret) -> i32 {
+    match serve(space, directory, create, secret) {
+        Ok(()) => 0,
+        Err(Failure { why, .. }) => {
+            println!("refused {}", why.replace('\n', " "));
+            1
+        }
+    }
+}
+
+fn serve(space: &Id, directory: &Path, create: bool, secret: Secret) -> Result<(), Failure> {
+    let store = Arc::new(open(directory, space, create)?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // On any address, as the daemon does, by whose port it is found.
+    let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let port = listener.local_addr()?.port();
+    let mut out = io::stdout();
+    writeln!(out, "ready {port}").and_then(|()| out.flush())?;
+    std::thread::spawn(|| {
+        // The daemon holds the other end, and says nothing. Its end is ours, however it comes: nothing here needs closing.
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let door = Door { store, space: *space, secret };
+    runtime.block_on(accept(listener, Arc::new(door)));
+    Ok(())
+}
+
+fn open(directory: &Path, space: &Id, create: bool) -> Result<Store, Failure> {
+    let until = Instant::now() + LEAVING_TIME;
+    loop {
+        match Store::open(directory, space, create) {
+            Err(failure) if failure.why.contains("already open") && Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            opened => return opened,
+        }
+    }
+}
+
+struct Door {
+    store: Arc<Store>,
+    space: Id,
+    secret: Secret,
+}
+
+async fn accept(listener: TcpListener, door: Arc<Door>) {
+    let (pending, refusals) = (Arc::new(PendingHandshakes::default()), Arc::new(Refusals::default()));
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                refusals.tell("nobody", &error);
+                // Out of descriptors, mostly: others may be closed soon.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let slot = pending.enter(Peer::Address(peer.ip().to_canonical()));
+        let (door, refusals) = (door.clone(), refusals.clone());
+        tokio::spawn(async move {
+            if let Err(error) = admit(&door, stream, peer, slot).await {
+                refusals.tell(peer, &error);
+            }
+        });
+    }
+}
+
+async fn admit(door: &Door, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {
+    let meeting = async { timeout(HANDSHAKE_TIMEOUT, meet(door, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
+    let Some(mut link) = slot.hold(meeting).await? else { return Ok(()) };
+    let store = door.store.clone();
+    let spawned = std::thread::Builder::new().name(format!("client {}", peer.ip())).spawn(move || {
+        // It ends with the connection.
+        let _ = answer_all(&store, &mut link);
+    });
+    spawned.map(drop).map_err(HandshakeError::Broken)
+}
+
+async fn meet(door: &Door, stream: TcpStream) -> Result<Option<Link>, HandshakeError> {
+    let broken = |error: io::Error| HandshakeError::Broken(error);
+    let mut connection: Connection = Greeted::accepted(stream, &[Purpose::Target]).await?.prove_as_acceptor(&door.secret, &[]).await?;
+    let hello: Hello = connection.receiver.receive().await.map_err(|error| broken(io::Error::other(error)))?;
+    let nonce: [u8; 32] = mend_wire::random_bytes();
+    let fits = hello.space == door.space;
+    let welcome = if fits { Welcome::Yes { nonce } } else { Welcome::Refused };
+    connection.sender.send(&welcome).await.map_err(|error| broken(io::Error::other(error)))?;
+    if !fits {
+        return Ok(None);
+    }
+    let stream = connection.into_tcp().ok_or_else(|| broken(io::Error::other("the client did not wait for the answer")))?;
+    let keys = mend_cipher::acceptor(&door.secret, [&hello.nonce, &nonce], &context(&door.space));
+    Link::new(stream.into_std().map_err(broken)?, keys, None).map(Some).map_err(broken)
+}
+
+fn answer_all(store: &Store, link: &mut Link) -> io::Result<()> {
+    loop {
+        let (request, payload) = link.request()?;
+        let leaves = request == Request::Leave;
+        match store.carry_out(request, &payload) {
+            Ok((answer, bytes)) => {
+                link.send(&answer, &bytes)?;
+                if leaves {
+                    std::process::exit(0);
+                }
+            }
+            Err(Failure { kind, why }) => link.send(&Answer::Failed { kind, why }, &[])?,
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! What a target keeps on its medium.
+//!
+//! ```text
+//! DIRECTORY/objects/ab/ab…ID.POSITION    bytes of a file's object
+//! DIRECTORY/catalogue.redb               entries and what is gone, in the order in which they came; checksums
+//! ```
+//! An object is durable when it is settled. An entry is durable when it is put, together with its checksums, and only if its objects have the length that they
+//! must have. Objects without an entry are of files that are being written, or never will be: they are removed when the target begins, and a
+//! while after their last byte came. Faults assumed: the process is killed at any moment, the power fails (what was not settled is lost, and the writer is told by
+//! `life`), the medium gives errors or is full.
+
+use mend_data::space::catalogue::Change;
+use mend_data::space::layout::Layout;
+use mend_data::space::target::{Answer, CHANGES_BYTES, Failed, Request};
+use mend_data::space::{Entry, Id};
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use rustix::fs::statvfs;
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a directory is of.
+const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+/// What came to be known, by its number.
+const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+/// The number of what is known of an entry last.
+const KNOWN: TableDefinition<'_, &[u8; 16], u64> = TableDefinition::new("known");
+/// Checksums, by file and page.
+const SUMS: TableDefinition<'_, (&[u8; 16], u32), &[u8]> = TableDefinition::new("sums");
+
+/// Name of the database.
+const DATABASE: &str = "catalogue.redb";
+/// How long a file that is being written may stand still before its objects go.
+const ABANDONED: Duration = Duration::from_secs(600);
+/// Memory of the database for pages, bytes.
+const DATABASE_CACHE: usize = 16 << 20;
+
+/// Why a request fails.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: Failed,
+    pub why: String,
+}
+
+impl Failure {
+    fn new(kind: Failed, why: impl Into<String>) -> Self {
+        Self { kind, why: why.into() }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => Failed::Absent,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failed::Full,
+            _ => Failed::Medium,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// Makes a failure of an error of the database.
+fn database(error: impl Into<redb::Error>) -> Failure {
+    match error.into() {
+        redb::Error::Io(error) => error.into(),
+        error => Failure::new(Failed::Medium, format!("its database: {error}")),
+    }
+}
+
+/// A target's directory.
+#[derive(Debug)]
+pub struct Store {
+    objects: PathBuf,
+    database: Database,
+    instance: Id,
+    life: Id,
+    used: AtomicU64,
+    /// Files that are being written, and when they last got something.
+    begun: Mutex<HashMap<Id, Instant>>,
+}
+
+fn hex(id: &Id) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn identity(name: &str) -> Option<Id> {
+    let (hex, _) = name.split_once('.')?;
+    let mut id = Id::default();
+    if hex.len() != 32 || !hex.is_ascii() {
+        return None;
+    }
+    for (at, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(id)
+}
+
+impl Store {
+    /// Opens the directory, which must be of this space; with `create` an empty one, or none, becomes its.
+    pub fn open(directory: &Path, space: &Id, create: bool) -> Result<Self, Failure> {
+        let file = directory.join(DATABASE);
+        if !file.exists() {
+            if !create {
+                return Err(Failure::new(Failed::Absent, "there is no target in this directory"));
+            }
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            if fs::read_dir(directory)?.next().is_some() {
+                return Err(Failure::new(Failed::Nonsense, "the directory has other files in it"));
+            }
+        }
+        let about = fs::metadata(directory)?;
+        if about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o022 != 0 {
+            return Err(Failure::new(Failed::Nonsense, "the directory is another user's, or others may write to it"));
+        }
+        let opened = Database::builder().set_cache_size(DATABASE_CACHE).create(&file);
+        let store = Self {
+            objects: directory.join("objects"),
+            database: opened.map_err(database)?,
+            instance: mend_wire::random_bytes(),
+            life: mend_wire::random_bytes(),
+            used: AtomicU64::new(0),
+            begun: Mutex::default(),
+        };
+        let instance = store.settle_identity(space)?;
+        let store = Self { instance, ..store };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&store.objects)?;
+        mend_durable::sync_directory(directory)?;
+        store.tidy()?;
+        Ok(store)
+    }
+
+    /// Makes the tables, and compares or writes what the directory is of. Which database it is.
+    fn settle_identity(&self, space: &Id) -> Result<Id, Failure> {
+        let begun = self.database.begin_write().map_err(database)?;
+        let instance = {
+            let mut about = begun.open_table(ABOUT).map_err(database)?;
+            let known = |name: &str| -> Result<Option<Vec<u8>>, Failure> {
+                Ok(about.get(name).map_err(database)?.map(|found| found.value().to_vec()))
+            };
+            let (of, instance) = (known("space")?, known("instance")?);
+            if of.as_ref().is_some_and(|of| of != space) {
+                return Err(Failure::new(Failed::Nonsense, "the directory is a target of another data space"));
+            }
+            let instance = instance.and_then(|bytes| Id::try_from(bytes).ok()).unwrap_or(self.instance);
+            about.insert("space", &space[..]).map_err(database)?;
+            about.insert("instance", &instance[..]).map_err(database)?;
+            instance
+        };
+        begun.open_table(LOG).map_err(database)?;
+        begun.open_table(KNOWN).map_err(database)?;
+        begun.open_table(SUMS).map_err(database)?;
+        begun.commit().map_err(database)?;
+        Ok(instance)
+    }
+
+    fn path(&self, file: &Id, position: u16) -> PathBuf {
+        self.objects.join(format!("{:02x}", file[0])).join(format!("{}.{position}", hex(file)))
+    }
+
+    /// What is known of an entry last.
+    fn known(&self, id: &Id) -> Result<Option<Change>, Failure> {
+        let reading = self.database.begin_read().map_err(database)?;
+        let Some(number) = reading.open_table(KNOWN).map_err(database)?.get(id).map_err(database)? else { return Ok(None) };
+        let log = reading.open_table(LOG).map_err(database)?;
+        let row = log.get(number.value()).map_err(database)?;
+        Ok(row.and_then(|row| postcard::from_bytes(row.value()).ok()))
+    }
+
+    /// Removes objects without an entry, and counts the others.
+    fn tidy(&self) -> Result<(), Failure> {
+        let mut used = 0;
+        for directory in fs::read_dir(&self.objects)? {
+            for object in fs::read_dir(directory?.path())? {
+                let object = object?;
+                let id = object.file_name().to_str().and_then(identity);
+                match id.map(|id| self.known(&id)).transpose()?.flatten() {
+                    Some(Change::There(_)) => used += object.metadata()?.len(),
+                    _ => fs::remove_file(object.path())?,
+                }
+            }
+        }
+        self.used.store(used, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes what was begun and stands still.
+    fn sweep(&self) {
+        let abandoned: Vec<Id> = {
+            let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+            let old = begun.iter().filter(|(_, since)| since.elapsed() > ABANDONED).map(|(id, _)| *id).collect();
+            begun.retain(|_, since| since.elapsed() <= ABANDONED);
+            old
+        };
+        for id in abandoned {
+            let _ = self.discard(&id);
+        }
+    }
+
+    /// Carries out a request. Bytes that belong to the answer are in the second part.
+    pub fn carry_out(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure> {
+        if !request.is_sound() {
+            return Err(Failure::new(Failed::Nonsense, "the request makes no sense"));
+        }
+        let done = match request {
+            Request::Look => self.look()?,
+            Request::Changes { after } => self.changes(after)?,
+            Request::Write { file, position, offset, .. } => self.write(&file, position, offset, payload).map(|()| Answer::Done)?,
+            Request::Settle { file, position, length, life } => self.settle(&file, position, length, life).map(|()| Answer::Done)?,
+            Request::Sums { file, page, .. } => self.keep_sums(&file, page, payload).map(|()| Answer::Done)?,
+            Request::Put { entry, positions } => self.put(&entry, &positions).map(|()| Answer::Done)?,
+            Request::Read { file, position, offset, length } => return bytes(self.read(&file, position, offset, length)?),
+            Request::ReadSums { file, page } => return bytes(self.sums(&file, page)?),
+            Request::Forget { ids } => self.forget(&ids).map(|()| Answer::Done)?,
+            Request::Leave => self.leave().map(|()| Answer::Done)?,
+            Request::Discard { file } => self.discard(&file).map(|()| Answer::Done)?,
+        };
+        Ok((done, Vec::new()))
+    }
+
+    fn look(&self) -> Result<Answer, Failure> {
+        self.sweep();
+        let room = statvfs(&self.objects).map_err(io::Error::from)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(room.f_frsize);
+        Ok(Answer::Seen {
+            free: bytes(room.f_bavail),
+            total: bytes(room.f_blocks),
+            used: self.used.load(Ordering::Relaxed),
+            life: self.life,
+        })
+    }
+
+    fn changes(&self, after: u64) -> Result<Answer, Failure> {
+        let reading = self.database.begin_read().map_err(database)?;
+        let log = reading.open_table(LOG).map_err(database)?;
+        let (mut upto, mut changes, mut bytes, mut more) = (after, Vec::new(), 0, false);
+        for row in log.range(after.saturating_add(1)..).map_err(database)? {
+            let (number, row) = row.map_err(database)?;
+            if bytes > CHANGES_BYTES {
+                more = true;
+                break;
+            }
+            bytes += row.value().len();
+            upto = number.value();
+            changes.extend(postcard::from_bytes::<Change>(row.value()).ok());
+        }
+        Ok(Answer::Changes { instance: self.instance, upto, more, changes })
+    }
+
+    fn write(&self, file: &Id, position: u16, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(*file, Instant::now());
+        let path = self.path(file, position);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let object = match options.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let directory = path.parent().unwrap_or(&self.objects);
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+                mend_durable::sync_directory(&self.objects)?;
+                options.open(&path)?
+            }
+            opened => opened?,
+        };
+        Ok(object.write_all_at(bytes, offset)?)
+    }
+
+    fn settle(&self, file: &Id, position: u16, length: u64, life: Id) -> Result<(), Failure> {
+        if life != self.life {
+            return Err(Failure::new(Failed::Absent, "it was started anew while the file was written"));
+        }
+        let path = self.path(file, position);
+        // Writing, or nothing could be synced on some file systems.
+        let object = OpenOptions::new().write(true).open(&path)?;
+        let has = object.metadata()?.len();
+        if has != length {
+            return Err(Failure::new(Failed::Short, format!("an object has {has} bytes instead of {length}")));
+        }
+        object.sync_all()?;
+        Ok(mend_durable::sync_directory(path.parent().unwrap_or(&self.objects))?)
+    }
+
+    fn keep_sums(&self, file: &Id, page: u32, sums: &[u8]) -> Result<(), Failure> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(*file, Instant::now());
+        let mut begun = self.database.begin_write().map_err(database)?;
+        begun.set_durability(Durability::None).map_err(database)?;
+        begun.open_table(SUMS).map_err(database)?.insert((file, page), sums).map_err(database)?;
+        begun.commit().map_err(database)
+    }
+
+    fn put(&self, entry: &Entry, positions: &[u16]) -> Result<(), Failure> {
+        match self.known(&entry.id)? {
+            Some(Change::There(_)) => return Ok(()),
+            Some(Change::Gone(_)) => return Err(Failure::new(Failed::Nonsense, "it was removed")),
+            None => {}
+        }
+        let mut bytes = 0;
+        if let Some(file) = entry.file() {
+            let layout = Layout::of(file);
+            for position in positions {
+                let (has, must) = (fs::metadata(self.path(&entry.id, *position))?.len(), layout.object_length(usize::from(*position)));
+                if has != must {
+                    return Err(Failure::new(Failed::Short, format!("an object has {has} bytes instead of {must}")));
+                }
+                bytes += has;
+            }
+        }
+        let begun = self.database.begin_write().map_err(database)?;
+        append(&begun, entry.id, &Change::There(Box::new(entry.clone())))?;
+        begun.commit().map_err(database)?;
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(&entry.id);
+        Ok(())
+    }
+
+    fn read(&self, file: &Id, position: u16, offset: u64, length: u32) -> Result<Vec<u8>, Failure> {
+        let object = File::open(self.path(file, position))?;
+        let mut bytes = vec![0; length as usize];
+        match object.read_exact_at(&mut bytes, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(Failure::new(Failed::Short, "an object is shorter than it must be"))
+            }
+            read => Ok(read.map(|()| bytes)?),
+        }
+    }
+
+    fn sums(&self, file: &Id, page: u32) -> Result<Vec<u8>, Failure> {
+        let reading = self.database.begin_read().map_err(database)?;
+        let sums = reading.open_table(SUMS).map_err(database)?;
+        let found = sums.get((file, page)).map_err(database)?.map(|found| found.value().to_vec());
+        found.ok_or_else(|| Failure::new(Failed::Absent, "it does not have these checksums"))
+    }
+
+    fn forget(&self, ids: &[Id]) -> Result<(), Failure> {
+        let mut removed = Vec::new();
+        let begun = self.database.begin_write().map_err(database)?;
+        for id in ids {
+            match self.known(id)? {
+                Some(Change::Gone(_)) => continue,
+                Some(Change::There(_)) => removed.push(*id),
+                None => {}
+            }
+            append(&begun, *id, &Change::Gone(*id))?;
+            remove_sums(&begun, id)?;
+        }
+        begun.commit().map_err(database)?;
+        for id in removed {
+            let bytes = self.remove_objects(&id)?;
+            self.used.fetch_sub(bytes.min(self.used.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, file: &Id) -> Result<(), Failure> {
+        if let Some(Change::There(_)) = self.known(file)? {
+            return Ok(());
+        }
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(file);
+        self.remove_objects(file)?;
+        let begun = self.database.begin_write().map_err(database)?;
+        remove_sums(&begun, file)?;
+        begun.commit().map_err(database)
+    }
+
+    /// Removes all of it. Nothing may be asked of it any more.
+    fn leave(&self) -> Result<(), Failure> {
+        fs::remove_dir_all(&self.objects)?;
+        let directory = self.objects.parent().unwrap_or(&self.objects);
+        fs::remove_file(directory.join(DATABASE))?;
+        // It may be a mount point, or not ours to remove.
+        let _ = fs::remove_dir(directory);
+        Ok(())
+    }
+
+    /// The bytes that they had.
+    fn remove_objects(&self, file: &Id) -> Result<u64, Failure> {
+        let directory = self.objects.join(format!("{:02x}", file[0]));
+        let mut bytes = 0;
+        let listed = match fs::read_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            listed => listed?,
+        };
+        for object in listed {
+            let object = object?;
+            if object.file_name().to_str().and_then(identity) == Some(*file) {
+                bytes += object.metadata()?.len();
+                fs::remove_file(object.path())?;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+fn bytes(bytes: Vec<u8>) -> Result<(Answer, Vec<u8>), Failure> {
+    // Requests for more are refused.
+    Ok((Answer::Bytes { length: bytes.len() as u32 }, bytes))
+}
+
+/// Writes down what came to be known, instead of what was known of the entry before.
+fn append(begun: &WriteTransaction, id: Id, change: &Change) -> Result<(), Failure> {
+    let mut log = begun.open_table(LOG).map_err(database)?;
+    let mut known = begun.open_table(KNOWN).map_err(database)?;
+    let number = log.last().map_err(database)?.map_or(0, |(number, _)| number.value()) + 1;
+    let row = postcard::to_stdvec(change).map_err(|error| Failure::new(Failed::Nonsense, error.to_string()))?;
+    if let Some(before) = known.insert(&id, number).map_err(database)?.map(|before| before.value()) {
+        log.remove(before).map_err(database)?;
+    }
+    log.insert(number, &row[..]).map_err(database)?;
+    Ok(())
+}
+
+fn remove_sums(begun: &WriteTransaction, file: &Id) -> Result<(), Failure> {
+    let mut sums = begun.open_table(SUMS).map_err(database)?;
+    sums.retain_in((file, 0)..=(file, u32::MAX), |_, _| false).map_err(database)
+}
+
+#[cfg(test)]
+mod tests;

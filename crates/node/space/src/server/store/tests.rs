@@ -1,0 +1,162 @@
+use super::*;
+use mend_data::space::{BLOCK, File as StripedFile, Kind};
+
+const SPACE: Id = [7; 16];
+
+fn open(directory: &Path) -> Store {
+    Store::open(directory, &SPACE, true).unwrap()
+}
+
+fn entry(id: u8, size: u64) -> Entry {
+    let file = StripedFile { size, stripe: BLOCK, targets: vec![0], keepers: vec![0], sources: Vec::new() };
+    Entry { id: [id; 16], version: 1, path: format!("f{id}"), made_ns: 0, kind: Kind::File(file) }
+}
+
+fn ask(store: &Store, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failed> {
+    store.carry_out(request, payload).map_err(|failure| failure.kind)
+}
+
+fn life(store: &Store) -> Id {
+    let Ok((Answer::Seen { life, .. }, _)) = ask(store, Request::Look, &[]) else { panic!("it does not tell of itself") };
+    life
+}
+
+fn used(store: &Store) -> u64 {
+    let Ok((Answer::Seen { used, .. }, _)) = ask(store, Request::Look, &[]) else { panic!("it does not tell of itself") };
+    used
+}
+
+fn write(store: &Store, file: Id, bytes: &[u8]) {
+    ask(store, Request::Write { file, position: 0, offset: 0, length: bytes.len() as u32 }, bytes).unwrap();
+}
+
+fn put(store: &Store, entry: &Entry) -> Result<(Answer, Vec<u8>), Failed> {
+    ask(store, Request::Put { entry: Box::new(entry.clone()), positions: vec![0] }, &[])
+}
+
+fn known(store: &Store) -> Vec<Change> {
+    let Ok((Answer::Changes { changes, more: false, .. }, _)) = ask(store, Request::Changes { after: 0 }, &[]) else {
+        panic!("no changes")
+    };
+    changes
+}
+
+fn keep(store: &Store, id: u8) -> Entry {
+    let entry = entry(id, 5);
+    write(store, entry.id, b"12345");
+    ask(store, Request::Settle { file: entry.id, position: 0, length: 5, life: life(store) }, &[]).unwrap();
+    ask(store, Request::Sums { file: entry.id, page: 0, length: 16 }, &[9; 16]).unwrap();
+    put(store, &entry).unwrap();
+    entry
+}
+
+#[test]
+fn what_was_put_is_there_after_the_process_and_what_was_not_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let kept = keep(&store, 1);
+    write(&store, [2; 16], b"half");
+    let before = life(&store);
+    drop(store);
+    let store = open(directory.path());
+    assert_ne!(life(&store), before);
+    assert_eq!(known(&store), [Change::There(Box::new(kept.clone()))]);
+    let read = Request::Read { file: kept.id, position: 0, offset: 1, length: 3 };
+    assert_eq!(ask(&store, read, &[]).unwrap().1, b"234");
+    assert_eq!(ask(&store, Request::ReadSums { file: kept.id, page: 0 }, &[]).unwrap().1, [9; 16]);
+    let half = Request::Read { file: [2; 16], position: 0, offset: 0, length: 1 };
+    assert_eq!(ask(&store, half, &[]).unwrap_err(), Failed::Absent);
+    assert_eq!(used(&store), 5);
+}
+
+#[test]
+fn an_object_is_whole_or_its_entry_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let (short, absent) = (entry(1, 5), entry(2, 5));
+    write(&store, short.id, b"123");
+    let settle = |length, life| Request::Settle { file: short.id, position: 0, length, life };
+    assert_eq!(ask(&store, settle(5, life(&store)), &[]).unwrap_err(), Failed::Short);
+    assert_eq!(ask(&store, settle(3, [0; 16]), &[]).unwrap_err(), Failed::Absent);
+    assert_eq!(put(&store, &short).unwrap_err(), Failed::Short);
+    assert_eq!(put(&store, &absent).unwrap_err(), Failed::Absent);
+    assert_eq!(known(&store), []);
+    let read = Request::Read { file: short.id, position: 0, offset: 0, length: 4 };
+    assert_eq!(ask(&store, read, &[]).unwrap_err(), Failed::Short);
+}
+
+#[test]
+fn what_is_gone_stays_gone_and_takes_its_bytes_along() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let kept = keep(&store, 1);
+    let never = [3; 16];
+    ask(&store, Request::Forget { ids: vec![kept.id, never] }, &[]).unwrap();
+    assert_eq!(known(&store), [Change::Gone(kept.id), Change::Gone(never)]);
+    assert_eq!(put(&store, &kept).unwrap_err(), Failed::Nonsense);
+    assert_eq!(put(&store, &entry(3, 0)).unwrap_err(), Failed::Nonsense);
+    assert_eq!(ask(&store, Request::ReadSums { file: kept.id, page: 0 }, &[]).unwrap_err(), Failed::Absent);
+    assert_eq!(used(&store), 0);
+    let left = fs::read_dir(directory.path().join("objects/01")).unwrap().count();
+    assert_eq!(left, 0);
+    // Once more is as good, and adds nothing.
+    ask(&store, Request::Forget { ids: vec![kept.id] }, &[]).unwrap();
+    assert_eq!(known(&store).len(), 2);
+}
+
+#[test]
+fn a_failed_file_s_bytes_go_and_a_kept_one_s_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let kept = keep(&store, 1);
+    write(&store, [2; 16], b"half");
+    for file in [kept.id, [2; 16]] {
+        ask(&store, Request::Discard { file }, &[]).unwrap();
+    }
+    let read = |file| ask(&store, Request::Read { file, position: 0, offset: 0, length: 1 }, &[]).map(|(_, bytes)| bytes);
+    assert_eq!((read(kept.id), read([2; 16])), (Ok(b"1".to_vec()), Err(Failed::Absent)));
+}
+
+#[test]
+fn other_directories_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |path: &Path, space: &Id, create| Store::open(path, space, create).unwrap_err().why;
+    assert!(refused(directory.path(), &SPACE, false).contains("no target"));
+    drop(open(&directory.path().join("a")));
+    assert!(refused(&directory.path().join("a"), &[8; 16], true).contains("another data space"));
+    fs::create_dir(directory.path().join("b")).unwrap();
+    fs::write(directory.path().join("b/mine"), "").unwrap();
+    assert!(refused(&directory.path().join("b"), &SPACE, true).contains("other files"));
+    let open_to_all = directory.path().join("c");
+    fs::create_dir(&open_to_all).unwrap();
+    fs::set_permissions(&open_to_all, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    assert!(refused(&open_to_all, &SPACE, true).contains("others may write"));
+}
+
+#[test]
+fn changes_come_in_pieces_and_are_numbered_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let long = "x/".repeat(2000) + "y";
+    let all: Vec<Entry> = (0..300_u16)
+        .map(|number| {
+            let mut id = [0; 16];
+            id[..2].copy_from_slice(&number.to_be_bytes());
+            Entry { id, path: long.clone(), ..entry(0, 0) }
+        })
+        .collect();
+    all.iter().for_each(|entry| drop(ask(&store, Request::Put { entry: Box::new(entry.clone()), positions: vec![] }, &[]).unwrap()));
+    let (mut after, mut heard, mut pieces) = (0, Vec::new(), 0);
+    loop {
+        let Ok((Answer::Changes { upto, more, changes, .. }, _)) = ask(&store, Request::Changes { after }, &[]) else {
+            panic!("no changes")
+        };
+        heard.extend(changes);
+        (after, pieces) = (upto, pieces + 1);
+        if !more {
+            break;
+        }
+    }
+    assert!(pieces > 1);
+    assert_eq!(heard, all.into_iter().map(|entry| Change::There(Box::new(entry))).collect::<Vec<_>>());
+}

@@ -192,6 +192,10 @@ mod tests {
     struct Allocation(Option<u32>);
 
     impl BatchSystem for Allocation {
+        fn ends_at(&self) -> Option<u64> {
+            None
+        }
+
         fn name(&self) -> &'static str {
             "Batch"
         }

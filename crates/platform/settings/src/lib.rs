@@ -16,7 +16,7 @@ pub use data::{
     DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT, SPACE_CACHE, SPACE_THREADS, SPACE_TIMEOUT, SPACES,
 };
 pub use error::SettingError;
-pub use failover::SUCCESSOR;
+pub use failover::{ON_FAILURE, RETRIES, SUCCESSOR, WAIT_FOR_NODES};
 pub use health::{
     BMC, BMC_CIPHER, BMC_INTERVAL, BMC_PASSWORD_FILE, BMC_USER, HEALTH, HEALTH_CALM, HEALTH_DISKS, HEALTH_HORIZON, HEALTH_INTERVAL,
     HEALTH_MARKS, HEALTH_PLUGIN_INTERVAL, HEALTH_PLUGIN_TIMEOUT, HEALTH_PLUGINS, HEALTH_PREDICTOR, HEALTH_ROOT, HEALTH_SMARTCTL,
@@ -127,27 +127,6 @@ pub const LEASE: Setting = Setting {
     kind: Kind::Number { min: 500, max: 600_000 },
     default: "3000",
     meaning: "Milliseconds that a node goes on with a job without a word from its controller (mend run). Then the kernel ends the job's ranks there, whatever stands still on the node.",
-};
-/// What follows a failure.
-pub const ON_FAILURE: Setting = Setting {
-    name: "MEND_ON_FAILURE",
-    kind: Kind::Choice(&["pause", "restart", "stop"]),
-    default: "pause",
-    meaning: "pause: a job that loses a node, or a rank to a signal, goes on by itself from its last checkpoint, on the nodes that are left and its spares; ranks whose processes live go back to it in place. restart: the same, with new processes for all ranks. stop: it ends, for `mend restart` to continue it. A job without a checkpoint ends in any case.",
-};
-/// Bound of what is tried again.
-pub const RETRIES: Setting = Setting {
-    name: "MEND_RETRIES",
-    kind: Kind::Number { min: 0, max: 1_000_000 },
-    default: "3",
-    meaning: "How often a job goes on by itself from one checkpoint after a signal killed a rank (a crash, no memory); then it ends with the rank's status.",
-};
-/// How long nodes are waited for.
-pub const WAIT_FOR_NODES: Setting = Setting {
-    name: "MEND_WAIT_FOR_NODES",
-    kind: Kind::Number { min: 0, max: 1_000_000 },
-    default: "0",
-    meaning: "Seconds that a job which goes on by itself waits for nodes if none of its own answers; then it ends with exit code 75.",
 };
 /// Bound of a drain.
 pub const DRAIN_TIMEOUT: Setting = Setting {

@@ -78,15 +78,9 @@ pub struct Found {
     /// The life.
     pub life: LifeRecord,
     /// Where it stood when the log was begun anew.
-    pub standing: Option<Standing>,
+    pub standing: Option<Box<Standing>>,
     /// What its machine was told since.
     pub told: Vec<Told>,
-}
-
-#[derive(Serialize, Deserialize)]
-enum Begun<'a> {
-    Life,
-    Standing(std::borrow::Cow<'a, Standing>),
 }
 
 /// The log, open for the job's controller.
@@ -126,11 +120,7 @@ fn next<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
 pub fn read(directory: &Path) -> Option<Found> {
     let bytes = fs::read(directory.join(FILE_NAME)).ok()?;
     let (life, rest) = next::<LifeRecord>(bytes.strip_prefix(HEAD)?)?;
-    let (begun, mut rest) = next::<Begun<'static>>(rest)?;
-    let standing = match begun {
-        Begun::Life => None,
-        Begun::Standing(standing) => Some(standing.into_owned()),
-    };
+    let (standing, mut rest) = next::<Option<Box<Standing>>>(rest)?;
     let mut told = Vec::new();
     while let Some((entry, more)) = next(rest) {
         told.push(entry);
@@ -151,7 +141,7 @@ impl ToldLog {
     /// # Errors
     /// Those of the file system.
     pub fn begin(directory: &Path, life: LifeRecord) -> io::Result<Self> {
-        Self::begin_at(directory.join(FILE_NAME), life, &Begun::Life)
+        Self::begin_at(directory.join(FILE_NAME), life, None)
     }
 
     /// A new one, of a life that stands there.
@@ -159,13 +149,13 @@ impl ToldLog {
     /// # Errors
     /// Those of the file system.
     pub fn begin_from(directory: &Path, life: LifeRecord, standing: &Standing) -> io::Result<Self> {
-        Self::begin_at(directory.join(FILE_NAME), life, &Begun::Standing(std::borrow::Cow::Borrowed(standing)))
+        Self::begin_at(directory.join(FILE_NAME), life, Some(standing))
     }
 
-    fn begin_at(path: PathBuf, life: LifeRecord, begun: &Begun<'_>) -> io::Result<Self> {
+    fn begin_at(path: PathBuf, life: LifeRecord, standing: Option<&Standing>) -> io::Result<Self> {
         let mut bytes = HEAD.to_vec();
         frame(&mut bytes, &life)?;
-        frame(&mut bytes, begun)?;
+        frame(&mut bytes, &standing)?;
         mend_durable::write(&path, &bytes)?;
         let file = crate::record::open_at_end(&path)?;
         let length = bytes.len() as u64;
@@ -198,7 +188,7 @@ impl ToldLog {
     /// # Errors
     /// As of [`ToldLog::write`].
     pub fn begin_anew(&mut self, standing: &Standing) -> io::Result<()> {
-        *self = Self::begin_at(self.path.clone(), self.life.clone(), &Begun::Standing(std::borrow::Cow::Borrowed(standing)))?;
+        *self = Self::begin_at(self.path.clone(), self.life.clone(), Some(standing))?;
         Ok(())
     }
 

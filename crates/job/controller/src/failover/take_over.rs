@@ -123,7 +123,7 @@ fn answer_time(life: &LifeRecord) -> Duration {
 /// Where the lost controller stood.
 fn stand(found: Found, record: &JobRecord) -> Standing {
     let Found { life, standing, told } = found;
-    let mut standing = standing.unwrap_or_else(|| {
+    let mut standing = standing.map(|standing| *standing).unwrap_or_else(|| {
         let input = mend_job::input::Input::new(life.input, life.setup.stdin);
         Standing::begin(life.setup, 0, input, life.printed)
     });

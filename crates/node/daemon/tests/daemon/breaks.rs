@@ -70,8 +70,9 @@ fn a_successor_gives_the_orders_that_are_missing_and_the_lost_controller_is_refu
         let mut job = daemon.job(&ECHO, 1).await;
         job.start(0, true).await;
         assert_eq!(job.line(0).await, "up");
-        let mut orders = 1;
         for round in 1..=10 {
+            // The start, and a line of each round before.
+            let orders = round;
             let lost = job.introduction.session;
             job.send(ToDaemon::Ping { at_us: round }).await;
             job.send(ToDaemon::Stdin { rank: 0, bytes: format!("{round}\n").into_bytes() }).await;
@@ -82,7 +83,6 @@ fn a_successor_gives_the_orders_that_are_missing_and_the_lost_controller_is_refu
             if had == orders {
                 job.send(ToDaemon::Stdin { rank: 0, bytes: format!("{round}\n").into_bytes() }).await;
             }
-            orders += 1;
             let mut line = String::new();
             while line.is_empty() {
                 match job.next().await {

@@ -8,6 +8,8 @@
     large   a program of 1 GiB per rank (MEND_BENCH_MIB) that rewrites a tenth of it, 3 ranks on three of four nodes, images in memory: the
             daemon of one node is killed. Ranks that live go back in place (--on-failure pause), against all being restarted
     silent  the same as the first where the whole node stands still, with a lease of 1 s: the job waits until the lease is over
+    controller  LAMMPS, 4 ranks on two of three lab nodes: the controller is killed. From that until `mend ps` shows all ranks again, asked all the time,
+            beside what `mend ps` takes without that
 
     warned  LAMMPS, 4 ranks on two of three lab nodes: a health plug-in of one node says that the low mark is passed (MEND_BENCH_GRADE=2: the high
             one), and 5 s later the whole node is killed. How often no rank was lost and the result is the same, of 50 times (MEND_BENCH_TIMES), and
@@ -19,16 +21,18 @@
 Times are wall-clock; the machine should have nothing else to do. All of it but the last two takes two minutes.
 """
 
+import json
 import os
 import random
 import statistics
+import subprocess
 import sys
 import time
 
 import results
 from side_by_side import main, report
 import melt
-from cluster import DAEMON_KILLED, OTHERS, Lab, compile_mpi
+from cluster import DAEMON_KILLED, MEND, OTHERS, Lab, compile_mpi
 from throttle import processor_group, throttled
 
 # All of a node stands still.
@@ -132,6 +136,28 @@ def values(text):
     return {tuple(line) for line in melt.table(text)}
 
 
+def controller(runs, work):
+    asked, took = [], []
+    directory = os.path.join(work, "controller")
+    os.mkdir(directory)
+    with Lab(3) as lab:
+        lab.set("MEND_SUCCESSOR", None)
+        job = lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *melt.argv(directory, size=16))
+        name = lab.running(job)
+        for _ in range(runs):
+            begun = time.time()
+            lab.places(name)
+            asked.append(1000 * (time.time() - begun))
+            record = json.loads(lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
+            kill = subprocess.Popen([MEND, "lab", "exec", "--name", lab.name, record["controller_host"], "--", "kill", "-KILL", str(record["controller_pid"])])
+            kill.wait()
+            begun = time.time()
+            lab.places(name)
+            took.append(1000 * (time.time() - begun))
+        lab.mend("kill", name)
+    report("a killed controller, until mend ps shows all ranks", asked, took, "ms", "mend ps without that")
+
+
 def warn(work, expected):
     """Seconds from the warning until the ranks have left; None: a rank was lost."""
     directory = os.path.join(work, f"run-{time.monotonic_ns()}")
@@ -229,7 +255,7 @@ def back(runs, work):
         print(f"a spare throttled by {100 - percent} %: {statistics.median(ours):.1f} s, {ratio:.3f} of the best; staying {statistics.median(stays):.1f} s", flush=True)
 
 
-BENCHES = {"lammps": lammps, "large": large, "silent": silent, "warned": warned, "back": back}
+BENCHES = {"lammps": lammps, "large": large, "silent": silent, "controller": controller, "warned": warned, "back": back}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

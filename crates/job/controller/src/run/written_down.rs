@@ -164,10 +164,10 @@ impl Running {
     }
 }
 
-/// Each stream of each rank by itself.
+/// Each stream of each rank by itself, if anything was written to it.
 pub fn streams(printed: &BTreeMap<Rank, Printed>) -> Vec<((Rank, Stream), mend_job::input::Mark)> {
     let both = |(rank, printed): (&Rank, &Printed)| [Stream::Stdout, Stream::Stderr].map(|stream| ((*rank, stream), printed.mark(stream)));
-    printed.iter().flat_map(both).collect()
+    printed.iter().flat_map(both).filter(|(_, mark)| mark.at > 0).collect()
 }
 
 /// All streams of each rank together.

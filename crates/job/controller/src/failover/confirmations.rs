@@ -90,7 +90,10 @@ mod tests {
         all.heard(0, 2);
         let second = all.printing(0, 3);
         all.heard(0, 4);
-        let confirmed = || lock(&all.0)[0].printing.first().map_or(lock(&all.0)[0].heard, |first| first - 1);
+        let confirmed = || {
+            let nodes = lock(&all.0);
+            nodes[0].printing.first().map_or(nodes[0].heard, |first| first - 1)
+        };
         assert_eq!((confirmed(), all.settled()), (1, None));
         drop(second);
         assert_eq!(confirmed(), 1);

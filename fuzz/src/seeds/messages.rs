@@ -17,6 +17,7 @@ use mend_messages::frame;
 use mend_messages::health::{Grade, Milli, NodeHealth, NodeReport, Reading, Unread};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
 use mend_messages::needs::{Difference, FileDifference, FileUsage, NeededFile, NodeNeeds};
+use mend_messages::progress::{Progress, RankProgress, Step};
 use mend_messages::report::Report;
 use mend_messages::tier::{Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport};
 use mend_messages::transfer::{Answer as TransferAnswer, Offer};
@@ -52,6 +53,10 @@ fn map() -> JobMap {
     let address = FabricAddress { tcp: address(), unix: "mend-fabric-0".into() };
     let entry = |rank, open| MapEntry { rank, node: rank, generation: 2, open, address: open.then(|| address.clone()) };
     JobMap { version: 3, entries: vec![entry(0, true), entry(1, false)] }
+}
+
+fn progress() -> Progress {
+    Progress { step: Some(Step { done: 3, total: 40, at_us: 8_500_000 }), calls: 1000, waited_us: 250, at_us: 9_000_000 }
 }
 
 fn health() -> NodeHealth {
@@ -242,6 +247,7 @@ fn from_agent() -> Vec<FromAgent> {
     all.extend(reports().into_iter().map(FromAgent::Report));
     all.push(FromAgent::Round(round()));
     all.push(FromAgent::PrecopyFailed { error: "the receiver is gone".into(), hint: "try again".into() });
+    all.push(FromAgent::Progress(progress()));
     all
 }
 
@@ -439,8 +445,8 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::End,
         ToDaemon::Ping { at_us: 7 },
         ToDaemon::Resume(resumption.clone()),
-        ToDaemon::AskHeard(resumption.clone()),
-        ToDaemon::Succeed(Box::new(Succession { of: resumption, session: [9; 16] })),
+        ToDaemon::Succeed(Box::new(Succession { of: resumption.clone(), session: [9; 16] })),
+        ToDaemon::AskHeard(resumption),
         ToDaemon::Look,
     ]);
     all
@@ -502,6 +508,7 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::Left,
     ]);
     all.extend([FromDaemon::Health(health()), FromDaemon::Seen(Box::new(node_report()))]);
+    all.push(FromDaemon::Progress(vec![RankProgress { rank: 2, attempt: 5, progress: progress() }]));
     all
 }
 

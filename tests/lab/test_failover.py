@@ -1,6 +1,5 @@
 """A job outlives its controller: another process takes its place on one of the job's nodes, and the ranks run on."""
 
-import json
 import os
 import random
 import signal
@@ -8,25 +7,17 @@ import subprocess
 import time
 import unittest
 
-from cases import InDirectory
-from cluster import MEND, Lab, compile_mpi
+from cluster import MEND, Lab
 from test_detach import COUNTER, READER, Counts, until
+from test_healing import Heals
 
 
-class Failover(InDirectory):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
+class Failover(Heals):
+    """Jobs of `mpi_iters`, as where nodes are lost."""
 
     def setUp(self):
         super().setUp()
-        self.lab = self.enterContext(Lab(3))
         self.lab.set("MEND_SUCCESSOR", None)
-        self.argv = [self.program, "-i", "60", "-w", "200", "-m", "8", "-u", "go"]
-
-    def record(self, name):
-        return json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
 
     def kill_controller(self, name, number=signal.SIGKILL):
         record = self.record(name)
@@ -54,14 +45,10 @@ class Failover(InDirectory):
         with open(os.path.join(self.directory, name), "w", encoding="utf-8"):
             pass
 
-    def start(self, ranks, hosts, *more):
-        job = self.lab.start(self.directory, "run", "-n", str(ranks), "--hosts", hosts, *more, "--", *self.argv)
-        return job, self.lab.running(job)
-
     def logs(self, name):
         return self.lab.mend("logs", name)
 
-    def ends_well(self, job, name, ranks):
+    def runs_to_its_end(self, job, name, ranks):
         """With what it prints if nothing happens: first where it was started, then in the spool."""
         self.touch("go")
         waited = self.lab.mend("wait", name)
@@ -86,7 +73,7 @@ class Ranks(Failover):
         self.lab.verb("checkpoint", name)
         self.lab.verb("migrate", name, "0", "--to", "node3")
         self.assertEqual(self.lab.places(name)[0], "node3")
-        self.ends_well(job, name, 4)
+        self.runs_to_its_end(job, name, 4)
         self.assertEqual(self.lab.on("head", "sh", "-c", f"ls $MEND_HOME/jobs/{name}/told").returncode, 2)
 
     def test_a_closed_terminal_hands_the_job_over(self):
@@ -94,12 +81,11 @@ class Ranks(Failover):
         self.kill_controller(name, signal.SIGHUP)
         job.finish(128 + signal.SIGHUP)
         self.taken_over(name)
-        self.ends_well(job, name, 2)
+        self.runs_to_its_end(job, name, 2)
 
     def test_moments_of_all_kinds(self):
         """While it starts, saves, moves, goes on after a failure: at moments by chance."""
         draw = random.Random(int(os.environ.get("MEND_TEST_SEED", "1")))
-        self.lab.set("MEND_ON_FAILURE", None)
         job, name = self.start(4, "node1,node2", "--spares", "node3")
         self.lab.verb("checkpoint", name)
         for times in range(1, 9):
@@ -112,11 +98,10 @@ class Ranks(Failover):
             self.assertTrue(asked.returncode == 0 or "was lost before it answered" in said or "alive" in said, said)
             until(lambda: all(one["state"] == "running" for one in self.lab.verb("ps")[0]["status"]["ranks"]), "all ranks run")
         self.lab.verb("checkpoint", name)
-        self.ends_well(job, name, 4)
+        self.runs_to_its_end(job, name, 4)
 
     def test_a_node_that_is_lost_with_it_is_replaced(self):
         """The successor does what the controller would have done."""
-        self.lab.set("MEND_ON_FAILURE", None)
         job, name = self.start(3, "node1,node2", "--spares", "node3")
         self.lab.verb("checkpoint", name)
         self.kill_controller(name)
@@ -125,7 +110,7 @@ class Ranks(Failover):
         until(lambda: "goes_on" in self.events(name), "it goes on")
         until(lambda: [one["state"] for one in self.lab.verb("ps")] == ["running"], "it runs")
         until(lambda: "node2" not in self.lab.places(name), "nobody is on the lost node")
-        self.ends_well(job, name, 3)
+        self.runs_to_its_end(job, name, 3)
 
     def test_it_ends_where_nobody_may_succeed(self):
         self.lab.set("MEND_SUCCESSOR", "off")

@@ -46,7 +46,7 @@ pub(crate) fn begin_log(directory: &Path, life: &LifeRecord) -> Result<Option<To
     if mend_settings::SUCCESSOR.choice()? != "on" {
         return Ok(None);
     }
-    match ToldLog::begin(directory, life.clone()) {
+    match ToldLog::begin(directory, life.clone(), None) {
         Ok(log) => Ok(Some(log)),
         Err(error) => {
             eprintln!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");

@@ -10,7 +10,6 @@
 
 use crate::batch::{BatchSession, InBatch};
 use crate::candidates::Candidates;
-use crate::checkpoint_plan::PeriodicOptions;
 use crate::error::RunError;
 use crate::input::Wanted;
 use crate::life::{Constants, Life};
@@ -149,20 +148,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         wait_until(end.reaped, &id).await;
         let patience = Instant::now() + constants.options.patience()?;
         loop {
-            let mut spec = RestartSpec {
-                candidates: Candidates::numbered(&checkpoints, Some(&id), None),
-                hosts: Vec::new(),
-                spares: Vec::new(),
-                tiers: Some(tiers.clone()).filter(|tiers| !tiers.is_empty()),
-                repeat_output: false,
-                input: Wanted::Continued,
-                any_owner: constants.any_owner,
-                encryption_key: constants.encryption_key.clone(),
-                periodic: PeriodicOptions::default(),
-                healing: constants.options,
-                quiet: constants.quiet,
-                batch: constants.batch.clone(),
-            };
+            let mut spec = RestartSpec::of_next_life(&checkpoints, &id, &tiers, constants);
             match restart_newest(&mut spec, constants.key.as_ref(), end.healing.clone(), &signals, &mut notes).await {
                 Err(error) if error.wants_nodes() && Instant::now() < patience => {
                     tracing::info!(error = with_causes(&error), "nodes are waited for");

@@ -102,13 +102,13 @@ impl SentOrders {
     }
 }
 
-/// What the first message on a job's first connection to a node says.
+/// How a job begins on a node, or goes on there.
 pub enum Opening {
-    /// The job.
-    Introduce(Box<JobIntroduction>),
-    /// Nothing: the daemon has taken this controller for the successor of a lost one. It has not had these orders of the lost one's.
-    Succeeded(VecDeque<ToDaemon>),
-    /// Nothing: the daemon could not be reached.
+    /// It is introduced on this connection.
+    Introduce(Connection, Box<JobIntroduction>),
+    /// The daemon has taken this controller for the successor of a lost one, of whose orders it has not had these.
+    Succeeded(Connection, VecDeque<ToDaemon>),
+    /// The daemon of the lost controller could not be reached.
     Lost(Lost),
 }
 
@@ -204,30 +204,21 @@ impl JobLink {
     /// Introduces the job, or goes on in a lost controller's place, and carries its messages until the node is lost, or has left the job as it was told to.
     pub async fn carry<F: Future<Output = bool> + Send>(
         self,
-        connection: Option<Connection>,
         opening: Opening,
         queue: mpsc::UnboundedReceiver<ToDaemon>,
         tell: &(impl Fn(NodeEvent) -> F + Sync),
     ) -> Lost {
-        let mut last_word = Instant::now();
-        let (how, connection) = match (opening, connection) {
-            (Opening::Lost(lost), _) => return lost,
-            (_, None) => (NodeLoss::Broken("there is no connection".into()), None),
-            (Opening::Succeeded(earlier), Some(connection)) => {
-                return self.carry_opened(connection, earlier, queue, tell, last_word).await;
-            }
-            (Opening::Introduce(introduction), Some(connection)) => match self.introduce(connection, *introduction, tell).await {
-                Ok(connection) => (NodeLoss::Left, Some(connection)),
-                Err(how) => (how, None),
+        let (connection, earlier) = match opening {
+            Opening::Lost(lost) => return lost,
+            Opening::Succeeded(connection, earlier) => (connection, earlier),
+            Opening::Introduce(connection, introduction) => match self.introduce(connection, *introduction, tell).await {
+                Ok(connection) => (connection, VecDeque::new()),
+                Err(how) => return Lost { how, last_word: Instant::now() },
             },
         };
-        match connection {
-            Some(connection) => self.carry_opened(connection, VecDeque::new(), queue, tell, last_word).await,
-            None => {
-                last_word = last_word.max(Instant::now());
-                Lost { how, last_word }
-            }
-        }
+        let mut last_word = Instant::now();
+        let how = self.carry_until_lost(connection, earlier, queue, tell, &mut last_word).await;
+        Lost { how, last_word }
     }
 
     async fn introduce<F: Future<Output = bool> + Send>(
@@ -247,18 +238,6 @@ impl JobLink {
             return Err(NodeLoss::Broken("it refused the job".into()));
         }
         Ok(connection)
-    }
-
-    async fn carry_opened<F: Future<Output = bool> + Send>(
-        &self,
-        connection: Connection,
-        earlier: VecDeque<ToDaemon>,
-        queue: mpsc::UnboundedReceiver<ToDaemon>,
-        tell: &(impl Fn(NodeEvent) -> F + Sync),
-        mut last_word: Instant,
-    ) -> Lost {
-        let how = self.carry_until_lost(connection, earlier, queue, tell, &mut last_word).await;
-        Lost { how, last_word }
     }
 
     async fn carry_until_lost<F: Future<Output = bool> + Send>(

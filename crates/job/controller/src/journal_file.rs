@@ -12,6 +12,7 @@
 //! many ranks, what their state takes more); a journal that cannot be written never hurts the job: it is said once, and tried again.
 //! Faults assumed: SIGKILL and power failures at any moment; disks full or failing; readers that read at any moment.
 
+use crate::deferred_sync::DeferredSync;
 use mend_journal::compact::compact;
 use mend_journal::event::Cause;
 use mend_journal::frame::{self, HeadError};
@@ -110,8 +111,7 @@ pub struct Journal {
     file: Option<File>,
     length: u64,
     seq: u64,
-    /// Not known to be durable since then.
-    unsynced: Option<Instant>,
+    unsynced: DeferredSync,
     told: bool,
     limit: u64,
     /// Bytes of the newest events that stay when it is compacted. It does not grow with the limit, or each round would leave more.
@@ -140,7 +140,17 @@ impl Journal {
 
     fn with(directory: &Path, limit: u64) -> Self {
         let (directory, budget) = (directory.to_owned(), COMPACTED_BYTES.min(limit as usize / 2));
-        Self { directory, file: None, length: 0, seq: 0, unsynced: None, told: false, limit, budget, cause: None }
+        Self {
+            directory,
+            file: None,
+            length: 0,
+            seq: 0,
+            unsynced: DeferredSync::new(SYNC_INTERVAL),
+            told: false,
+            limit,
+            budget,
+            cause: None,
+        }
     }
 
     fn open_with(directory: &Path, limit: u64) -> Self {
@@ -205,7 +215,7 @@ impl Journal {
         match self.append(&entry) {
             Ok(()) => {
                 self.seq = entry.seq;
-                self.unsynced.get_or_insert_with(Instant::now);
+                self.unsynced.written();
             }
             Err(source) => self.tell(&JournalError::Io { path, source }),
         }
@@ -245,7 +255,7 @@ impl Journal {
     /// Makes all durable that is recorded.
     pub fn sync(&mut self) {
         let path = self.path();
-        if self.unsynced.take().is_some()
+        if self.unsynced.take()
             && let Some(Err(source)) = self.file.as_ref().map(File::sync_data)
         {
             self.tell(&JournalError::Io { path, source });
@@ -255,17 +265,13 @@ impl Journal {
     /// When [`Journal::tick`] has something to do.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.unsynced.map(|since| since + SYNC_INTERVAL)
+        self.unsynced.due()
     }
 
     /// To be called now and then: begins to make durable what has waited long enough, on another thread.
     pub fn tick(&mut self) {
-        if self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL)
-            && let Some(Ok(file)) = self.file.as_ref().map(File::try_clone)
-        {
-            self.unsynced = None;
-            // An error comes again with the next decision.
-            std::thread::spawn(move || drop(file.sync_data()));
+        if let Some(file) = &self.file {
+            self.unsynced.tick(file);
         }
     }
 

@@ -186,8 +186,8 @@ pub fn attach<E: Send + 'static>(
         pulse,
     };
     let link = if job.pulse.is_some() { Link::confirming(0) } else { Link::default() };
-    let opening = Opening::Introduce(Box::new(introduction));
-    begin(job, secret, link, (Some(connection), opening), (index, 0), events, wrap)
+    let opening = Opening::Introduce(connection, Box::new(introduction));
+    begin(job, secret, link, opening, (index, 0), events, wrap)
 }
 
 /// Starts the task of a node with this index: in the place of a lost controller, whose `before` orders the daemon has had.
@@ -195,7 +195,7 @@ pub fn begin<E: Send + 'static>(
     job: JobOnNode,
     secret: Secret,
     link: Link<ToDaemon>,
-    (connection, opening): (Option<Connection>, Opening),
+    opening: Opening,
     (index, before): (NodeIndex, u64),
     events: mpsc::Sender<E>,
     wrap: impl Fn(NodeIndex, NodeEvent) -> E + Send + Sync + 'static,
@@ -203,11 +203,11 @@ pub fn begin<E: Send + 'static>(
     let (sender, outgoing) = mpsc::unbounded_channel::<ToDaemon>();
     let (link, orders) = (Arc::new(link), Arc::new(SentOrders::default()));
     let JobOnNode { name, address, identity, epoch, session, silence, lease, pulse } = job;
-    let earlier = if let Opening::Succeeded(earlier) = &opening { earlier.len() as u64 } else { 0 };
+    let earlier = if let Opening::Succeeded(_, earlier) = &opening { earlier.len() as u64 } else { 0 };
     let carrier = JobLink { address, secret, silence, lease, identity, epoch, session, link: link.clone(), orders: orders.clone(), pulse };
     let task = tokio::spawn(async move {
         let tell = |event| async { events.send(wrap(index, event)).await.is_ok() };
-        let lost = carrier.carry(connection, opening, outgoing, &tell).await;
+        let lost = carrier.carry(opening, outgoing, &tell).await;
         tell(NodeEvent::Lost(lost)).await;
     });
     Node { name, address, link, sender, task, given: AtomicU64::new(earlier), orders, before }

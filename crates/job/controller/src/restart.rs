@@ -68,6 +68,26 @@ pub struct RestartSpec {
     pub batch: Option<InBatch>,
 }
 
+impl RestartSpec {
+    /// A job goes on by itself, from its newest checkpoint that is good, on the hosts that it had.
+    pub(crate) fn of_next_life(checkpoints: &Path, id: &str, tiers: &[TierSpec], constants: &Constants) -> Self {
+        Self {
+            candidates: Candidates::numbered(checkpoints, Some(id), None),
+            hosts: Vec::new(),
+            spares: Vec::new(),
+            tiers: Some(tiers.to_vec()).filter(|tiers| !tiers.is_empty()),
+            repeat_output: false,
+            input: Wanted::Continued,
+            any_owner: constants.any_owner,
+            encryption_key: constants.encryption_key.clone(),
+            periodic: PeriodicOptions::default(),
+            healing: constants.options,
+            quiet: constants.quiet,
+            batch: constants.batch.clone(),
+        }
+    }
+}
+
 /// The first life of a job that is restarted.
 ///
 /// # Errors

@@ -248,8 +248,7 @@ pub async fn run(shell: Shell, setup: Setup, arrivals: mpsc::Receiver<Arrival>) 
     running.drive(arrivals).await
 }
 
-/// Goes on with a life of a job where a lost controller stood. `left`: what that may not have done; `reaped`: when the last rank on nodes that were lost
-/// before has ended at the latest.
+/// Goes on with a life of a job where a lost controller stood. `left`: what that may not have done.
 pub async fn go_on(shell: Shell, standing: Standing, left: Vec<Effect>, earlier: Earlier, arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
     let began = Instant::now().checked_sub(Duration::from_micros(standing.at_us)).unwrap_or_else(Instant::now);
     let mut running = Running::new(shell, standing.job, began);

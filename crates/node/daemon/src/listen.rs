@@ -1,41 +1,22 @@
 //! The daemon's port: who is let in, and to what.
 //!
 //! Faults assumed: anybody connects and sends anything, or nothing. A connection has [`HANDSHAKE_TIMEOUT`] to prove
-//! itself, and a slot in which to do so ([`PendingHandshakes`]): who comes takes the oldest one's, so that unproven peers cost a bounded
+//! itself, and a slot in which to do so ([`mend_wire::PendingHandshakes`]): who comes takes the oldest one's, so that unproven peers cost a bounded
 //! number of descriptors and keep nobody out. What is refused is told of once a minute, with a count.
 
 use crate::job;
 use crate::node::Node;
 use mend_messages::auth::Purpose;
 use mend_transfer::peer::{self, Admitted};
-use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, Peer, PendingHandshakes, Refusals};
+use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, admit_all};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 /// Serves connections until cancelled.
 pub async fn listen(node: Arc<Node>, listener: TcpListener) {
-    let (pending, refusals) = (Arc::new(PendingHandshakes::default()), Arc::new(Refusals::default()));
-    loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                refusals.tell("nobody", &error);
-                // Out of descriptors, mostly: others may be closed soon.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let slot = pending.enter(Peer::Address(peer.ip().to_canonical()));
-        let (node, refusals) = (node.clone(), refusals.clone());
-        tokio::spawn(async move {
-            if let Err(error) = greet(node, stream, peer, slot).await {
-                refusals.tell(peer, &error);
-            }
-        });
-    }
+    admit_all(listener, |stream, peer, slot| greet(node.clone(), stream, peer, slot)).await;
 }
 
 async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {

@@ -15,7 +15,7 @@ mod stream;
 pub use connection::{Connection, ReceiveError, Receiver, SendError, Sender};
 pub use handshake::{Greeted, HANDSHAKE_TIMEOUT, HandshakeError, accept, connect, connect_locally};
 pub use link::{Link, LinkEnd, Source};
-pub use pending::{HandshakeSlot, MAX_PENDING, MAX_PENDING_OF_PEER, PendingHandshakes, Refusals};
+pub use pending::{HandshakeSlot, MAX_PENDING, MAX_PENDING_OF_PEER, PendingHandshakes, Refusals, admit_all};
 pub use stream::{Peer, Stream};
 
 /// 32 random bytes from the kernel: nonces, secrets.

@@ -7,8 +7,10 @@
 
 use crate::{HandshakeError, Peer};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 /// Connections in their handshake at a door, of all peers.
@@ -17,6 +19,8 @@ pub const MAX_PENDING: usize = 128;
 pub const MAX_PENDING_OF_PEER: usize = 32;
 /// Refused connections are told of one by one this often, and counted in between.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// After a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The slots of one listener.
 #[derive(Debug, Default)]
@@ -119,6 +123,32 @@ impl Refusals {
             tokio::time::sleep(REPORT_INTERVAL).await;
             if let Some(count @ 1..) = own.counted().take() {
                 tracing::warn!(count, "more connections were refused within the last minute");
+            }
+        });
+    }
+}
+
+/// Has everybody who connects admitted, each by himself and in a slot of his own, until cancelled. Who is refused is told of.
+pub async fn admit_all<F>(listener: TcpListener, admit: impl Fn(TcpStream, SocketAddr, HandshakeSlot) -> F)
+where
+    F: Future<Output = Result<(), HandshakeError>> + Send + 'static,
+{
+    let (pending, refusals) = (Arc::new(PendingHandshakes::default()), Arc::new(Refusals::default()));
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                refusals.tell("nobody", &error);
+                // Out of descriptors, mostly: others may be closed soon.
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let slot = pending.enter(Peer::Address(peer.ip().to_canonical()));
+        let (admitted, refusals) = (admit(stream, peer, slot), refusals.clone());
+        tokio::spawn(async move {
+            if let Err(error) = admitted.await {
+                refusals.tell(peer, &error);
             }
         });
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! head, length and checksum, the life; length and checksum, what was told; …          only ever appended to
 //!                            │ longer than MAX_BYTES, and nothing is under way
-//!                            └─► told.new: head, the life, where it stands ── fsync, rename ──► told
+//!                            └─► beside it: head, the life, where it stands ── fsync, rename ──► told
 //! ```
 //! Frames are postcard. A frame that is not whole ends the log: it was being written when the controller was killed. What follows from an entry is done after
 //! it was written, so that it outlives this process; it is made durable within [`SYNC_INTERVAL`]. So a successor knows all if this process is
@@ -12,6 +12,7 @@
 //!
 //! Faults assumed: SIGKILL at any moment; disks full or failing (there is no log then, and no successor).
 
+use crate::deferred_sync::DeferredSync;
 use crate::healing_options::HealingOptions;
 use crate::input::InputFile;
 use mend_job::healing::Healing;
@@ -91,8 +92,7 @@ pub struct ToldLog {
     file: File,
     length: u64,
     limit: u64,
-    /// Not known to be durable since then.
-    unsynced: Option<Instant>,
+    sync: DeferredSync,
 }
 
 fn frame<T: Serialize>(into: &mut Vec<u8>, value: &T) -> io::Result<()> {
@@ -136,20 +136,12 @@ pub fn written(directory: &Path) -> Option<SystemTime> {
 }
 
 impl ToldLog {
-    /// A new one.
+    /// A new one, of a life that begins, or has come to stand there.
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn begin(directory: &Path, life: LifeRecord) -> io::Result<Self> {
-        Self::begin_at(directory.join(FILE_NAME), life, None)
-    }
-
-    /// A new one, of a life that stands there.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn begin_from(directory: &Path, life: LifeRecord, standing: &Standing) -> io::Result<Self> {
-        Self::begin_at(directory.join(FILE_NAME), life, Some(standing))
+    pub fn begin(directory: &Path, life: LifeRecord, standing: Option<&Standing>) -> io::Result<Self> {
+        Self::begin_at(directory.join(FILE_NAME), life, standing)
     }
 
     fn begin_at(path: PathBuf, life: LifeRecord, standing: Option<&Standing>) -> io::Result<Self> {
@@ -159,7 +151,7 @@ impl ToldLog {
         mend_durable::write(&path, &bytes)?;
         let file = crate::record::open_at_end(&path)?;
         let length = bytes.len() as u64;
-        Ok(Self { path, life, file, length, limit: MAX_BYTES + length, unsynced: None })
+        Ok(Self { path, life, file, length, limit: MAX_BYTES + length, sync: DeferredSync::new(SYNC_INTERVAL) })
     }
 
     /// Writes down what the machine was told. `matters`: something follows from it.
@@ -172,7 +164,7 @@ impl ToldLog {
         self.file.write_all(&bytes)?;
         self.length += bytes.len() as u64;
         if matters {
-            self.unsynced.get_or_insert_with(Instant::now);
+            self.sync.written();
         }
         Ok(())
     }
@@ -195,18 +187,12 @@ impl ToldLog {
     /// When [`ToldLog::tick`] has something to do.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.unsynced.map(|since| since + SYNC_INTERVAL)
+        self.sync.due()
     }
 
-    /// To be called now and then: begins to make durable what has waited long enough, on another thread.
+    /// To be called now and then: begins to make durable what has waited long enough.
     pub fn tick(&mut self) {
-        if self.unsynced.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL)
-            && let Ok(file) = self.file.try_clone()
-        {
-            self.unsynced = None;
-            // An error comes again with the next entry.
-            std::thread::spawn(move || drop(file.sync_data()));
-        }
+        self.sync.tick(&self.file);
     }
 
     /// Nobody succeeds this controller from now on.

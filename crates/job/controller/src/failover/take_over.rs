@@ -1,7 +1,5 @@
 //! `mend take-over`: a daemon has lost a job's controller, and this process takes its place if nobody else has.
 
-use crate::candidates::Candidates;
-use crate::checkpoint_plan::PeriodicOptions;
 use crate::client;
 use crate::detached;
 use crate::error::RunError;
@@ -79,7 +77,7 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
     );
     if standing.job.is_over() {
         // It was lost between two lives of the job.
-        return between_lives(life, &record, lock, signals, strays).await.map(Some);
+        return between_lives(life, &record, (lock, &constants), signals, strays).await.map(Some);
     }
     let life = go_on_in_place(directory, lock, record, life, standing, &constants, signals).await?;
     see_through(life, constants, strays).await.map(Some)
@@ -106,13 +104,18 @@ async fn is_silent(directory: &JobDirectory) -> Result<bool, RunError> {
     let limit = answer_time(&life);
     let mut asked = JoinSet::new();
     for (index, node) in life.setup.nodes.iter().enumerate() {
-        let of = Resumption { identity: life.setup.identity, epoch: life.epoch, session: life.sessions[index], delivered: 0 };
+        let of = resumption(&life, index, 0);
         let (secret, address) = (secret.clone(), node.address);
         asked.spawn(async move { heard_ago(address, &secret, of, limit).await });
     }
     let ages: Vec<u64> = asked.join_all().await.into_iter().flatten().collect();
     let silent = ages.iter().filter(|age| **age >= life.lease_ms / 3).count();
     Ok(silent == ages.len() && silent * 2 > life.setup.nodes.len())
+}
+
+/// What the lost controller would say to a node's daemon.
+fn resumption(life: &LifeRecord, node: usize, delivered: u64) -> Resumption {
+    Resumption { identity: life.setup.identity, epoch: life.epoch, session: life.sessions[node], delivered }
 }
 
 /// How long a daemon may take to answer.
@@ -147,8 +150,7 @@ async fn ask_nodes(life: &LifeRecord, standing: &Standing, confirmed: &[u64], se
     for (index, node) in life.setup.nodes.iter().enumerate() {
         let session = mend_wire::random_bytes();
         let lost = standing.lost.iter().find(|(lost, _)| *lost as usize == index).map(|(_, how)| how.clone());
-        let of =
-            Resumption { identity: life.setup.identity, epoch: life.epoch, session: life.sessions[index], delivered: confirmed[index] };
+        let of = resumption(life, index, confirmed[index]);
         let (secret, address) = (secret.clone(), node.address);
         asked.spawn(async move {
             let answer = match lost {
@@ -202,7 +204,7 @@ async fn go_on_in_place(
     let openings: Vec<_> = answers.into_iter().map(|answer| opening(answer, &mut life, &mut standing, last_word)).collect();
     standing.put_back(&left);
     // The daemons know the new sessions.
-    let told = match ToldLog::begin_from(directory.path(), life.clone(), &standing) {
+    let told = match ToldLog::begin(directory.path(), life.clone(), Some(&standing)) {
         Ok(log) => Some(log),
         Err(error) => {
             eprintln!("mend: the job ends if this process is lost, too: what it would need to go on cannot be written: {error}");
@@ -211,7 +213,7 @@ async fn go_on_in_place(
     };
     let watch = LockWatch::begin(directory.path().to_owned(), id.clone(), Duration::from_millis(life.lease_ms));
     let mut nodes: Vec<Node> = Vec::new();
-    for (index, (connection, opening)) in (0..).zip(openings) {
+    for (index, opening) in (0..).zip(openings) {
         let (at, before) = (index as usize, standing.orders[index as usize].before);
         let job = JobOnNode {
             name: life.setup.nodes[at].name.clone(),
@@ -224,7 +226,7 @@ async fn go_on_in_place(
             pulse: Some(watch.pulse.clone()),
         };
         let link = Link::confirming(confirmed[at]);
-        nodes.push(begin(job, secret.clone(), link, (connection, opening), (index, before), arrivals.clone(), Arrival::Node));
+        nodes.push(begin(job, secret.clone(), link, opening, (index, before), arrivals.clone(), Arrival::Node));
     }
     signals.tell(arrivals.clone());
     let (more, asked) = mpsc::channel(1);
@@ -253,13 +255,8 @@ fn is_recorded(effect: &Effect, newest: &[Entry]) -> bool {
 }
 
 /// How a node is gone on with. What its daemon has not had of the lost controller's orders stays in `standing`.
-fn opening(
-    (index, session, answer): Answer,
-    life: &mut LifeRecord,
-    standing: &mut Standing,
-    last_word: Instant,
-) -> (Option<Connection>, Opening) {
-    let lost = |how| (None, Opening::Lost(Lost { how, last_word }));
+fn opening((index, session, answer): Answer, life: &mut LifeRecord, standing: &mut Standing, last_word: Instant) -> Opening {
+    let lost = |how| Opening::Lost(Lost { how, last_word });
     let orders = std::mem::take(&mut standing.orders[index as usize]);
     let (connection, had) = match answer {
         Ok(taken) => taken,
@@ -269,7 +266,7 @@ fn opening(
     match orders.after(had) {
         Ok(orders) => {
             standing.orders[index as usize] = orders.clone();
-            (Some(connection), Opening::Succeeded(orders.kept))
+            Opening::Succeeded(connection, orders.kept)
         }
         Err(UnknownOrders { had, known }) => {
             lost(NodeLoss::Broken(format!("it has had {had} orders, and {known} are known of the lost controller")))
@@ -300,27 +297,13 @@ fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standin
 async fn between_lives(
     life: LifeRecord,
     record: &JobRecord,
-    lock: JobLock,
+    (lock, constants): (JobLock, &Constants),
     signals: Signals,
     strays: mpsc::UnboundedReceiver<Wish>,
 ) -> Result<i32, RunError> {
     // Ranks of the last life may live for so long where they cannot be seen to have ended.
     tokio::time::sleep(Duration::from_millis(life.lease_ms) + LEASE_END_TIME).await;
-    let id = life.setup.id;
-    let spec = RestartSpec {
-        candidates: Candidates::numbered(&record.checkpoints, Some(&id), None),
-        hosts: Vec::new(),
-        spares: Vec::new(),
-        tiers: Some(life.tiers).filter(|tiers| !tiers.is_empty()),
-        repeat_output: false,
-        input: Wanted::Continued,
-        any_owner: life.any_owner,
-        encryption_key: life.encryption_key,
-        periodic: PeriodicOptions::default(),
-        healing: life.options,
-        quiet: life.quiet,
-        batch: None,
-    };
+    let spec = RestartSpec::of_next_life(&record.checkpoints, &life.setup.id, &life.tiers, constants);
     // It is taken again by the life that begins.
     drop(lock);
     let (life, constants) = first_life_of_restart(spec, signals).await?;

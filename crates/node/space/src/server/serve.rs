@@ -8,7 +8,7 @@ use mend_data::space::Id;
 use mend_data::space::target::{Answer, Hello, Request, Welcome};
 use mend_messages::auth::Purpose;
 use mend_messages::job::Secret;
-use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, Peer, PendingHandshakes, Refusals};
+use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, admit_all};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -44,8 +44,8 @@ fn serve(space: &Id, directory: &Path, create: bool, secret: Secret) -> Result<(
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let door = Door { store, space: *space, secret };
-    runtime.block_on(accept(listener, Arc::new(door)));
+    let door = Arc::new(Door { store, space: *space, secret });
+    runtime.block_on(admit_all(listener, |stream, peer, slot| admit(door.clone(), stream, peer, slot)));
     Ok(())
 }
 
@@ -65,30 +65,8 @@ struct Door {
     secret: Secret,
 }
 
-async fn accept(listener: TcpListener, door: Arc<Door>) {
-    let (pending, refusals) = (Arc::new(PendingHandshakes::default()), Arc::new(Refusals::default()));
-    loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                refusals.tell("nobody", &error);
-                // Out of descriptors, mostly: others may be closed soon.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let slot = pending.enter(Peer::Address(peer.ip().to_canonical()));
-        let (door, refusals) = (door.clone(), refusals.clone());
-        tokio::spawn(async move {
-            if let Err(error) = admit(&door, stream, peer, slot).await {
-                refusals.tell(peer, &error);
-            }
-        });
-    }
-}
-
-async fn admit(door: &Door, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {
-    let meeting = async { timeout(HANDSHAKE_TIMEOUT, meet(door, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
+async fn admit(door: Arc<Door>, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {
+    let meeting = async { timeout(HANDSHAKE_TIMEOUT, meet(&door, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
     let Some(mut link) = slot.hold(meeting).await? else { return Ok(()) };
     let store = door.store.clone();
     let spawned = std::thread::Builder::new().name(format!("client {}", peer.ip())).spawn(move || {

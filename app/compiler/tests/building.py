@@ -4,23 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-OUT = os.environ.get("MEND_APP_OUT", os.path.join(ROOT, "target", "app"))
-VENV = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"))
+# Behind this directory, whose tests have names of their own.
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(HERE)), "lib", "tests"))
+from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory  # noqa: E402
+
 PROGRAMS = os.path.join(HERE, "programs")
-PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
 MPICC = os.path.join(VENV, "bin", "mpicc")
 sys.path.insert(0, os.path.join(ROOT, "app", "compiler"))
-
-
-def skip(what, why):
-    """A line past the capture of the test's output, and unittest's own word."""
-    print(f"skipped: {what}: {why}", file=sys.__stdout__, flush=True)
-    raise unittest.SkipTest(f"{what}: {why}")
 
 
 def environment(**settings):
@@ -33,21 +25,8 @@ def environment(**settings):
     return clean
 
 
-class InDirectory(unittest.TestCase):
-    """Each test in a fresh directory."""
-
-    def setUp(self):
-        self._directory = tempfile.TemporaryDirectory()
-        self.directory = self._directory.name
-        self.addCleanup(self._directory.cleanup)
-
-    def path(self, *parts):
-        return os.path.join(self.directory, *parts)
-
-    def write(self, name, text):
-        with open(self.path(name), "w", encoding="utf-8") as file:
-            file.write(text)
-        return self.path(name)
+class InDirectory(InFreshDirectory):
+    """Each test in a fresh directory, in which programs are built."""
 
     def read(self, name):
         with open(self.path(name), "rb") as file:

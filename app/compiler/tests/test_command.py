@@ -4,7 +4,8 @@ import os
 import shutil
 import unittest
 
-from building import MPICC, PROGRAMS, InDirectory, skip
+from building import MPICC, PROGRAMS, InDirectory
+from cases import skip
 
 RING = """
 #include <mpi.h>

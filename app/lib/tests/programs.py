@@ -3,25 +3,15 @@
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-OUT = os.environ.get("MEND_APP_OUT", os.path.join(ROOT, "target", "app"))
-VENV = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"))
+from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory, skip
+
 SOURCES = os.path.join(ROOT, "app", "lib", "tests", "programs")
-PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
 PYTHON = os.path.join(VENV, "bin", "python3")
 # Debian's packages of other MPI libraries.
 OTHER_MPI = {"mpich": "mpich libmpich-dev", "openmpi": "openmpi-bin libopenmpi-dev"}
 _built = {}
-
-
-def skip(what, why):
-    """A line past the capture of the test's output, and unittest's own word."""
-    print(f"skipped: {what}: {why}", file=sys.__stdout__, flush=True)
-    raise unittest.SkipTest(f"{what}: {why}")
 
 
 def _compiler(*names):
@@ -105,16 +95,8 @@ def run(ranks, command, room, mpiexec=None, **settings):
     return process.returncode, output
 
 
-class InDirectory(unittest.TestCase):
-    """Each test in a fresh directory."""
-
-    def setUp(self):
-        self._directory = tempfile.TemporaryDirectory()
-        self.directory = self._directory.name
-        self.addCleanup(self._directory.cleanup)
-
-    def path(self, *parts):
-        return os.path.join(self.directory, *parts)
+class InDirectory(InFreshDirectory):
+    """Each test in a fresh directory, in which programs leave checkpoints."""
 
     def checkpoints(self):
         """Numbers of what counts, oldest first."""

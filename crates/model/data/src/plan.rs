@@ -368,8 +368,9 @@ mod tests {
                 let Some(at) = flying.iter().position(|(_, who, ..)| *who == source) else { continue };
                 let (ticket, _, offset, end) = flying[at];
                 let block = Range { offset, length: 10 };
-                // What a sequential source sends between two gaps is not wanted.
-                let wanted = missing.iter().any(|range| range.offset <= offset && offset < range.end()) && !got.contains(&block);
+                // What a sequential source sends between two gaps is not wanted, nor what it has sent wrong too often, which is another one's.
+                let has = |piece: &Piece| piece.range.offset <= offset && offset < piece.range.end();
+                let wanted = plan.in_flight.get(&ticket).is_some_and(|(_, pieces)| pieces.iter().any(has));
                 match event {
                     _ if offset == end => {
                         plan.ended(ticket);

@@ -17,7 +17,7 @@ fn a_counter_counts_from_its_image_on() {
 
 #[test]
 fn threads_keep_ids_locks_and_waits() {
-    let rank = Rank::start(5000, &compile("apps/threads.c"), &["120"]);
+    let rank = Rank::start(5000, &compile("apps/threads.c"), &["120", "steady"]);
     rollbacks(rank, &["tick 3", "tick 10", "tick 11", "tick 20"]);
 }
 

@@ -25,7 +25,7 @@ pub fn read(text: &str) -> Result<Vec<Mount>, String> {
         if !is_name(space) {
             return Err(format!("`{space}` is no name of a data space"));
         }
-        let directory = directory.trim_end_matches('/');
+        let directory = directory.trim_end_matches(|end: char| end == '/' || end.is_whitespace());
         if !directory.starts_with('/') || directory.split('/').any(|part| part == "..") {
             return Err(format!("`{word}`: the directory must be absolute, without `..`, and not the root"));
         }
@@ -59,6 +59,9 @@ mod tests {
         assert_eq!(write(&mounts), "input:/mnt/data,more:/mnt/more");
         assert_eq!(read(&write(&mounts)), Ok(mounts.clone()));
         assert_eq!(read(""), Ok(Vec::new()));
+        // What stands before the slash at the end would be the end of what is written.
+        let spaced = read("input:/mnt/data /\u{b}//").unwrap();
+        assert_eq!((write(&spaced), read(&write(&spaced))), ("input:/mnt/data".to_owned(), Ok(spaced)));
         for bad in ["input", "input:data", "in put:/a", "a:/", "a:/b/../c", "a:/b,c:/b"] {
             assert!(read(bad).is_err(), "{bad}");
         }

@@ -1,4 +1,6 @@
-/* Many threads: mutex, condition variable, TLS, timed waits, ids, names, robust mutex, thread creation and end under way. */
+/* threads TICKS [steady]: with `steady` no thread ends before the last tick.
+ *
+ * Many threads: mutex, condition variable, TLS, timed waits, ids, names, robust mutex, thread creation and end under way. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -85,6 +87,11 @@ static void *starter(void *arg) {
     return arg;
 }
 
+static void *idler(void *arg) {
+    while (!stop) usleep(10000);
+    return arg;
+}
+
 static void *holder(void *arg) {
     pthread_mutex_lock(&robust);
     while (!stop) usleep(10000);
@@ -101,7 +108,8 @@ int main(int argc, char **argv) {
     pthread_create(&t3, NULL, holder, NULL);
     for (long i = 0; i < WORKERS; i++) pthread_create(&threads[i], NULL, worker, (void *)i);
     pthread_create(&t1, NULL, timed, NULL);
-    pthread_create(&t2, NULL, starter, NULL);
+    /* A rank does not go back in place to an image with a thread that has ended since. */
+    pthread_create(&t2, NULL, argc > 2 ? idler : starter, NULL);
     for (int i = 1; i <= ticks; i++) {
         long before[WORKERS];
         for (int w = 0; w < WORKERS; w++) before[w] = rounds[w];

@@ -15,7 +15,7 @@ use mend_messages::daemon::{
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
 use mend_messages::health::{Grade, Milli, NodeHealth, NodeReport, Reading, Unread};
-use mend_messages::job::{FabricAddress, JobMap, MapEntry, Program, Secret};
+use mend_messages::job::{FabricAddress, FurtherProgram, JobMap, MapEntry, Program, Secret};
 use mend_messages::needs::{Difference, FileDifference, FileUsage, NeededFile, NodeNeeds};
 use mend_messages::progress::{Progress, RankProgress, Step};
 use mend_messages::report::Report;
@@ -396,6 +396,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         argv: vec!["lmp".into(), "-in".into(), "in.melt".into()],
         env: vec![("PATH".into(), "/usr/bin".into())],
         cwd: "/srv/users".into(),
+        further: vec![FurtherProgram { first: 2, argv: vec!["filter".into()], env: Vec::new(), cwd: "/srv".into() }],
     };
     let introduction = JobIntroduction {
         id: "lmp-3f2a".into(),

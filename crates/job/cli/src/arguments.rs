@@ -107,6 +107,7 @@ Examples:
   mend run --interval 600 --incremental 5 ./app    a checkpoint every 10 min, every sixth a full one
   mend run --interval auto --hosts a,b --spares c ./app    if a or b is lost, c takes its ranks
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
+  mend run -n 2 ./model : -n 2 ./filter            two programs in one MPI_COMM_WORLD: ranks 0 and 1, 2 and 3
   job=$(mend run --detach -n 2 ./app < input)      its id, for `mend attach $job`, `mend wait $job`
 
 If a node is lost, or a signal kills a rank, the job goes on by itself from its newest checkpoint, on the spares and the \
@@ -132,8 +133,11 @@ pub struct Run {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["hosts", "hostfile", "spares"])]
     pub spare_nodes: u32,
     /// Environment variable for the ranks (also -env NAME VALUE)
-    #[arg(long = "env", alias = "genv", num_args = 2, value_names = ["NAME", "VALUE"], action = clap::ArgAction::Append)]
+    #[arg(long = "env", num_args = 2, value_names = ["NAME", "VALUE"], action = clap::ArgAction::Append)]
     pub env: Vec<String>,
+    /// The same for the ranks of all programs, where `:` separates several (also -genv NAME VALUE)
+    #[arg(long = "genv", num_args = 2, value_names = ["NAME", "VALUE"], action = clap::ArgAction::Append)]
+    pub genv: Vec<String>,
     /// Data spaces that the ranks see, NAME:DIR, with commas. Default: MEND_DATA_SPACES
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
@@ -163,7 +167,7 @@ pub struct Run {
     /// No messages of mend itself unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,
-    /// The program and its arguments
+    /// The program and its arguments. After an argument `:` follow -n, --env, --wdir and a program for further ranks
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }

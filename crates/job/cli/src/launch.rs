@@ -2,6 +2,7 @@
 
 use crate::arguments::{Input, Restart, Run};
 use crate::failure::Failure;
+use crate::programs::{self, Given};
 use mend_controller::candidates::Candidates;
 use mend_controller::detached::{self, Started};
 use mend_controller::hosts::{Host, parse_list, read_file};
@@ -10,9 +11,7 @@ use mend_controller::manifest::numbers;
 use mend_controller::record::JobRecord;
 use mend_controller::{RestartSpec, RunSpec, record};
 use mend_data::space::mounts;
-use mend_messages::job::Program;
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
-use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -29,26 +28,13 @@ fn tiers(list: Option<&str>) -> Result<Option<Vec<TierSpec>>, Failure> {
     list.map(parse_tiers).transpose().map_err(refuse)
 }
 
-fn text(value: OsString) -> Result<String, Failure> {
-    let refuse = |value: OsString| Failure::usage(format!("{} is not UTF-8", value.to_string_lossy()), "Mend passes on UTF-8 only");
-    value.into_string().map_err(refuse)
-}
-
 /// `mend run`.
 pub async fn run(arguments: Run) -> Result<i32, Failure> {
     let here = std::env::current_dir().map_err(|error| Failure::new(format!("the working directory is gone: {error}"), "", 1))?;
-    let cwd = arguments.wdir.map_or_else(|| here.clone(), |directory| here.join(directory));
     // The rest of the environment may hold anything; a variable that is not UTF-8 is not worth refusing a job for.
-    let mut env: Vec<(String, String)> =
+    let env: Vec<(String, String)> =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
-    for pair in arguments.env.chunks_exact(2) {
-        let (name, value) = (&pair[0], &pair[1]);
-        if name.is_empty() || name.contains('=') {
-            return Err(Failure::usage(format!("`{name}` is not a variable's name"), "write -env NAME VALUE"));
-        }
-        env.retain(|(other, _)| other != name);
-        env.push((name.clone(), value.clone()));
-    }
+    let mut env = programs::with(&env, &arguments.genv)?;
     if let Some(text) = arguments.data {
         let mounts = mounts::read(&text).map_err(|why| Failure::usage(format!("--data: {why}"), "for example --data input:/mnt/data"))?;
         env.retain(|(name, _)| name != mounts::VARIABLE);
@@ -59,13 +45,14 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
     if hosts.is_empty() && !spares.is_empty() {
         return Err(Failure::usage("--spares without --hosts", "name the hosts to run on with --hosts"));
     }
-    let argv = arguments.program.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
+    let (ranks, own, wdir, program) = (arguments.ranks, arguments.env, arguments.wdir, arguments.program);
+    let (program, ranks) = Given { ranks, env, own, wdir, program }.programs(&here)?;
     let spec = RunSpec {
-        ranks: arguments.ranks,
+        ranks,
         hosts,
         spares,
         spare_nodes: arguments.spare_nodes,
-        program: Program { argv, env, cwd },
+        program,
         checkpoints: arguments.checkpoint_dir,
         tiers: tiers(arguments.tiers.as_deref())?,
         periodic: arguments.periodic.options(),

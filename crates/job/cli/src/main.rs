@@ -18,6 +18,7 @@ mod logs;
 mod migrate;
 mod mpiexec;
 mod nodes;
+mod programs;
 mod removal;
 mod report;
 mod space;

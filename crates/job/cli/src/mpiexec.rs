@@ -11,8 +11,12 @@ use std::ffi::OsString;
 fn own_options() -> HashMap<String, usize> {
     let mut command = Arguments::command();
     command.build();
-    let run = command.find_subcommand("run").map(|run| run.get_arguments().collect::<Vec<_>>()).unwrap_or_default();
-    let named = run.into_iter().filter(|argument| !argument.is_positional());
+    command.find_subcommand("run").map(options_of).unwrap_or_default()
+}
+
+/// The options of a command, and how many values follow each.
+pub(crate) fn options_of(command: &clap::Command) -> HashMap<String, usize> {
+    let named = command.get_arguments().filter(|argument| !argument.is_positional());
     let names = |argument: &clap::Arg| {
         let long = argument.get_long_and_visible_aliases().into_iter().flatten().chain(argument.get_all_aliases().into_iter().flatten());
         let values = if argument.get_action().takes_values() { argument.get_num_args().map_or(1, |range| range.min_values()) } else { 0 };
@@ -25,35 +29,32 @@ fn own_options() -> HashMap<String, usize> {
 /// Rewrites the options of `mend run …` that stand before the program; the program's own are left alone.
 ///
 /// # Errors
-/// If there is no such option, or several programs are given (`:`), which is not supported yet.
+/// If there is no such option.
 pub fn rewrite(arguments: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     if arguments.get(1).is_none_or(|verb| verb != "run") {
         return Ok(arguments);
     }
-    let mut rewritten: Vec<OsString> = arguments[..2].to_vec();
-    let own = own_options();
-    let mut rest = arguments[2..].iter();
+    Ok([&arguments[..2], &rewrite_options(&own_options(), &arguments[2..])?].concat())
+}
+
+/// Rewrites the options that stand before a program.
+pub(crate) fn rewrite_options(own: &HashMap<String, usize>, arguments: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    let mut rewritten = Vec::new();
+    let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let text = argument.to_string_lossy();
         if text == "--" || !text.starts_with('-') {
             rewritten.push(argument.clone());
             break;
         }
-        let (apart, values) = options(&own, argument).ok_or_else(|| {
+        let (apart, values) = options(own, argument).ok_or_else(|| {
             let hint = format!("`mend run --help` lists the options; a program of that name goes behind --: mend run -- {text}");
             Failure::usage(format!("`mend run` has no option {text}"), hint)
         })?;
         rewritten.extend(apart);
         rewritten.extend(rest.by_ref().take(values).cloned());
     }
-    let program: Vec<OsString> = rest.cloned().collect();
-    if program.iter().any(|argument| argument == ":") {
-        return Err(Failure::usage(
-            "several programs in one job (`:`) are not supported yet",
-            "run one program on all ranks; it can branch on its rank",
-        ));
-    }
-    rewritten.extend(program);
+    rewritten.extend(rest.cloned());
     Ok(rewritten)
 }
 
@@ -101,8 +102,9 @@ mod tests {
     #[test]
     fn the_habits_of_mpiexec() {
         let run = parse("mend run -np 4 -hosts a,b -genv A 1 -env B 2 -wdir /tmp lmp -in in.melt -np 9");
+        assert_eq!(run.genv, ["A", "1"]);
         assert_eq!((run.ranks, run.hosts.as_deref()), (Some(4), Some("a,b")));
-        assert_eq!(run.env, ["A", "1", "B", "2"]);
+        assert_eq!(run.env, ["B", "2"]);
         assert_eq!(run.program, ["lmp", "-in", "in.melt", "-np", "9"]);
         let run = parse("mend run -machinefile hosts -spares c -interval 60 -q lmp -q");
         assert_eq!((run.hostfile, run.spares.as_deref(), run.quiet), (Some("hosts".into()), Some("c"), true));
@@ -144,11 +146,5 @@ mod tests {
         for line in ["mend run --help", "mend run -h"] {
             assert!(rewrite(line.split(' ').map(OsString::from).collect()).is_ok(), "{line}");
         }
-    }
-
-    #[test]
-    fn several_programs_are_refused() {
-        let line = ["mend", "run", "-n", "1", "a", ":", "-n", "1", "b"];
-        assert!(rewrite(line.iter().map(OsString::from).collect()).is_err());
     }
 }

@@ -40,7 +40,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         let ranks = spec.ranks.unwrap_or_else(|| session.default_ranks(spec.spare_nodes));
         spec.ranks = Some(ranks);
         (spec.hosts, spec.spares) = session.share_out(ranks, spec.spare_nodes);
-        let (place, unfinished) = session.place(&spec.program.argv, ranks)?;
+        let (place, unfinished) = session.place(&spec.program.command(), ranks)?;
         let in_batch = (Arc::new(session), place);
         if let Some(job) = unfinished {
             return go_on_in_batch(&job, spec, in_batch, signals, strays).await;

@@ -153,7 +153,7 @@ impl Shell {
         let LifeRecord { setup, program, lease_ms, quiet, healing, tiers, .. } = life;
         let names = Names {
             job: setup.id,
-            command: program.argv.clone(),
+            command: program.command(),
             nodes: nodes.iter().map(|node| node.name.clone()).collect(),
             checkpoints: setup.checkpoints,
             quiet,

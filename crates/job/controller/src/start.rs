@@ -186,6 +186,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     let encrypt_data = mend_settings::ENCRYPT_DATA.choice()? == "on";
     if encrypt_data {
         check_encryptable(&program.env)?;
+        program.further.iter().try_for_each(|further| check_encryptable(&further.env))?;
     }
     let reserve = mend_settings::DISK_RESERVE.number()? << 20;
     let (saving, drain_timeout) = (saving()?, mend_settings::DRAIN_TIMEOUT.milliseconds()?);
@@ -205,7 +206,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     let doors = serve::listen(bind, directory.path(), secret.clone(), arrivals.clone(), Arrival::Ask).await.map_err(RunError::Listen)?;
     let record = JobRecord {
         id: id.clone(),
-        command: program.argv.clone(),
+        command: program.command(),
         size: places.len() as u32,
         hosts: reached.iter().map(|node| node.name.clone()).collect(),
         controller_host: client::host_name(),
@@ -254,7 +255,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         node_timeout_us: node_timeout.as_micros() as u64,
         restarts,
         rates: beginning.rates,
-        program_rates: program.argv.first().and_then(|program| programs::rates(program)),
+        // Of one program alone: the machine has one measure for all ranks.
+        program_rates: program.argv.first().filter(|_| program.further.is_empty()).and_then(|program| programs::rates(program)),
         goes_back: mend_settings::BACK_MIGRATION.choice()? == "on",
         time_left_s: time_left_s(beginning.batch.as_ref())?,
         pmi: beginning.pmi,
@@ -395,7 +397,8 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     let tiers = configured(spec.tiers.take())?;
     if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
         // They would be in every manifest and image, and with these in the store.
-        spec.program.env.retain(|(name, _)| !CREDENTIAL_VARIABLES.contains(&name.as_str()));
+        let keep = |(name, _): &(String, String)| !CREDENTIAL_VARIABLES.contains(&name.as_str());
+        spec.program.environments().for_each(|environment| environment.retain(keep));
     }
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
@@ -415,6 +418,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     let identity = mend_wire::random_bytes::<16>();
     let input = (Mark::default(), Some(Source::new(&directory)));
     let lock = directory.lock(&id)?;
+    let boundaries = spec.program.boundaries();
     let beginning = JobStart {
         lock,
         healing,
@@ -427,7 +431,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         identity,
         program: spec.program,
         places,
-        pmi: PmiServer::new(ranks, &identity),
+        pmi: PmiServer::new(ranks, &identity).of_programs(boundaries),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
         key: key.clone(),

@@ -70,6 +70,9 @@ pub struct PmiServer {
     /// `spawnssofar`).
     #[serde(default)]
     spawns_to_come: BTreeMap<Rank, u32>,
+    /// The first rank of each program of the job but the first.
+    #[serde(default)]
+    boundaries: Vec<Rank>,
 }
 
 impl PmiServer {
@@ -83,7 +86,13 @@ impl PmiServer {
         let name = identity.iter().fold("mend-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
         let values = [("PMI_process_mapping".to_owned(), format!("(vector,(0,{size},1))"))].into();
         let (in_barrier, clients, unread) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        Self { size, name, values, in_barrier, clients, unread, frozen: false, spawns_to_come: BTreeMap::new() }
+        Self { size, name, values, in_barrier, clients, unread, frozen: false, spawns_to_come: BTreeMap::new(), boundaries: Vec::new() }
+    }
+
+    /// For a job of several programs: the first rank of each but the first.
+    #[must_use]
+    pub fn of_programs(self, boundaries: Vec<Rank>) -> Self {
+        Self { boundaries, ..self }
     }
 
     /// Keeps requests unanswered from now on.
@@ -148,7 +157,11 @@ impl PmiServer {
                 reply("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".into());
             }
             Some("get_maxes") => reply("cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024 rc=0".into()),
-            Some("get_appnum") => reply("cmd=appnum appnum=0 rc=0".into()),
+            Some("get_appnum") => {
+                // MPI 4.1, 11.10.3: the number of the program among those of the job.
+                let number = self.boundaries.iter().filter(|first| **first <= rank).count();
+                reply(format!("cmd=appnum appnum={number} rc=0"));
+            },
             Some("get_my_kvsname") => reply(format!("cmd=my_kvsname kvsname={} rc=0", self.name)),
             Some("get_universe_size") => reply(format!("cmd=universe_size size={} rc=0", self.size)),
             Some("put") => match (field("key"), value) {

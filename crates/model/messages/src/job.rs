@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Index of a process in `MPI_COMM_WORLD`.
 pub type Rank = u32;
@@ -55,6 +55,9 @@ pub struct JobMap {
 }
 
 /// What the user asked to run; kept in every checkpoint's manifest.
+///
+/// A job may run several programs in one world, as MPI's standard has it for `mpiexec` (MPI 4.1, 11.5, form B): the first ranks run the
+/// first one, those from [`FurtherProgram::first`] on another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// Command and arguments, the command resolved by the daemon's node (PATH of `env`).
@@ -63,4 +66,60 @@ pub struct Program {
     pub env: Vec<(String, String)>,
     /// Working directory.
     pub cwd: PathBuf,
+    /// Programs of later ranks, by ascending first rank.
+    #[serde(default)]
+    pub further: Vec<FurtherProgram>,
+}
+
+/// A program that ranks run from some rank on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FurtherProgram {
+    /// The first of its ranks.
+    pub first: Rank,
+    /// As in [`Program`].
+    pub argv: Vec<String>,
+    /// As in [`Program`].
+    pub env: Vec<(String, String)>,
+    /// As in [`Program`].
+    pub cwd: PathBuf,
+}
+
+/// What one rank runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankProgram<'a> {
+    /// Command and arguments.
+    pub argv: &'a [String],
+    /// The complete environment, before Mend's own variables.
+    pub env: &'a [(String, String)],
+    /// Working directory.
+    pub cwd: &'a Path,
+}
+
+impl Program {
+    /// What `rank` runs.
+    #[must_use]
+    pub fn of(&self, rank: Rank) -> RankProgram<'_> {
+        match self.further.iter().rev().find(|further| further.first <= rank) {
+            Some(FurtherProgram { argv, env, cwd, .. }) => RankProgram { argv, env, cwd },
+            None => RankProgram { argv: &self.argv, env: &self.env, cwd: &self.cwd },
+        }
+    }
+
+    /// The first rank of each program but the first.
+    #[must_use]
+    pub fn boundaries(&self) -> Vec<Rank> {
+        self.further.iter().map(|further| further.first).collect()
+    }
+
+    /// All commands with their arguments, and a colon between two.
+    #[must_use]
+    pub fn command(&self) -> Vec<String> {
+        let further = self.further.iter().flat_map(|further| std::iter::once(":".to_owned()).chain(further.argv.iter().cloned()));
+        self.argv.iter().cloned().chain(further).collect()
+    }
+
+    /// The environments of all programs, to be changed.
+    pub fn environments(&mut self) -> impl Iterator<Item = &mut Vec<(String, String)>> {
+        std::iter::once(&mut self.env).chain(self.further.iter_mut().map(|further| &mut further.env))
+    }
 }

@@ -49,10 +49,10 @@ impl ProgramStart {
     }
 
     fn look(&self) -> Result<(Launch, Option<Agentless>), ProgramError> {
-        let program = &self.job.program;
+        let program = self.job.program.of(self.rank);
         let variable = |wanted: &str| program.env.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
         let name = program.argv.first().ok_or(ProgramError::Empty)?;
-        let path = program::find(name, &program.cwd, variable("PATH"))?;
+        let path = program::find(name, program.cwd, variable("PATH"))?;
         // Nothing panics while it is held; a poisoned cache is still a cache.
         let agentless = self.known.lock().unwrap_or_else(PoisonError::into_inner).look(&path, &mpi::search_path(variable))?;
         let library = self.library.as_deref().ok_or(ProgramError::Incomplete { part: "libmend-fi.so" })?;
@@ -66,9 +66,9 @@ impl ProgramStart {
             shared_memory: None,
             open_files: None,
             path,
-            argv: program.argv.clone(),
-            env: rank_environment(&program.env, identity)?,
-            cwd: program.cwd.clone(),
+            argv: program.argv.to_vec(),
+            env: rank_environment(program.env, identity)?,
+            cwd: program.cwd.to_owned(),
             privileged: false,
             numbers: vec![0, 1, 2, PMI_FD],
         };

@@ -36,6 +36,7 @@ fn introduction() -> ToDaemon {
             argv: vec!["program-to-be-hidden".into()],
             env: vec![("TOKEN".into(), "value-to-be-hidden".into())],
             cwd: "/tmp".into(),
+            further: Vec::new(),
         },
         epoch: 1,
         ranks: Vec::new(),

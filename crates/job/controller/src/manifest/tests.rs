@@ -59,7 +59,7 @@ pub(crate) fn manifest() -> Manifest {
         identity: [1; 16],
         number: 1,
         taken: 0,
-        program: Program { argv: vec!["a".into()], env: vec![], cwd: "/".into() },
+        program: Program { argv: vec!["a".into()], env: vec![], cwd: "/".into(), further: Vec::new() },
         hosts: vec!["a".into()],
         local: false,
         images: vec![entry(None, 0)],

@@ -134,7 +134,7 @@ impl Running {
             Effect::KeepRates { rank, rates } => {
                 self.shell.record.rates.insert(rank, rates);
                 self.put_on_record("what was measured of a rank that moved");
-                if let Some(program) = self.shell.program.argv.first() {
+                if let Some(program) = self.shell.program.of(rank).argv.first() {
                     programs::keep(program, rates);
                 }
             }

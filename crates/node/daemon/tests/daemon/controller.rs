@@ -185,6 +185,7 @@ impl Daemon {
                 argv: argv.iter().map(|&word| word.to_owned()).collect(),
                 env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
                 cwd: self.directory.path().to_owned(),
+                further: Vec::new(),
             },
             encrypt_data: false,
             node_timeout_ms: 600_000,

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -200,6 +201,55 @@ class Output(Counts):
         self.touch("go")
         self.assertEqual(self.lab.mend("wait", name).returncode, 0)
         self.assertEqual(self.logs(name).stdout, "".join(f"got {line}\n" for line in lines) + "end\n")
+
+
+class BetweenLives(Failover):
+    """The controller is killed while the job goes on after a lost node: another one sees to it."""
+
+    def lost(self, *more):
+        self.lab.set("MEND_LEASE_MS", "3000")
+        self.lab.set("MEND_NODE_TIMEOUT_MS", "1000")
+        job, name = self.start(4, "node1,node2,node3", *more)
+        self.lab.verb("checkpoint", name)
+        return job, name
+
+    def went_on(self, job, name, without, before=frozenset()):
+        self.taken_over(name)
+        ranks = lambda: (next(one for one in self.lab.verb("ps") if one["id"] == name).get("status") or {}).get("ranks", [])
+        until(lambda: ranks() and all(rank["state"] == "running" for rank in ranks()), "all ranks run")
+        self.assertNotIn(without, self.lab.places(name))
+        if before:
+            self.assertGreaterEqual(len(before & set(self.ranks())), 2, "processes of nodes that live are the same")
+        self.runs_to_its_end(job, name, 4)
+
+    def test_while_it_waits_until_the_lease_of_a_lost_node_is_over(self):
+        """Nobody serves the job then; ranks that live go back in place all the same."""
+        job, name = self.lost()
+        before = set(self.ranks())
+        self.assertEqual(len(before), 4)
+        self.lab.kill("node3")
+        job.wait_for(lambda: "waits" in job.stderr(), "it waits for the lease")
+        self.kill_controller(name)
+        job.finish(None)
+        self.went_on(job, name, "node3", before)
+
+    def test_where_all_are_restarted(self):
+        job, name = self.lost("--on-failure", "restart")
+        self.lab.kill("node3")
+        job.wait_for(lambda: "waits" in job.stderr(), "it waits for the lease")
+        self.kill_controller(name)
+        self.went_on(job, name, "node3")
+
+    def test_a_moment_after_a_daemon_was_lost(self):
+        for pause in (0, 0.05, 0.2, 0.5, 1):
+            with self.subTest(pause):
+                job, name = self.lost()
+                self.lab.kill_daemon("node3")
+                time.sleep(pause)
+                self.kill_controller(name)
+                self.went_on(job, name, "node3")
+                self.directory = tempfile.mkdtemp(dir=self.work)
+                self.lab.start_daemon("node3", self.directory)
 
 
 if __name__ == "__main__":

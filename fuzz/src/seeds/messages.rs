@@ -443,7 +443,7 @@ fn to_daemon() -> Vec<ToDaemon> {
     all.extend([
         ToDaemon::Signal(-15),
         ToDaemon::Pause,
-        ToDaemon::End,
+        ToDaemon::End { goes_on: true },
         ToDaemon::Ping { at_us: 7 },
         ToDaemon::Resume(resumption.clone()),
         ToDaemon::Succeed(Box::new(Succession { of: resumption.clone(), session: [9; 16] })),

@@ -53,12 +53,7 @@ impl Given {
             return Err(no_program());
         }
         let directory = |wdir: Option<PathBuf>| wdir.map_or_else(|| here.to_owned(), |directory| here.join(directory));
-        let mut program = Program {
-            argv: texts(first)?,
-            env: with(&self.env, &self.own)?,
-            cwd: directory(self.wdir),
-            further: Vec::new(),
-        };
+        let mut program = Program { argv: texts(first)?, env: with(&self.env, &self.own)?, cwd: directory(self.wdir), further: Vec::new() };
         if parts.is_empty() {
             return Ok((program, self.ranks));
         }

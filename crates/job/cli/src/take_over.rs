@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use clap::Args;
 use mend_controller::{detached, failover};
+use mend_messages::daemon::BETWEEN_LIVES;
 use std::path::PathBuf;
 
 /// Takes the place of a job's lost controller.
@@ -13,6 +14,9 @@ pub struct TakeOver {
     /// The controller is silent: take its place if most nodes say so, even if it has the job's lock
     #[arg(long)]
     pub silent: bool,
+    /// The job left a node in this epoch, and was about to go on: end with a code of its own as long as its controller sees to that
+    #[arg(long, value_name = "EPOCH")]
+    pub between: Option<u64>,
 }
 
 /// Runs `controller` without a terminal.
@@ -23,5 +27,8 @@ pub fn detach(controller: impl FnOnce() -> i32) -> Result<i32, Failure> {
 /// Sees the job to its end, or ends at once if another controller has it.
 pub async fn take_over(arguments: &TakeOver) -> Result<i32, Failure> {
     let id = arguments.directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(failover::take_over(&id, arguments.silent).await?.unwrap_or(0))
+    match failover::take_over(&id, arguments.silent).await? {
+        None if arguments.between.is_some_and(|epoch| failover::is_between_lives(&id, epoch)) => Ok(BETWEEN_LIVES),
+        ended => Ok(ended.unwrap_or(0)),
+    }
 }

@@ -29,26 +29,39 @@ use std::time::Duration;
 
 /// For how long after the last sign of life of a controller a successor may still come.
 const EXPECTED: Duration = Duration::from_secs(10);
+/// The same between two lives, when no connection tells daemons of its end.
+const EXPECTED_BETWEEN: Duration = Duration::from_secs(30);
 
 /// Whether a job whose controller is gone may be about to have another one.
 #[must_use]
 pub fn is_expected(directory: &JobDirectory) -> bool {
     let age = log::written(directory.path()).and_then(|written| written.elapsed().ok());
-    age.is_some_and(|age| age < EXPECTED)
+    let between = directory.record().is_ok_and(|record| record.goes_on);
+    age.is_some_and(|age| age < if between { EXPECTED_BETWEEN } else { EXPECTED })
+}
+
+/// Whether a job has a controller that is about to begin another life, after that of `epoch`.
+#[must_use]
+pub fn is_between_lives(id: &str, epoch: u64) -> bool {
+    let Ok(directory) = JobDirectory::open(id) else { return false };
+    let same = directory.record().is_ok_and(|record| record.ended.is_none() && record.epoch == epoch);
+    same && directory.is_running()
 }
 
 /// The log of a life that begins; `None` if nobody is to succeed this controller, or there can be none.
 ///
 /// # Errors
 /// A setting has a value that it may not have.
-pub(crate) fn begin_log(directory: &Path, life: &LifeRecord) -> Result<Option<ToldLog>, RunError> {
-    log::remove(directory);
-    if mend_settings::SUCCESSOR.choice()? != "on" {
+pub(crate) fn begin_log(directory: &Path, life: &LifeRecord, may_be_succeeded: bool) -> Result<Option<ToldLog>, RunError> {
+    if mend_settings::SUCCESSOR.choice()? != "on" || !may_be_succeeded {
+        log::remove(directory);
         return Ok(None);
     }
+    // That of the life before is there until this one's takes its place.
     match ToldLog::begin(directory, life.clone(), None) {
         Ok(log) => Ok(Some(log)),
         Err(error) => {
+            log::remove(directory);
             eprintln!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
             Ok(None)
         }

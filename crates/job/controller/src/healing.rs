@@ -11,6 +11,7 @@
 use crate::batch::{BatchSession, InBatch};
 use crate::candidates::Candidates;
 use crate::error::RunError;
+use crate::failover::log;
 use crate::input::Wanted;
 use crate::life::{Constants, Life};
 use crate::manifest::numbers;
@@ -153,6 +154,9 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
                 Err(error) if error.wants_nodes() && Instant::now() < patience => {
                     tracing::info!(error = with_causes(&error), "nodes are waited for");
                     notes.tell_of_waiting(&error, patience);
+                    if let Ok(directory) = JobDirectory::open(&id) {
+                        log::touch(directory.path());
+                    }
                     tokio::time::sleep(LOOK_INTERVAL).await;
                 }
                 next => return next,

@@ -26,8 +26,6 @@ const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// A node of the job.
 #[derive(Debug)]
 pub struct Node {
-    /// Name as the user gave it.
-    pub name: String,
     /// Its daemon.
     pub address: SocketAddr,
     /// What was sent and delivered.
@@ -146,8 +144,6 @@ pub async fn connect_node(name: String, address: SocketAddr, secret: &Secret) ->
 /// What a job is on a node, whoever controls it.
 #[derive(Clone, Debug)]
 pub struct JobOnNode {
-    /// Name of the node as the user gave it.
-    pub name: String,
     /// Its daemon.
     pub address: SocketAddr,
     /// As in [`JobIntroduction`].
@@ -174,9 +170,8 @@ pub fn attach<E: Send + 'static>(
     events: mpsc::Sender<E>,
     wrap: impl Fn(NodeIndex, NodeEvent) -> E + Send + Sync + 'static,
 ) -> Node {
-    let ConnectedNode { name, address, connection, secret } = reached;
+    let ConnectedNode { address, connection, secret, .. } = reached;
     let job = JobOnNode {
-        name,
         address,
         identity: introduction.identity,
         epoch: introduction.epoch,
@@ -202,7 +197,7 @@ pub fn begin<E: Send + 'static>(
 ) -> Node {
     let (sender, outgoing) = mpsc::unbounded_channel::<ToDaemon>();
     let (link, orders) = (Arc::new(link), Arc::new(SentOrders::default()));
-    let JobOnNode { name, address, identity, epoch, session, silence, lease, pulse } = job;
+    let JobOnNode { address, identity, epoch, session, silence, lease, pulse } = job;
     let earlier = if let Opening::Succeeded(_, earlier) = &opening { earlier.len() as u64 } else { 0 };
     let carrier = JobLink { address, secret, silence, lease, identity, epoch, session, link: link.clone(), orders: orders.clone(), pulse };
     let task = tokio::spawn(async move {
@@ -210,5 +205,5 @@ pub fn begin<E: Send + 'static>(
         let lost = carrier.carry(opening, outgoing, &tell).await;
         tell(NodeEvent::Lost(lost)).await;
     });
-    Node { name, address, link, sender, task, given: AtomicU64::new(earlier), orders, before }
+    Node { address, link, sender, task, given: AtomicU64::new(earlier), orders, before }
 }

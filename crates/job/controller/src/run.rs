@@ -150,15 +150,8 @@ impl Shell {
     #[must_use]
     pub fn of(life: LifeRecord, parts: Parts) -> Self {
         let Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch } = parts;
-        let LifeRecord { setup, program, lease_ms, quiet, healing, tiers, .. } = life;
-        let names = Names {
-            job: setup.id,
-            command: program.command(),
-            nodes: nodes.iter().map(|node| node.name.clone()).collect(),
-            checkpoints: setup.checkpoints,
-            quiet,
-            heals: healing.is_wanted(),
-        };
+        let names = names(&life);
+        let LifeRecord { setup, program, lease_ms, healing, tiers, .. } = life;
         // Manifests of the shared directory alone name no tiers.
         let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
         let heard = heard.unwrap_or_else(|| vec![0; nodes.len()]);
@@ -188,6 +181,18 @@ impl Shell {
     }
 }
 
+/// What people read of a life.
+fn names(life: &LifeRecord) -> Names {
+    Names {
+        job: life.setup.id.clone(),
+        command: life.program.command(),
+        nodes: life.setup.nodes.iter().map(|node| node.name.clone()).collect(),
+        checkpoints: life.setup.checkpoints.clone(),
+        quiet: life.quiet,
+        heals: life.healing.is_wanted(),
+    }
+}
+
 /// How a life of the job was.
 pub struct LifeEnd {
     /// Its exit code, or what ended it early.
@@ -198,6 +203,48 @@ pub struct LifeEnd {
     pub reaped: Option<Instant>,
     /// What is remembered of its failures.
     pub healing: Healing,
+}
+
+/// Whether the job goes on after a life that is over, and from which checkpoint.
+fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord, journal: &mut Journal, result: &Result<i32, RunError>) -> Option<u64> {
+    let newest = manifest::numbers(&record.checkpoints).last().copied();
+    match healing.ended(job.end_reason(), job.is_interrupted(), newest) {
+        Verdict::GoOn(checkpoint) => {
+            journaling::going_on(journal, result, checkpoint);
+            return Some(checkpoint);
+        }
+        Verdict::Stop => {}
+        Verdict::TooOften { checkpoint, times } => {
+            eprintln!("mend: the job has gone on from checkpoint {checkpoint} {times} times and failed again: it ends");
+        }
+    }
+    journaling::end(journal, result);
+    None
+}
+
+fn put_end_on_record(directory: &JobDirectory, record: &mut JobRecord, result: &Result<i32, RunError>, goes_on: Option<u64>) {
+    let how = match result {
+        Ok(code) => format!("exit code {code}"),
+        Err(error) => error.to_string(),
+    };
+    record.goes_on = goes_on.is_some();
+    record.ended = goes_on.is_none().then(|| (now(), how));
+    record.exit_code = goes_on.is_none().then(|| exit_code(result));
+    if let Err(error) = directory.write("job.json", record) {
+        tracing::warn!(%error, "the end of the job is not on record");
+    }
+}
+
+/// The end of a life whose controller was lost at that very time, or when the next one was about to begin.
+pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, record: &mut JobRecord) -> LifeEnd {
+    let mut journal = Journal::succeed(directory.path(), &record.controller_host);
+    let mut healing = life.healing.clone();
+    let result = job.end_reason().cloned().map_or(Ok(0), |end| names(life).end(end));
+    let goes_on = verdict(job, &mut healing, record, &mut journal, &result);
+    put_end_on_record(directory, record, &result, goes_on);
+    // Ranks may live for so long where they cannot be seen to have ended.
+    let reaped = Instant::now() + Duration::from_millis(life.lease_ms) + LEASE_END_TIME;
+    LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing }
 }
 
 fn exit_code(result: &Result<i32, RunError>) -> i32 {
@@ -400,22 +447,6 @@ impl Running {
     }
 
     /// What becomes of the job, as its user and its journal are told.
-    fn verdict(&mut self, result: &Result<i32, RunError>) -> Option<u64> {
-        let newest = manifest::numbers(&self.shell.record.checkpoints).last().copied();
-        match self.shell.healing.ended(self.job.end_reason(), self.job.is_interrupted(), newest) {
-            Verdict::GoOn(checkpoint) => {
-                journaling::going_on(&mut self.shell.journal, result, checkpoint);
-                return Some(checkpoint);
-            }
-            Verdict::Stop => {}
-            Verdict::TooOften { checkpoint, times } => {
-                eprintln!("mend: the job has gone on from checkpoint {checkpoint} {times} times and failed again: it ends");
-            }
-        }
-        journaling::end(&mut self.shell.journal, result);
-        None
-    }
-
     /// The job is over: no thread of ours changes its checkpoints any more when this returns, or only after a long while.
     async fn finish(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
         if self.upkeep.is_some() {
@@ -431,17 +462,9 @@ impl Running {
             let _ = tokio::time::timeout(UPKEEP_END_TIME, over).await;
         }
         let result = self.job.end_reason().cloned().map_or(Ok(0), |end| self.shell.names.end(end));
-        let goes_on = self.verdict(&result);
-        let how = match &result {
-            Ok(code) => format!("exit code {code}"),
-            Err(error) => error.to_string(),
-        };
-        self.shell.record.goes_on = goes_on.is_some();
-        self.shell.record.ended = goes_on.is_none().then(|| (now(), how));
-        self.shell.record.exit_code = goes_on.is_none().then(|| exit_code(&result));
-        if let Err(error) = self.shell.directory.write("job.json", &self.shell.record) {
-            tracing::warn!(%error, "the end of the job is not on record");
-        }
+        let Shell { healing, record, journal, directory, .. } = &mut self.shell;
+        let goes_on = verdict(&self.job, healing, record, journal, &result);
+        put_end_on_record(directory, record, &result, goes_on);
         if result.is_ok() {
             // The program had begun, and has ended before all of its ranks were seen to run.
             detached::accept(&self.shell.record.id);

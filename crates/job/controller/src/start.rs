@@ -282,7 +282,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         input_file: InputFile::of_this_process(),
     };
     // Its own daemon ends with this process, and a batch job with its script.
-    let told = if embedded.is_none() && beginning.batch.is_none() { failover::begin_log(directory.path(), &life)? } else { None };
+    let may_be_succeeded = embedded.is_none() && beginning.batch.is_none();
+    let told = failover::begin_log(directory.path(), &life, may_be_succeeded)?;
     let lock_watch = told.is_some().then(|| LockWatch::begin(directory.path().to_owned(), id.clone(), lease));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();
     let mut nodes: Vec<Node> = Vec::new();

@@ -161,7 +161,7 @@ impl PmiServer {
                 // MPI 4.1, 11.10.3: the number of the program among those of the job.
                 let number = self.boundaries.iter().filter(|first| **first <= rank).count();
                 reply(format!("cmd=appnum appnum={number} rc=0"));
-            },
+            }
             Some("get_my_kvsname") => reply(format!("cmd=my_kvsname kvsname={} rc=0", self.name)),
             Some("get_universe_size") => reply(format!("cmd=universe_size size={} rc=0", self.size)),
             Some("put") => match (field("key"), value) {

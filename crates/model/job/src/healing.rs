@@ -39,6 +39,12 @@ impl Healing {
         failure(Some(end)).filter(|_| !interrupted).is_some_and(|failed| self.0.pauses(failed, newest))
     }
 
+    /// Whether the job is about to go on, if it ends in this way.
+    #[must_use]
+    pub fn goes_on(&self, end: &End, interrupted: bool, newest: Option<u64>) -> bool {
+        failure(Some(end)).filter(|_| !interrupted).is_some_and(|failed| self.0.goes_on(failed, newest))
+    }
+
     /// The job has ended in this way. `interrupted`: its user has sent it a signal; `newest`: its newest checkpoint.
     pub fn ended(&mut self, end: Option<&End>, interrupted: bool, newest: Option<u64>) -> Verdict {
         match failure(end).filter(|_| !interrupted) {

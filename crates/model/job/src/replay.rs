@@ -334,10 +334,10 @@ mod tests {
 
     #[test]
     fn a_daemon_gets_the_orders_that_it_has_not_had() {
-        let orders = Orders { before: 5, kept: [ToDaemon::Signal(1), ToDaemon::Signal(2), ToDaemon::End].into() };
+        let orders = Orders { before: 5, kept: [ToDaemon::Signal(1), ToDaemon::Signal(2), ToDaemon::End { goes_on: false }].into() };
         let after = |had| orders.clone().after(had);
         assert_eq!(after(5), Ok(orders.clone()));
-        assert_eq!(after(7), Ok(Orders { before: 7, kept: [ToDaemon::End].into() }));
+        assert_eq!(after(7), Ok(Orders { before: 7, kept: [ToDaemon::End { goes_on: false }].into() }));
         assert_eq!(after(8), Ok(Orders { before: 8, kept: VecDeque::new() }));
         // The end of the log is missing, or the daemon has forgotten something.
         assert_eq!(after(9), Err(UnknownOrders { had: 9, known: 8 }));

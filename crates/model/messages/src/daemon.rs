@@ -60,6 +60,9 @@ pub struct JobIntroduction {
     pub successor: Option<SuccessorCommand>,
 }
 
+/// Exit code of a successor that is not needed: the job is between two lives, and has its controller.
+pub const BETWEEN_LIVES: i32 = 3;
+
 /// What a daemon runs when the controller of a job is lost. Several daemons may: the job's lock decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuccessorCommand {
@@ -225,7 +228,10 @@ pub enum ToDaemon {
     /// start is introduced. → `Paused`, then `Left`
     Pause,
     /// SIGKILL all ranks of the job on this node and forget it. → `Left` when all are reaped
-    End,
+    End {
+        /// The job is about to go on: if its next start does not come, its controller is lost.
+        goes_on: bool,
+    },
     /// Proof of life, and what renews the job's lease on the node. → `Pong`
     Ping {
         /// When it was sent, microseconds of a clock of the controller's that only goes forward.

@@ -75,7 +75,13 @@ impl Recovery {
     /// Whether ranks that live are to stand still for the next life, after this failure.
     #[must_use]
     pub fn pauses(&self, failed: Failed, newest: Option<u64>) -> bool {
-        self.rules.in_place && matches!(self.clone().failed(failed, newest), Verdict::GoOn(_))
+        self.rules.in_place && self.goes_on(failed, newest)
+    }
+
+    /// Whether there will be a next life, after this failure.
+    #[must_use]
+    pub fn goes_on(&self, failed: Failed, newest: Option<u64>) -> bool {
+        matches!(self.clone().failed(failed, newest), Verdict::GoOn(_))
     }
 
     /// The job has failed in this way; `newest`: its newest checkpoint.
@@ -116,6 +122,8 @@ mod tests {
         }
         assert_eq!(recovery.failed(Failed::Lost, None), Verdict::Stop);
         assert!(!recovery.pauses(Failed::Lost, Some(4)) && recovery.pauses(Failed::Lost, Some(5)));
+        let all_restarted = Recovery::new(HealingRules { in_place: false, ..RULES });
+        assert!(!all_restarted.pauses(Failed::Lost, Some(5)) && all_restarted.goes_on(Failed::Lost, Some(5)));
         assert_eq!(Recovery::new(HealingRules { goes_on: false, ..RULES }).failed(Failed::Lost, Some(1)), Verdict::Stop);
     }
 }

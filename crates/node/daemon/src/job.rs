@@ -12,6 +12,7 @@
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
 mod standing;
+mod tier_orders;
 
 use self::standing::RestoreOrder;
 use crate::agent_router::{AgentRouter, SaveStep};
@@ -42,7 +43,6 @@ use mend_messages::agent::Reply;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::health::{Grade, NodeHealth};
 use mend_messages::job::Rank;
-use mend_messages::tier::{ImageOrigin, TierOrder};
 use mend_patience::Patience;
 use mend_report::with_causes;
 use mend_sealed::Key;
@@ -236,7 +236,10 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let health = job.node.health.verdicts();
     let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded, health };
     let end = job.run(&mut incoming).await;
+    let next =
+        matches!(end, End::Paused | End::Asked(true)).then(|| successor::await_next_life(job.node.clone(), job.introduction.clone()));
     leave(job, end, incoming, carrying).await;
+    next.map(|next| tokio::spawn(next.in_current_span()));
 }
 
 /// Ends the job's processes, and the connection when the last output is sent.
@@ -247,7 +250,7 @@ async fn leave(mut job: Job, end: End, incoming: Incoming, mut carrying: JoinHan
     }
     let (id, patience, progress) = (job.introduction.id.clone(), job.patience, job.progress.clone());
     let drained = match end {
-        End::Asked | End::Paused => timeout(patience, job.release()).await.is_ok(),
+        End::Asked(_) | End::Paused => timeout(patience, job.release()).await.is_ok(),
         End::Lost | End::Superseded => false,
     };
     if !drained {
@@ -274,8 +277,8 @@ async fn leave(mut job: Job, end: End, incoming: Incoming, mut carrying: JoinHan
 /// Why a job leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The controller said so.
-    Asked,
+    /// The controller said so, and whether the job is about to go on.
+    Asked(bool),
     /// The controller is dead, silent or unintelligible.
     Lost,
     /// A later start of the job has come.
@@ -365,7 +368,7 @@ impl Job {
                     }
                     match message {
                         None => return End::Lost,
-                        Some(ToDaemon::End) => return End::Asked,
+                        Some(ToDaemon::End { goes_on }) => return End::Asked(goes_on),
                         Some(ToDaemon::Pause) => {
                             self.agent_router.pause(&self.ranks);
                             pausing = Some(Instant::now() + PAUSE_TIME);
@@ -493,35 +496,7 @@ impl Job {
                 tracing::warn!(job = self.introduction.id, "a controller introduced its job twice")
             }
             // Handled by the loop.
-            ToDaemon::End | ToDaemon::Pause => {}
-        }
-    }
-
-    fn tier(&mut self, order: TierOrder) {
-        let now = Instant::now();
-        match order {
-            TierOrder::Open { stores, keep, rate } => self.tiers.open(stores, &keep, rate),
-            TierOrder::Save { seq, rank, number, stores, needed, order } => {
-                let order = self.tiers.place(rank, number, &stores, needed, order);
-                self.agent_router.save(seq, rank, order, &self.ranks);
-            }
-            TierOrder::Manifest { task, number, to, text } => self.tiers.manifest(task, number, to, text),
-            TierOrder::Copy { task, image, from, to } => self.tiers.copy(task, image, from, to),
-            TierOrder::Send { image, from, address, token, hurry } => self.tiers.send(image, from, address, token, hurry),
-            TierOrder::Receive { task, image, store, token } => {
-                let arrival = self.rendezvous.expect(token, now);
-                self.tiers.receive(task, image, &store, arrival);
-            }
-            TierOrder::Fetch { task, image, from, spare, check } => {
-                let arrival = match &from {
-                    ImageOrigin::Node { token } => Some(self.rendezvous.expect(*token, now)),
-                    _ => None,
-                };
-                self.tiers.fetch((task, image, check), from, spare, arrival);
-            }
-            TierOrder::Inventory { task } => self.tiers.inventory(task),
-            TierOrder::Remove { place, number, ranks } => self.tiers.remove(&place, number, ranks),
-            TierOrder::Close => self.tiers.close(),
+            ToDaemon::End { .. } | ToDaemon::Pause => {}
         }
     }
 

@@ -3,15 +3,21 @@
 //! Each node of the job may start one. They meet at the job's lock, in its directory: one gets it, the others end. Faults assumed: the directory is not
 //! on this node; the controller lives and only its connection broke (it has the lock).
 
-use mend_messages::daemon::SuccessorCommand;
+use crate::node::Node;
+use mend_messages::daemon::{BETWEEN_LIVES, JobIntroduction, SuccessorCommand};
 use mend_messages::job::NodeIndex;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
 
 /// So much later than the node before does each one start its own, so that as a rule there is one.
 const PRECEDENCE: Duration = Duration::from_millis(100);
+/// Time before the first look for the controller of a job that is about to go on: a next life as a rule is here by then.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest time between two looks for the controller of a job that is about to go on.
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 /// Most nodes that are waited for so.
 const MAX_PRECEDING: NodeIndex = 5;
 
@@ -29,12 +35,41 @@ pub fn can_start(command: &SuccessorCommand) -> bool {
 /// Starts it. It outlives this daemon. `silent`: the controller's end was not seen, it is only not heard.
 pub async fn start(command: SuccessorCommand, node: NodeIndex, silent: bool) {
     tokio::time::sleep(PRECEDENCE * node.min(MAX_PRECEDING)).await;
-    let Some(executable) = executable(&command) else { return };
-    let mut successor = Command::new(executable);
+    let options: &[&str] = if silent { &["--silent"] } else { &[] };
+    run(&command, options).await;
+}
+
+/// Runs it to its end: that of the job, if it has become the controller.
+async fn run(command: &SuccessorCommand, options: &[&str]) -> Option<ExitStatus> {
+    let mut successor = Command::new(executable(command)?);
     // A directory that may go away is not held by it.
-    successor.arg("take-over").arg(&command.directory).args(silent.then_some("--silent")).envs(command.environment).current_dir("/");
+    successor.arg("take-over").arg(&command.directory).args(options).envs(command.environment.iter().cloned()).current_dir("/");
     match successor.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
-        Ok(mut child) => drop(child.wait().await),
-        Err(error) => tracing::warn!(%error, "no successor of the controller can be started"),
+        Ok(mut child) => child.wait().await.ok(),
+        Err(error) => {
+            tracing::warn!(%error, "no successor of the controller can be started");
+            None
+        }
+    }
+}
+
+/// Sees to it that a job which has left, and is about to go on, has a controller: no connection would tell of its loss.
+///
+/// A second after the job has left, and then ever more seldom, a successor looks whether it is needed. Over when the job's next life is here, or
+/// the job is over, or runs elsewhere.
+pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
+    let Some(command) = job.successor.clone().filter(can_start) else { return };
+    let epoch = job.epoch.to_string();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        tokio::time::sleep(pause + PRECEDENCE * job.node.min(MAX_PRECEDING)).await;
+        if node.secret_of(&job.identity).is_some() {
+            return;
+        }
+        let ended = run(&command, &["--between", &epoch]).await;
+        if ended.and_then(|ended| ended.code()) != Some(BETWEEN_LIVES) {
+            return;
+        }
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }

@@ -274,7 +274,7 @@ impl World {
             }
             ToDaemon::Tier(order) => self.obey_tier(at, *order),
             // A rank that stands still does nothing, as one that is gone.
-            ToDaemon::End | ToDaemon::Pause => self.leave(at, true),
+            ToDaemon::End { .. } | ToDaemon::Pause => self.leave(at, true),
             _ => {}
         }
         Ok(())

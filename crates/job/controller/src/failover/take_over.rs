@@ -13,10 +13,9 @@ use crate::life::{Constants, Life};
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobLock, JobRecord};
-use crate::restart::{RestartSpec, first_life_of_restart};
-use crate::run::{Arrival, Earlier, LEASE_END_TIME, Parts, Shell, by_rank, go_on};
+use crate::run::{Arrival, Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
-use crate::signals::{Signals, Wish};
+use crate::signals::Signals;
 use crate::start::{MAX_WAITING_EVENTS, load_key};
 use mend_job::event::{Effect, Record};
 use mend_job::input::InputAt;
@@ -54,7 +53,7 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         lock => lock,
     };
     let Some(lock) = lock else { return Ok(None) };
-    let record = directory.record()?;
+    let mut record = directory.record()?;
     if record.ended.is_some() {
         return Ok(None);
     }
@@ -76,8 +75,13 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         client::host_name()
     );
     if standing.job.is_over() {
-        // It was lost between two lives of the job.
-        return between_lives(life, &record, (lock, &constants), signals, strays).await.map(Some);
+        // It was lost between two lives of the job, or at its end.
+        record.controller_host = client::host_name();
+        record.controller_pid = std::process::id();
+        let end = end_of_lost(&life, &standing.job, &directory, &mut record);
+        let (id, tiers, checkpoints) = (id.to_owned(), life.tiers, record.checkpoints);
+        let life = Life { end, embedded: None, lock, id, checkpoints, tiers, signals };
+        return see_through(life, constants, strays).await.map(Some);
     }
     let life = go_on_in_place(directory, lock, record, life, standing, &constants, signals).await?;
     see_through(life, constants, strays).await.map(Some)
@@ -216,7 +220,6 @@ async fn go_on_in_place(
     for (index, opening) in (0..).zip(openings) {
         let (at, before) = (index as usize, standing.orders[index as usize].before);
         let job = JobOnNode {
-            name: life.setup.nodes[at].name.clone(),
             address: life.setup.nodes[at].address,
             identity: life.setup.identity,
             epoch: life.epoch,
@@ -291,21 +294,4 @@ fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standin
             Source::ended()
         }
     }
-}
-
-/// The job was about to go on by itself, from its newest checkpoint.
-async fn between_lives(
-    life: LifeRecord,
-    record: &JobRecord,
-    (lock, constants): (JobLock, &Constants),
-    signals: Signals,
-    strays: mpsc::UnboundedReceiver<Wish>,
-) -> Result<i32, RunError> {
-    // Ranks of the last life may live for so long where they cannot be seen to have ended.
-    tokio::time::sleep(Duration::from_millis(life.lease_ms) + LEASE_END_TIME).await;
-    let spec = RestartSpec::of_next_life(&record.checkpoints, &life.setup.id, &life.tiers, constants);
-    // It is taken again by the life that begins.
-    drop(lock);
-    let (life, constants) = first_life_of_restart(spec, signals).await?;
-    see_through(life, constants, strays).await
 }

@@ -17,7 +17,7 @@ impl Job {
             return;
         }
         let well = end == End::Code(0);
-        let farewell = if self.pauses(&end) { ToDaemon::Pause } else { ToDaemon::End };
+        let farewell = self.farewell(&end);
         self.ending = Some((end, self.now_us));
         self.searching = None;
         if self.keeps(Safeguard::NobodyIsLeftWaiting) {
@@ -31,10 +31,14 @@ impl Job {
         }
     }
 
-    /// Whether ranks stand still for the next life instead of being killed.
-    fn pauses(&self, end: &End) -> bool {
-        let newest = self.listed.last().copied();
-        self.healing.as_ref().is_some_and(|healing| healing.pauses(end, self.interrupted.is_some(), newest))
+    /// Whether ranks stand still for the next life instead of being killed, and whether there will be one.
+    fn farewell(&self, end: &End) -> ToDaemon {
+        let (newest, interrupted) = (self.listed.last().copied(), self.interrupted.is_some());
+        match &self.healing {
+            Some(healing) if healing.pauses(end, interrupted, newest) => ToDaemon::Pause,
+            Some(healing) => ToDaemon::End { goes_on: healing.goes_on(end, interrupted, newest) },
+            None => ToDaemon::End { goes_on: false },
+        }
     }
 
     /// The job ends: nobody is left waiting, nothing unfinished is left behind. What is just being published or removed is seen through.

@@ -372,7 +372,7 @@ fn a_discarded_rank_does_not_see_its_daemon_hang_up() {
         until_fabric(&mut job, true).await;
         // A saved rank that took the end of the connection for leave to run on would speak in its successor's place.
         job.send(ToDaemon::Discard { rank: 0 }).await;
-        job.send(ToDaemon::End).await;
+        job.send(ToDaemon::End { goes_on: false }).await;
         while let Some(message) = job.try_next().await {
             if let FromDaemon::Output { bytes, .. } = message {
                 assert!(!String::from_utf8_lossy(&bytes).contains("hung up"));

@@ -85,7 +85,7 @@ fn an_end_carries_the_last_words_and_leaves_nobody() {
             }
         }
         job.send(ToDaemon::Ping { at_us: 0 }).await;
-        job.send(ToDaemon::End).await;
+        job.send(ToDaemon::End { goes_on: false }).await;
         let mut pong = false;
         while let Some(message) = job.try_next().await {
             assert!(!matches!(message, FromDaemon::Exited { .. }));
@@ -101,12 +101,12 @@ fn an_end_carries_the_last_words_and_leaves_nobody() {
 fn who_is_killed_reads_no_end_of_its_input_before() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);
-        for end in [ToDaemon::Discard { rank: 0 }, ToDaemon::End].iter().cycle().take(30) {
+        for end in [ToDaemon::Discard { rank: 0 }, ToDaemon::End { goes_on: false }].iter().cycle().take(30) {
             let mut job = daemon.job(&["sh", "-c", "echo up; read line; echo last"], 1).await;
             job.start(0, true).await;
             assert_eq!(job.line(0).await, "up");
             job.send(end.clone()).await;
-            job.send(ToDaemon::End).await;
+            job.send(ToDaemon::End { goes_on: false }).await;
             while let Some(message) = job.try_next().await {
                 assert!(!matches!(message, FromDaemon::Output { .. } | FromDaemon::Exited { .. }), "{message:?}");
             }
@@ -128,7 +128,7 @@ fn a_discarded_rank_is_not_reported_and_can_come_again() {
                 assert!(ids.len() == 1 || user == User::Confined, "{ids:?}");
                 job.send(ToDaemon::Discard { rank: 0 }).await;
             }
-            job.send(ToDaemon::End).await;
+            job.send(ToDaemon::End { goes_on: false }).await;
             while let Some(message) = job.try_next().await {
                 assert!(!matches!(message, FromDaemon::Exited { .. }), "{message:?}");
             }

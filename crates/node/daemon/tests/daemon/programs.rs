@@ -124,7 +124,7 @@ fn the_library_is_preloaded_ahead_of_the_user_s() {
         let mut introduction = daemon.introduction(&["sh", "-c", "echo $LD_PRELOAD; echo $FI_PROVIDER:$FI_PROVIDER_PATH"], 1);
         introduction.program.env.push(("LD_PRELOAD".into(), "libm.so.6".into()));
         let mut job = daemon.job(&["true"], 1).await;
-        job.send(ToDaemon::End).await;
+        job.send(ToDaemon::End { goes_on: false }).await;
         while job.try_next().await.is_some() {}
         let mut job = daemon.introduced(introduction).await;
         job.start(0, false).await;

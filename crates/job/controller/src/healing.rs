@@ -149,6 +149,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         wait_until(end.reaped, &id).await;
         let patience = Instant::now() + constants.options.patience()?;
         loop {
+            notes.leave_if_succeeded();
             let mut spec = RestartSpec::of_next_life(&checkpoints, &id, &tiers, constants);
             match restart_newest(&mut spec, constants.key.as_ref(), end.healing.clone(), &signals, &mut notes).await {
                 Err(error) if error.wants_nodes() && Instant::now() < patience => {

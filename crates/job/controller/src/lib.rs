@@ -30,6 +30,7 @@ pub mod images;
 pub mod input;
 pub mod job_end;
 mod job_link;
+mod job_lock;
 pub mod journal_file;
 mod journaling;
 mod life;

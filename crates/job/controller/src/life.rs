@@ -3,7 +3,7 @@
 use crate::batch::InBatch;
 use crate::embedded::Embedded;
 use crate::healing_options::HealingOptions;
-use crate::record::JobLock;
+use crate::job_lock::JobLock;
 use crate::run::LifeEnd;
 use crate::signals::Signals;
 use mend_messages::tier::TierSpec;

@@ -1,7 +1,7 @@
 //! A job's directory, `$MEND_HOME/jobs/ID` (0700): `job.json`, `secret` (0600), `lock`, `printed.json`, `checkpoints/N/`.
 //!
 //! Invariants: `lock` is held (flock) by the controller while the job runs, so that a second one refuses to start (a successor of one that is silent puts
-//! another file in its place: [`JobDirectory::seize_lock`]);
+//! another file in its place: [`crate::job_lock`]);
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
@@ -11,16 +11,14 @@ use mend_kernel::untrusted::read_within;
 use mend_messages::job::{Rank, Secret};
 use mend_policy::restarts::Restarts;
 use mend_wire::secret::{from_hex, to_hex};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where a Mend job stands in a batch job: what its record keeps of that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,9 +84,6 @@ pub struct JobRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
 }
-
-/// How long the seizure of a lock may take.
-const SEIZING_TIME: Duration = Duration::from_secs(2);
 
 /// Most bytes of a file of the directory.
 const MAX_RECORD_BYTES: u64 = 512 << 20;
@@ -199,14 +194,6 @@ pub struct JobDirectory {
     path: PathBuf,
 }
 
-/// Held while the job runs.
-#[derive(Debug)]
-pub struct JobLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] File);
-
-/// Which file the job's lock is. Another one: somebody has taken the job over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockIdentity(u64);
-
 /// Seconds since 1970.
 #[must_use]
 pub fn now() -> u64 {
@@ -265,7 +252,7 @@ pub fn try_below(directory: &Path) -> io::Result<()> {
 }
 
 impl JobDirectory {
-    fn io(&self, source: io::Error) -> RecordError {
+    pub(crate) fn io(&self, source: io::Error) -> RecordError {
         RecordError::Io { path: self.path.clone(), source }
     }
 
@@ -324,66 +311,6 @@ impl JobDirectory {
         &self.path
     }
 
-    /// Takes the job's lock.
-    ///
-    /// # Errors
-    /// [`RecordError::Running`] if another controller holds it.
-    pub fn lock(&self, id: &str) -> Result<JobLock, RecordError> {
-        let file = self.open_lock()?;
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(JobLock(file)),
-                Err(Errno::WOULDBLOCK) => {}
-                Err(error) => return Err(self.io(error.into())),
-            }
-            // Those who only look share it, for an instant.
-            if held(&file) {
-                return Err(RecordError::Running { id: id.to_owned() });
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// Takes the place of whoever holds the lock, who is silent: another file takes the place of his.
-    ///
-    /// # Errors
-    /// [`RecordError::Running`] if another one does so just now.
-    pub fn seize_lock(&self, id: &str) -> Result<JobLock, RecordError> {
-        let (path, ours) = (self.path.join("lock"), self.path.join("lock.new"));
-        // Made by one alone. What a successor that was killed has left is of no use after a while.
-        let left = fs::metadata(&ours).and_then(|found| found.modified()).ok().and_then(|made| made.elapsed().ok());
-        if left.is_some_and(|age| age > SEIZING_TIME) {
-            let _ = fs::remove_file(&ours);
-        }
-        let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&ours) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(RecordError::Running { id: id.to_owned() }),
-            file => file.map_err(|error| self.io(error))?,
-        };
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| self.io(error.into()))?;
-        mend_durable::rename(&ours, &path).map_err(|error| self.io(error))?;
-        Ok(JobLock(file))
-    }
-
-    /// Which file the lock is; `None` if it cannot be seen.
-    #[must_use]
-    pub fn lock_identity(directory: &Path) -> Option<LockIdentity> {
-        fs::metadata(directory.join("lock")).ok().map(|found| LockIdentity(found.ino()))
-    }
-
-    /// True if a controller holds the lock.
-    #[must_use]
-    pub fn is_running(&self) -> bool {
-        self.open_lock().is_ok_and(|file| held(&file))
-    }
-
-    fn open_lock(&self) -> Result<File, RecordError> {
-        let path = self.path.join("lock");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.map_err(|source| RecordError::Io { path, source })?;
-        file.set_permissions(Permissions::from_mode(0o600)).map_err(|error| self.io(error))?;
-        Ok(file)
-    }
-
     /// Keeps the job's secret.
     ///
     /// # Errors
@@ -429,14 +356,6 @@ impl JobDirectory {
     pub fn record(&self) -> Result<JobRecord, RecordError> {
         self.read("job.json")
     }
-}
-
-/// Whether somebody has the lock for himself. Leaves it unlocked.
-pub(crate) fn held(lock: &File) -> bool {
-    let shared = flock(lock, FlockOperation::NonBlockingLockShared);
-    // Unlocking one's own lock does not fail.
-    let _ = flock(lock, FlockOperation::Unlock);
-    shared == Err(Errno::WOULDBLOCK)
 }
 
 /// The user's directory, `$MEND_HOME`.
@@ -548,25 +467,5 @@ mod tests {
         for closed in ["/proc", "/proc/a/b", "/sys"] {
             assert!(try_below(Path::new(closed)).is_err(), "{closed}");
         }
-    }
-
-    #[test]
-    fn who_looks_does_not_run() {
-        let place = tempfile::tempdir().unwrap();
-        let directory = JobDirectory::at(place.path());
-        let looking = directory.open_lock().unwrap();
-        flock(&looking, FlockOperation::NonBlockingLockShared).unwrap();
-        assert!(!directory.is_running());
-        let lock = std::thread::scope(|scope| {
-            let locking = scope.spawn(|| directory.lock("a-job"));
-            std::thread::sleep(Duration::from_millis(20));
-            drop(looking);
-            locking.join().unwrap()
-        });
-        assert!(lock.is_ok(), "{lock:?}");
-        assert!(directory.is_running());
-        assert!(matches!(directory.lock("a-job"), Err(RecordError::Running { .. })));
-        drop(lock);
-        assert!(!directory.is_running());
     }
 }

@@ -5,16 +5,18 @@ use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::RunError;
+use crate::failover::watch;
 use crate::healing_options::HealingOptions;
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct};
 use crate::input::{Source, Wanted};
+use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobLock, JobRecord, RecordError};
+use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::run::LifeEnd;
 use crate::signals::Signals;
 use crate::start::{JobStart, absent, begin, configured, load_key, names, reference, tell_beyond_slots, tier_rate};
@@ -134,6 +136,13 @@ impl Notes {
         if !std::mem::replace(&mut self.waiting, true) {
             let left = until.saturating_duration_since(Instant::now()).as_secs_f32().ceil();
             eprintln!("mend: {}; the job waits for nodes, for {left} s", with_causes(error));
+        }
+    }
+
+    /// Ends this process if the job's lock was held and is not any more: a successor has the job.
+    pub(crate) fn leave_if_succeeded(&self) {
+        if let Some((id, _)) = self.lock.as_ref().filter(|(_, lock)| !lock.is_ours()) {
+            watch::leave(id);
         }
     }
 

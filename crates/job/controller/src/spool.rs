@@ -9,7 +9,8 @@
 //! least seven eighths of the bound stay. Faults assumed: SIGKILL at any moment; disks full or failing. What could not be
 //! written is missing, and a reader is told how much. Nothing is made durable: a power failure may cost the newest output.
 
-use crate::record::{held, make_directories, open_at_end};
+use crate::job_lock::held;
+use crate::record::{make_directories, open_at_end};
 use crate::spool_reader::{SpoolError, SpoolReader, directory_in, segment_in, segments};
 use mend_messages::daemon::Stream;
 use mend_spool::{MAX_BYTES, Positions, encode, segment_head};

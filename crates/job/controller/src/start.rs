@@ -12,6 +12,7 @@ use crate::healing_options::HealingOptions;
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{InputFile, InputReader, Source};
+use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
@@ -19,7 +20,7 @@ use crate::manifest::{self, numbers};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
 use crate::programs;
-use crate::record::{JobDirectory, JobLock, JobRecord, now, try_below};
+use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::run::{Arrival, Parts, Shell, run as run_to_its_end, streams};
 use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
@@ -284,7 +285,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     // Its own daemon ends with this process, and a batch job with its script.
     let may_be_succeeded = embedded.is_none() && beginning.batch.is_none();
     let told = failover::begin_log(directory.path(), &life, may_be_succeeded)?;
-    let lock_watch = told.is_some().then(|| LockWatch::begin(directory.path().to_owned(), id.clone(), lease));
+    let lock_watch = told.is_some().then(|| LockWatch::begin(directory.path().to_owned(), id.clone(), beginning.lock.identity(), lease));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();
     let mut nodes: Vec<Node> = Vec::new();
     for (index, node) in reached.into_iter().enumerate() {

@@ -8,11 +8,12 @@ use crate::failover::watch::{LEASES, LockWatch};
 use crate::healing::see_through;
 use crate::input::{InputFile, InputReader, Source, Wanted};
 use crate::job_link::{Lost, Opening, heard_ago, succeed};
+use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
 use crate::life::{Constants, Life};
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobLock, JobRecord};
+use crate::record::{JobDirectory, JobRecord};
 use crate::run::{Arrival, Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
 use crate::signals::Signals;
@@ -45,12 +46,14 @@ const ANSWER_TIME: (Duration, u32) = (Duration::from_millis(1500), 6);
 /// See [`RunError`].
 pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> {
     let directory = JobDirectory::open(id)?;
-    let lock = match locked(&directory, id, silent).await {
-        None if silent && is_silent(&directory).await? => {
+    // Of whoever holds it now, and of no successor that has it by then.
+    let holder = JobDirectory::lock_identity(directory.path());
+    let lock = match (locked(&directory, id, silent).await, holder) {
+        (None, Some(holder)) if silent && is_silent(&directory).await? => {
             detached::seize();
-            directory.seize_lock(id).ok()
+            directory.seize_lock(id, holder).ok()
         }
-        lock => lock,
+        (lock, _) => lock,
     };
     let Some(lock) = lock else { return Ok(None) };
     let mut record = directory.record()?;
@@ -101,9 +104,14 @@ async fn locked(directory: &JobDirectory, id: &str, silent: bool) -> Option<JobL
     }
 }
 
-/// Whether most of the job's nodes have not heard its controller for a third of the lease: it is lost, and not only the way from it to here.
+/// Whether most of the job's nodes have not heard its controller for a third of the lease: it is lost, and not only the way from it to here. Between two lives
+/// it has nothing to say to them.
 async fn is_silent(directory: &JobDirectory) -> Result<bool, RunError> {
-    let Some(Found { life, .. }) = log::read(directory.path()) else { return Ok(false) };
+    let Some(found) = log::read(directory.path()) else { return Ok(false) };
+    let life = found.life.clone();
+    if stand(found, &directory.record()?).job.is_over() {
+        return Ok(false);
+    }
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     let limit = answer_time(&life);
     let mut asked = JoinSet::new();
@@ -215,7 +223,7 @@ async fn go_on_in_place(
             None
         }
     };
-    let watch = LockWatch::begin(directory.path().to_owned(), id.clone(), Duration::from_millis(life.lease_ms));
+    let watch = LockWatch::begin(directory.path().to_owned(), id.clone(), lock.identity(), Duration::from_millis(life.lease_ms));
     let mut nodes: Vec<Node> = Vec::new();
     for (index, opening) in (0..).zip(openings) {
         let (at, before) = (index as usize, standing.orders[index as usize].before);

@@ -1,6 +1,7 @@
 //! Looks again and again whether a job is still this controller's. One that stood still, or was cut off, may have a successor.
 
 use crate::job_link::Pulse;
+use crate::job_lock::LockIdentity;
 use crate::record::JobDirectory;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,19 +26,15 @@ pub struct LockWatch {
 impl LockWatch {
     /// Begins to watch the lock that this process has taken.
     #[must_use]
-    pub fn begin(directory: PathBuf, id: String, lease: Duration) -> Self {
+    pub fn begin(directory: PathBuf, id: String, ours: LockIdentity, lease: Duration) -> Self {
         let (pulse, over) = (Pulse::begin(lease / LEASES), Arc::new(AtomicBool::new(false)));
         let watch = Self { pulse: pulse.clone(), over: over.clone() };
-        let ours = JobDirectory::lock_identity(&directory);
         std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 let now = Instant::now();
                 match JobDirectory::lock_identity(&directory) {
-                    Some(found) if ours == Some(found) => pulse.seen(now),
-                    Some(_) => {
-                        eprintln!("mend: another controller has taken job {id} over: this one was silent; `mend attach {id}` follows it");
-                        std::process::exit(TAKEN_OVER);
-                    }
+                    Some(found) if ours == found => pulse.seen(now),
+                    Some(_) => leave(&id),
                     // What cannot be seen gives no leave to go on.
                     None => {}
                 }
@@ -46,6 +43,12 @@ impl LockWatch {
         });
         watch
     }
+}
+
+/// Ends this process: its job is another controller's.
+pub fn leave(id: &str) -> ! {
+    eprintln!("mend: another controller has taken job {id} over: this one was silent; `mend attach {id}` follows it");
+    std::process::exit(TAKEN_OVER);
 }
 
 impl Drop for LockWatch {

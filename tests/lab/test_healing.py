@@ -130,6 +130,20 @@ class Nodes(Heals):
         self.assertIn(f"`mend restart {name}` continues it", other.stderr())
         self.assertNotIn("by itself", job.stderr())
 
+    def test_a_node_that_has_the_only_copy_of_an_image_is_waited_for(self):
+        """And the job says what it waits for."""
+        disk = os.path.join(self.directory, "disk")
+        os.mkdir(disk)
+        for node in ("node1", "node2"):
+            self.lab.on(node, "mount", "-t", "tmpfs", "-o", "size=256m,mode=1777", "none", disk)
+        job, name = self.start(2, "node1,node2", "--spares", "node3", "--tiers", f"local:{disk}", "--wait-for-nodes", "60")
+        self.lab.verb("checkpoint", name)
+        self.lab.kill_daemon("node2")
+        job.wait_for(lambda: "waits for nodes" in job.stderr(), "it waits")
+        self.lab.start_daemon("node2", self.directory)
+        self.again(job, name, 1)
+        self.ends_well(job, 2)
+
     def test_where_no_node_is_left_it_waits_or_ends(self):
         job, name = self.start(2, "node1")
         self.lab.verb("checkpoint", name)

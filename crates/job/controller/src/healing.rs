@@ -19,6 +19,7 @@ use crate::record::{JobDirectory, now};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::{Signals, Wish};
 use crate::start::{RunSpec, first_life};
+use mend_job::choice::Blame;
 use mend_report::with_causes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -152,7 +153,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
             notes.leave_if_succeeded();
             let mut spec = RestartSpec::of_next_life(&checkpoints, &id, &tiers, constants);
             match restart_newest(&mut spec, constants.key.as_ref(), end.healing.clone(), &signals, &mut notes).await {
-                Err(error) if error.wants_nodes() && Instant::now() < patience => {
+                Err(error) if wants_nodes(&id, &error) && Instant::now() < patience => {
                     tracing::info!(error = with_causes(&error), "nodes are waited for");
                     notes.tell_of_waiting(&error, patience);
                     if let Ok(directory) = JobDirectory::open(&id) {
@@ -184,6 +185,12 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         return Err(error);
     }
     next
+}
+
+/// Whether nodes may help that are missing now: there are too few, or what they have of a checkpoint is nowhere else.
+fn wants_nodes(id: &str, error: &RunError) -> bool {
+    let absent = || JobDirectory::open(id).and_then(|directory| directory.record()).is_ok_and(|record| !record.absent.is_empty());
+    error.wants_nodes() || error.blame() != Blame::Elsewhere && absent()
 }
 
 /// What cannot be told to have ended may live on until its lease is over.

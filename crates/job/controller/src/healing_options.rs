@@ -63,7 +63,8 @@ impl HealingOptions {
             Some(retries) => retries,
             None => mend_settings::RETRIES.number()? as u32,
         };
-        Ok(HealingRules { goes_on, in_place, retries })
+        let waits = !self.patience()?.is_zero();
+        Ok(HealingRules { goes_on, in_place, retries, waits })
     }
 
     /// How long nodes are waited for.

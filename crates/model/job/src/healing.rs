@@ -11,16 +11,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Healing(Recovery);
 
-fn failure(end: Option<&End>) -> Option<Failed> {
-    match end? {
-        End::RankKilled { .. } => Some(Failed::Killed),
-        End::NodeLost { goes_on: GoesOn::From(_) | GoesOn::Again, .. }
-        | End::MessagesLost { goes_on: GoesOn::From(_) | GoesOn::Again, .. } => Some(Failed::Lost),
-        _ => None,
-    }
-}
-
 impl Healing {
+    fn failure(&self, end: Option<&End>) -> Option<Failed> {
+        match end? {
+            End::RankKilled { .. } => Some(Failed::Killed),
+            End::NodeLost { goes_on, .. } | End::MessagesLost { goes_on, .. } => match goes_on {
+                GoesOn::From(_) | GoesOn::Again => Some(Failed::Lost),
+                GoesOn::NotAllThere => self.0.waits().then_some(Failed::Lost),
+                GoesOn::NoCheckpoint => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Nothing has failed yet.
     #[must_use]
     pub fn new(rules: HealingRules) -> Self {
@@ -36,18 +39,18 @@ impl Healing {
     /// Whether ranks that live are to stand still for the next life, if the job ends in this way.
     #[must_use]
     pub fn pauses(&self, end: &End, interrupted: bool, newest: Option<u64>) -> bool {
-        failure(Some(end)).filter(|_| !interrupted).is_some_and(|failed| self.0.pauses(failed, newest))
+        self.failure(Some(end)).filter(|_| !interrupted).is_some_and(|failed| self.0.pauses(failed, newest))
     }
 
     /// Whether the job is about to go on, if it ends in this way.
     #[must_use]
     pub fn goes_on(&self, end: &End, interrupted: bool, newest: Option<u64>) -> bool {
-        failure(Some(end)).filter(|_| !interrupted).is_some_and(|failed| self.0.goes_on(failed, newest))
+        self.failure(Some(end)).filter(|_| !interrupted).is_some_and(|failed| self.0.goes_on(failed, newest))
     }
 
     /// The job has ended in this way. `interrupted`: its user has sent it a signal; `newest`: its newest checkpoint.
     pub fn ended(&mut self, end: Option<&End>, interrupted: bool, newest: Option<u64>) -> Verdict {
-        match failure(end).filter(|_| !interrupted) {
+        match self.failure(end).filter(|_| !interrupted) {
             Some(failed) => self.0.failed(failed, newest),
             None => Verdict::Stop,
         }
@@ -60,7 +63,7 @@ mod tests {
     use crate::phase::NodeLoss;
     use mend_policy::recovery::MAX_LOSSES;
 
-    const RULES: HealingRules = HealingRules { goes_on: true, in_place: true, retries: 2 };
+    const RULES: HealingRules = HealingRules { goes_on: true, in_place: true, retries: 2, waits: false };
     const KILLED: End = End::RankKilled { rank: 1, signal: 9 };
 
     fn lost(goes_on: GoesOn) -> End {
@@ -81,6 +84,10 @@ mod tests {
             assert_eq!(verdict(&end, false, Some(3)), Verdict::Stop);
         }
         assert_eq!(Healing::new(RULES).ended(None, false, Some(3)), Verdict::Stop);
+        // A node may come back with the only copy of an image.
+        let waits = HealingRules { waits: true, ..RULES };
+        assert_eq!(Healing::new(waits).ended(Some(&lost(GoesOn::NotAllThere)), false, Some(3)), Verdict::GoOn(3));
+        assert_eq!(Healing::new(waits).ended(Some(&lost(GoesOn::NoCheckpoint)), false, Some(3)), Verdict::Stop);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct HealingRules {
     pub in_place: bool,
     /// How often it goes on from one checkpoint after a rank was killed.
     pub retries: u32,
+    /// It waits for nodes that are missing.
+    pub waits: bool,
 }
 
 /// What has stopped a job that may go on.
@@ -72,6 +74,12 @@ impl Recovery {
         self.rules.goes_on
     }
 
+    /// Whether it waits for nodes that are missing, those among them that have the only copy of an image.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.rules.waits
+    }
+
     /// Whether ranks that live are to stand still for the next life, after this failure.
     #[must_use]
     pub fn pauses(&self, failed: Failed, newest: Option<u64>) -> bool {
@@ -109,7 +117,7 @@ impl Recovery {
 mod tests {
     use super::*;
 
-    const RULES: HealingRules = HealingRules { goes_on: true, in_place: true, retries: 2 };
+    const RULES: HealingRules = HealingRules { goes_on: true, in_place: true, retries: 2, waits: false };
 
     #[test]
     fn kills_and_losses_are_counted_apart_and_anew_from_each_checkpoint() {

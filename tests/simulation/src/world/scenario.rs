@@ -126,7 +126,9 @@ impl World {
             pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
             stdin,
             restoring,
-            healing: self.chance(2).then(|| Healing::new(HealingRules { goes_on: true, in_place: true, retries: 3 })),
+            healing: self
+                .chance(2)
+                .then(|| Healing::new(HealingRules { goes_on: true, in_place: true, retries: 3, waits: self.chance(2) })),
         }
     }
 }

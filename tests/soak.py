@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Everything that is drawn by a seed, at length and within a time, and the channels' protocol: storms of messages, changes to
-memory against their images, random events, power failures, kill points, damages.
+memory against their images, random events, chaos on nodes, power failures, kill points, damages.
 
     soak.py [--minutes N] [--seed N]
 
@@ -50,6 +50,9 @@ def parts(bounded):
     def events(_, seed, minutes):
         return script("events.py", "--seed", seed, "--minutes", f"{max(minutes, 0.1) if bounded else 30:.1f}")
 
+    def chaos(_, seed, minutes):
+        return script("chaos.py", "--seed", seed, "--minutes", f"{max(minutes, 1) if bounded else 60:.1f}")
+
     def storm(_, seed, __):
         return cargo("--package", "mend-fabric", "--test", "storm", MEND_STORM_MESSAGES="125000", MEND_STORM_SEED=str(seed))
 
@@ -64,11 +67,12 @@ def parts(bounded):
         Part("protocol", 0.05, 1, protocol),
         Part("storm", 0.1, 8, storm),
         Part("changes", 0.15, 30, changes, least=-(-LEAST_SEQUENCES // SEQUENCES)),
-        Part("powerloss", 0.2, 15, lambda k, seed, _: script("powerloss.py", "--times", 20, "--faults", 24 if k == 0 else 3, "--seed", seed)),
+        Part("powerloss", 0.15, 15, lambda k, seed, _: script("powerloss.py", "--times", 20, "--faults", 24 if k == 0 else 3, "--seed", seed)),
         # Whoever has little time sees another share of the points with another seed.
         Part("killpoints", 0.2, 32, lambda _, seed, __: script("killpoints.py", "--all", "--share", f"{seed % 32 + 1}/32")),
         Part("damage", 0.1, 15, lambda _, seed, __: script("damage.py", "--times", 40, "--seed", seed)),
-        Part("events", 0.2, 1, events),
+        Part("events", 0.1, 1, events),
+        Part("chaos", 0.15, 1, chaos),
     ]
 
 

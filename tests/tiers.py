@@ -177,10 +177,15 @@ def integrity_steps():
 
 # `make soak` draws thousands.
 EVENTS = "60"
+CHAOS_MINUTES = "2"
 
 
 def event_steps():
     return [as_user([sys.executable, "tests/lab/events.py", "--events", EVENTS, "--seed", str(commit_seed())])]
+
+
+def chaos_steps():
+    return [as_user([sys.executable, "tests/lab/chaos.py", "--minutes", CHAOS_MINUTES, "--seed", str(commit_seed())])]
 
 
 def vm_steps():
@@ -234,6 +239,7 @@ TIERS = [
     Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40, beside=True),
     Tier("integrity", "power failures, failing disks, SIGKILL before any system call, damaged checkpoints", integrity_steps, 40, beside=True),
     Tier("events", "random checkpoints, migrations and restarts", event_steps, 60, beside=True),
+    Tier("chaos", "jobs on nodes that fail in all ways at once, their controllers too", chaos_steps, 30, beside=True),
     Tier("vm", "dirty tracking and jobs on an older kernel, in a virtual machine", vm_steps, 60, beside=True),
     Tier("app", "libmend-app and mend-cc: portable checkpoints, in C, C++, Fortran and Python", app_steps, 15),
     Tier("readme", "the README's commands, executed", readme_steps, 15, beside=True),

@@ -24,6 +24,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 all.returns += summary.returns;
                 all.lives += summary.lives;
                 all.faults += summary.faults;
+                all.failovers += summary.failovers;
             }
             Err(what) => found.push((seed, what)),
         }
@@ -39,6 +40,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 && all.live > worlds / 30
                 && all.returns > worlds / 100
                 && all.faults > worlds
+                && all.failovers > worlds / 4
                 && all.lives > worlds
     );
 }

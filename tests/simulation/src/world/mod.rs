@@ -4,6 +4,7 @@ mod begin;
 mod check;
 mod daemon;
 mod differences;
+mod failover;
 mod faults;
 mod input;
 mod leaving;
@@ -68,6 +69,8 @@ pub struct Summary {
     pub lives: u64,
     /// Faults that were injected.
     pub faults: u64,
+    /// Controllers that were succeeded in the same life.
+    pub failovers: u64,
 }
 
 /// A verb that was asked.
@@ -91,6 +94,7 @@ pub struct World {
     pub job: Option<Job>,
     /// All that it was told in this life.
     retold: Option<retold::Retold>,
+    failovers: failover::Failovers,
     pub life: u64,
     pub size: u32,
     /// Node of each of the job's node indices.
@@ -181,6 +185,7 @@ impl World {
             next: 0,
             job: None,
             retold: None,
+            failovers: failover::Failovers::new(seed),
             life: 0,
             size,
             hosts: Vec::new(),
@@ -449,6 +454,9 @@ impl World {
     }
 
     fn answered(&mut self, verb: VerbId, outcome: Outcome) -> Result<(), String> {
+        if self.failovers.has_lost(verb) {
+            return Ok(());
+        }
         let Some(asked) = self.verbs.get_mut(&verb) else { return Err("an answer to nobody".into()) };
         if matches!(outcome, Outcome::Progress | Outcome::Moving(_)) {
             return Ok(());

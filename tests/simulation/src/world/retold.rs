@@ -3,12 +3,13 @@
 
 use super::World;
 use mend_job::Job;
-use mend_job::event::Event;
+use mend_job::event::{Effect, Event};
 use mend_job::input::Input;
 use mend_job::replay::{Standing, Told, What};
 use mend_job::setup::Setup;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::NodeIndex;
+use mend_messages::tier::TierOrder;
 
 /// All of one life.
 #[derive(Clone)]
@@ -42,9 +43,13 @@ impl Retold {
         self.told.len() > self.checked.get() * 3 / 2
     }
 
-    /// Whether a successor would stand where `job` stands.
-    pub fn check(&self, job: &Job) -> Result<(), String> {
-        self.checked.set(self.told.len());
+    /// How many orders a node was given.
+    pub fn given(&self, node: NodeIndex) -> usize {
+        self.orders.get(node as usize).map_or(0, Vec::len)
+    }
+
+    /// Where a successor stands, and what it has to do of what follows from the last event, besides orders.
+    pub fn stand(&self) -> Result<(Standing, Vec<Effect>), String> {
         let input = Input::new(Default::default(), self.setup.stdin);
         let mut standing = Standing::begin(self.setup.clone(), self.begun_us, input, Vec::new());
         let manifest = |_| Vec::new();
@@ -52,11 +57,17 @@ impl Retold {
             let bytes = postcard::to_allocvec(told).map_err(|error| error.to_string())?;
             standing.take(postcard::from_bytes(&bytes).map_err(|error| error.to_string())?, &manifest);
         }
-        standing.left(&manifest);
+        let left = standing.left(&manifest);
+        Ok((standing, left))
+    }
+
+    /// Whether a successor would stand where `job` stands.
+    pub fn check(&self, job: &Job) -> Result<(), String> {
+        self.checked.set(self.told.len());
+        let (standing, _) = self.stand()?;
         if standing.job != *job {
             return Err("a machine that is told the same comes to another state".into());
         }
-        let is_manifest = |order: &&ToDaemon| matches!(order, ToDaemon::Tier(order) if matches!(**order, mend_messages::tier::TierOrder::Manifest { .. }));
         for (given, again) in self.orders.iter().zip(&standing.orders) {
             if !given.iter().eq(again.kept.iter().filter(|order| !is_manifest(order))) {
                 return Err("a machine that is told the same gives other orders".into());
@@ -64,6 +75,11 @@ impl Retold {
         }
         Ok(())
     }
+}
+
+/// Manifests are read from files when they are sent; here there are none.
+pub fn is_manifest(order: &ToDaemon) -> bool {
+    matches!(order, ToDaemon::Tier(order) if matches!(**order, TierOrder::Manifest { .. }))
 }
 
 impl World {
@@ -86,8 +102,15 @@ impl World {
         if let Some(retold) = &mut self.retold {
             retold.tell(self.now, &event);
         }
-        let effects = job.handle(self.now, event);
+        let mut effects = job.handle(self.now, event);
+        let (at_once, later) = (self.failovers.now(), self.failovers.now());
+        if at_once {
+            effects = self.fail_over(effects)?;
+        }
         self.carry_out(effects)?;
+        if later {
+            self.fail_over(Vec::new())?;
+        }
         match (&self.retold, &self.job) {
             (Some(retold), Some(job)) if written_down && retold.is_due() => retold.check(job),
             _ => Ok(()),

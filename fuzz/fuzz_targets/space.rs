@@ -3,6 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use mend_data::patterns::{Recorder, sharing};
 use mend_data::ranges::Range;
 use mend_data::space::catalogue::{Catalogue, Change, Node};
 use mend_data::space::layout::Layout;
@@ -30,6 +31,15 @@ fuzz_target!(|data: &[u8]| {
         0 => {
             let Ok(request) = frame::decode::<Request>(bytes) else { return };
             assert!(request.payload().is_none_or(|length| length <= MAX_PAYLOAD));
+            if let (true, Request::Touched { reports }) = (request.is_sound(), &request) {
+                let mut recorder = Recorder::new([0; 16]);
+                reports.iter().for_each(|report| recorder.take(report));
+                let told = [recorder.tell(0)];
+                for job in sharing::jobs(&told).into_keys() {
+                    let ranks = sharing::of_job(&told, &job, 8);
+                    assert!(ranks.values().all(|rank| rank.windows.iter().map(|touched| touched.len()).sum::<usize>() <= rank.order.len()));
+                }
+            }
             if let (true, Request::Put { entry, positions }) = (request.is_sound(), &request) {
                 use_entry(entry);
                 assert!(positions.iter().all(|position| usize::from(*position) < MAX_TARGETS));

@@ -1,6 +1,7 @@
 //! Requests to a target, and what one tells of what it knows.
 
 use super::{keep, seed};
+use mend_data::patterns::{Report, Touch, Who};
 use mend_data::record::Source;
 use mend_data::space::catalogue::Change;
 use mend_data::space::target::{Answer, Request};
@@ -15,11 +16,15 @@ fn words_of_data_spaces_are_read() {
     let directory = Entry { id: [2; 16], path: "run7".into(), kind: Kind::Directory(Striping::default()), ..entry.clone() };
     // Without the length, which the connection takes.
     let request = |request: Request| [&[0], &frame::encode(&request).expect("a frame")[4..]].concat();
+    let who = Who { job: "app-3f2a".into(), rank: Some(1), node: "node1".into() };
+    let report = Report { who, file: [1; 16], touches: vec![Touch { block: 3, count: 5, written: false }] };
     let changes = vec![Change::There(Box::new(entry.clone())), Change::There(Box::new(directory)), Change::Gone([3; 16])];
     let answer = Answer::Changes { instance: [4; 16], upto: 3, more: false, changes };
     let seeds = [
         seed("put", request(Request::Put { entry: Box::new(entry), positions: vec![0] })),
         seed("write", request(Request::Write { file: [1; 16], position: 1, offset: 1 << 20, length: 1 << 20 })),
+        seed("touched", request(Request::Touched { reports: vec![report] })),
+        seed("patterns", request(Request::Patterns { from: 1 << 20 })),
         seed("forget", request(Request::Forget { ids: vec![[1; 16], [2; 16]] })),
         seed("changes", [&[1], &frame::encode(&answer).expect("a frame")[4..]].concat()),
         seed("mounts", *b"\x02input:/mnt/data,more:/mnt/more"),

@@ -46,6 +46,8 @@ pub enum DataCommand {
     Setstripe(space::SetStripe),
     /// Copy a file out of a data space.
     Get(space::Get),
+    /// Show which ranks of a job read the same parts of a data space, and which moves that would be worth.
+    Patterns(space::Patterns),
     /// Mount a data space on this node.
     Mount(space::Mount),
     /// Take a mount down.
@@ -231,6 +233,7 @@ pub fn run(command: DataCommand) -> Result<i32, Failure> {
         DataCommand::Setstripe(arguments) => Request::Space(arguments.into()),
         DataCommand::Get(arguments) => Request::Space(arguments.into()),
         DataCommand::Mount(arguments) => Request::Space(arguments.into()),
+        DataCommand::Patterns(arguments) => Request::Space(arguments.into()),
         DataCommand::Unmount(arguments) => Request::Space(arguments.into()),
     };
     let program = mend_settings::find_part(PROGRAM).ok_or_else(|| {

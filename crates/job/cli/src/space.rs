@@ -136,6 +136,40 @@ pub struct Mount {
     pub directory: PathBuf,
 }
 
+/// `mend data patterns`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data patterns input
+  mend data patterns input --job app-3f2a --svg heat.svg
+
+Shown are the ranks that read files of the space through `mend run --data`: which parts each of them reads (darker: more often), which two ranks read the same, and \
+which moves would have nodes fetch less. A rank shares a block with another one if both read it in their last three windows. What all nodes read anyway is no reason to move.
+
+With --paper ranks are compared by access counting diagrams, as the PARTE paper has it. There parts that neither reads count as agreement.
+
+Targets remember the last million reads, for as long as their processes live.")]
+pub struct Patterns {
+    /// Which space
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Of which job; default: the only one that has read there
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<String>,
+    /// Reads of a rank that make a window
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
+    pub window: u32,
+    /// Compare by access counting diagrams
+    #[arg(long)]
+    pub paper: bool,
+    /// Draw the map into a file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `mend data unmount`.
 #[derive(Debug, Args)]
 pub struct Unmount {
@@ -234,6 +268,13 @@ impl From<Get> for SpaceRequest {
 impl From<Mount> for SpaceRequest {
     fn from(Mount { name, directory }: Mount) -> Self {
         Self::Mount { name, directory: path(&directory) }
+    }
+}
+
+impl From<Patterns> for SpaceRequest {
+    fn from(Patterns { name, job, window, paper, svg, json }: Patterns) -> Self {
+        let svg = svg.map(|file| path(&std::path::absolute(&file).unwrap_or(file)));
+        Self::Patterns { name, job, window, paper, svg, json }
     }
 }
 

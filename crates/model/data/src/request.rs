@@ -128,6 +128,21 @@ pub enum SpaceRequest {
         /// Where it is seen.
         directory: PathBytes,
     },
+    /// `mend data patterns`.
+    Patterns {
+        /// Which one.
+        name: String,
+        /// Of which job; `None`: the only one that is told of.
+        job: Option<String>,
+        /// Events of a window.
+        window: u32,
+        /// By the rule of the PARTE paper.
+        paper: bool,
+        /// Where a picture of it goes.
+        svg: Option<PathBytes>,
+        /// Print JSON.
+        json: bool,
+    },
     /// `mend data unmount`.
     Unmount {
         /// Where one is seen.

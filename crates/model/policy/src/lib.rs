@@ -5,7 +5,8 @@
 //! thread, so that the same code runs in the controller and under a seeded simulation (`tests/simulation.rs`).
 //! Reading order: [`interval`] and [`chain`] (the formulas), [`restarts`] (what restarts took), [`schedule`] (the state that a
 //! job keeps), [`retention`] (what may go, what is to be merged). On their own: [`precopy`] (live or
-//! frozen), [`spares`], [`back`], [`health`] (when a node is left, and how), [`recovery`] (pause, restart or stop).
+//! frozen), [`spares`], [`back`], [`health`] (when a node is left, and how), [`recovery`] (pause, restart or stop), [`placement`] (ranks near
+//! their data).
 //!
 //! Units: the formulas take seconds as `f64`, the state machine microseconds as `u64` on the caller's clock.
 
@@ -13,6 +14,7 @@ pub mod back;
 pub mod chain;
 pub mod health;
 pub mod interval;
+pub mod placement;
 pub mod precopy;
 pub mod recovery;
 pub mod restarts;

@@ -178,7 +178,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
                 agents,
                 namespace: Arc::new(SharedNamespace::new(lease)),
                 shared_memory: SharedMemory::make(),
-                spaces: Arc::new(JobSpaces::of(&introduction.program, &node.spaces)),
+                spaces: Arc::new(JobSpaces::of(&introduction, &node.name, &node.spaces)),
             },
             Err(error) => {
                 let error = format!("no socket for the job's agents: {error}");

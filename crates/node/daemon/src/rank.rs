@@ -231,6 +231,7 @@ async fn launch_process(context: &RankContext, mut launch: Launch, files: Vec<Ow
     }
     let (directories, sockets): (Vec<_>, Vec<_>) = spaces.into_iter().map(|(directory, socket)| (PathBuf::from(directory), socket)).unzip();
     launch.spaces = directories;
+    launch.whose = context.spaces.whose(context.rank);
     let files = namespace.into_iter().chain(sockets).chain(files).collect();
     let (link, mut events) = spawn(launch.clone(), files).await?;
     let (sender, process_events) = mpsc::unbounded_channel();

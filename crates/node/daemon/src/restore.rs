@@ -309,6 +309,7 @@ impl Restoration {
             pid: header.pid,
             clock,
             spaces: Vec::new(),
+            whose: Vec::new(),
             shared_memory: None,
             open_files: None,
             path: restorer_for(&restorer, header.zone)?,

@@ -7,8 +7,10 @@
 //! mount of it get ENOTCONN, and the next rank gets a new one.
 
 use crate::targets::PROGRAM;
+use mend_data::patterns::Who;
 use mend_data::space::mounts::{self, Mount};
-use mend_messages::job::Program;
+use mend_messages::daemon::JobIntroduction;
+use mend_messages::job::Rank;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::HashMap;
 use std::io;
@@ -55,6 +57,8 @@ impl Server {
 /// Spaces that the ranks of a job see.
 #[derive(Debug)]
 pub struct JobSpaces {
+    /// Identity of the job, and name of the node.
+    whose: (String, String),
     mounts: Result<Vec<Mount>, String>,
     all: Arc<Spaces>,
     /// What the job uses lives as long as it does.
@@ -63,9 +67,15 @@ pub struct JobSpaces {
 
 impl JobSpaces {
     /// As the job's environment says.
-    pub fn of(program: &Program, all: &Arc<Spaces>) -> Self {
-        let text = program.env.iter().find(|(name, _)| name == mounts::VARIABLE).map_or("", |(_, value)| value.as_str());
-        Self { mounts: mounts::read(text), all: all.clone(), used: Mutex::default() }
+    pub fn of(job: &JobIntroduction, node: &str, all: &Arc<Spaces>) -> Self {
+        let text = job.program.env.iter().find(|(name, _)| name == mounts::VARIABLE).map_or("", |(_, value)| value.as_str());
+        Self { whose: (job.id.clone(), node.to_owned()), mounts: mounts::read(text), all: all.clone(), used: Mutex::default() }
+    }
+
+    /// Whose the mounts of a rank are, for the processes that serve them.
+    pub fn whose(&self, rank: Rank) -> Vec<u8> {
+        let (job, node) = self.whose.clone();
+        Who { job, rank: Some(rank), node }.encoded()
     }
 
     /// True if a path is in what ranks see and this daemon does not.

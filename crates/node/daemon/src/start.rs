@@ -63,6 +63,7 @@ impl ProgramStart {
             pid: process_id(&self.job.identity, self.rank),
             clock: None,
             spaces: Vec::new(),
+            whose: Vec::new(),
             shared_memory: None,
             open_files: None,
             path,

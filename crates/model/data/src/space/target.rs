@@ -13,6 +13,7 @@
 
 use super::catalogue::Change;
 use super::{Entry, Id};
+use crate::patterns::{MAX_REPORTS, MAX_TOUCHES, Report};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes behind a request or an answer.
@@ -144,6 +145,16 @@ pub enum Request {
         /// The file.
         file: Id,
     },
+    /// What ranks touched, seen by the mounts of a node. → [`Answer::Done`]
+    Touched {
+        /// Of several ranks and files.
+        reports: Vec<Report>,
+    },
+    /// What was touched, as far as it is still known, from the event of this number on. → [`Answer::Bytes`], a [`crate::patterns::Told`]
+    Patterns {
+        /// Number of the first event that is wanted.
+        from: u64,
+    },
     /// The space is no more: all that is in the directory goes, and the target ends. → [`Answer::Done`]
     Leave,
 }
@@ -229,7 +240,17 @@ impl Request {
                 entry.is_sound(super::MAX_TARGETS) && positions.iter().all(|position| usize::from(*position) < places)
             }
             Self::Forget { ids } => ids.len() <= MAX_IDS,
-            Self::Look | Self::Leave | Self::Changes { .. } | Self::Settle { .. } | Self::ReadSums { .. } | Self::Discard { .. } => true,
+            Self::Touched { reports } => {
+                let touches: usize = reports.iter().map(|report| report.touches.len()).sum();
+                reports.iter().all(Report::is_sound) && reports.len() <= MAX_REPORTS && touches <= MAX_TOUCHES
+            }
+            Self::Look
+            | Self::Leave
+            | Self::Patterns { .. }
+            | Self::Changes { .. }
+            | Self::Settle { .. }
+            | Self::ReadSums { .. }
+            | Self::Discard { .. } => true,
         }
     }
 }
@@ -259,5 +280,14 @@ mod tests {
         assert!(sums(32).is_sound() && !sums(31).is_sound() && !sums(65_552).is_sound());
         assert!(!Request::Forget { ids: vec![[0; 16]; MAX_IDS + 1] }.is_sound());
         assert_eq!(Answer::Bytes { length: u32::MAX }.payload(), None);
+        let who = crate::patterns::Who { job: String::new(), rank: None, node: String::new() };
+        let report = |touches| Report {
+            who: who.clone(),
+            file: [0; 16],
+            touches: vec![crate::patterns::Touch { block: 0, count: 1, written: false }; touches],
+        };
+        assert!(Request::Touched { reports: vec![report(MAX_TOUCHES)] }.is_sound());
+        assert!(!Request::Touched { reports: vec![report(MAX_TOUCHES), report(1)] }.is_sound());
+        assert!(!Request::Touched { reports: vec![report(0); MAX_REPORTS + 1] }.is_sound());
     }
 }

@@ -16,8 +16,9 @@ use std::path::Path;
 /// Largest read that the kernel asks for, bytes (the serving process agrees to the same).
 const MAX_READ: u32 = 1 << 20;
 
-/// Mounts a file system in a directory, which is made if it is not there. `server` takes its descriptor.
-pub fn mount_space(directory: &Path, server: &OwnedFd) -> io::Result<()> {
+/// Mounts a file system in a directory, which is made if it is not there. `server` takes its descriptor, and
+/// whose mount it is ([`mend_data::patterns::Who`]).
+pub fn mount_space(directory: &Path, server: &OwnedFd, whose: &[u8]) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // The root's mode is what its server says later; the kernel only wants the type (fuse(4)).
@@ -33,6 +34,6 @@ pub fn mount_space(directory: &Path, server: &OwnedFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&given));
-    sendmsg(server, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    sendmsg(server, &[IoSlice::new(whose)], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }

@@ -128,7 +128,7 @@ fn isolate(launch: &Launch, spaces: &[OwnedFd]) -> Result<(), Refused> {
         let _ = mount_bind(directory, "/dev/shm");
     }
     for (directory, server) in launch.spaces.iter().zip(spaces) {
-        data::mount_space(directory, server).map_err(Refused::at(Step::DataSpace))?;
+        data::mount_space(directory, server, &launch.whose).map_err(Refused::at(Step::DataSpace))?;
     }
     Ok(())
 }

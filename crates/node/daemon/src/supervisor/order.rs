@@ -31,6 +31,8 @@ pub struct Launch {
     pub clock: Option<ClockOffsets>,
     /// Directories in which the program sees data spaces (only if isolated). For each the descriptor of a socket is sent along, after the namespace.
     pub spaces: Vec<PathBuf>,
+    /// Whose these mounts are, encoded for the processes that serve them.
+    pub whose: Vec<u8>,
     /// Directory that the program sees as `/dev/shm` (only if isolated).
     pub shared_memory: Option<PathBuf>,
     /// Limit on open files that the program gets (`RLIMIT_NOFILE`, the soft one); `None` leaves the daemon's.

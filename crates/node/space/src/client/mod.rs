@@ -1,16 +1,18 @@
 //! A client of a space: it knows what all targets together know, and asks them.
 //!
 //! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `repair` what
-//! fetches lost bytes from a file's source.
+//! fetches lost bytes from a file's source, `touches` what mounts tell targets about who reads what.
 
 mod cache;
 mod names;
 mod peer;
 mod reader;
 mod repair;
+mod touches;
 mod upload;
 
 pub use names::{Client, Room};
 pub use reader::{Pattern, Reader};
 pub use repair::Repairer;
+pub use touches::Touches;
 pub use upload::Upload;

@@ -6,11 +6,12 @@
 //! Faults assumed: targets are lost (reads wait for the source, or fail with EIO, and the log says why); a file that is removed while it is open gives EIO for what is not in
 //! the cache.
 
-use crate::client::{Client, Pattern, Reader};
+use crate::client::{Client, Pattern, Reader, Touches};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
+use mend_data::patterns::Who;
 use mend_data::space::catalogue::Node;
 use mend_data::space::{BLOCK, Entry, MAX_NAME};
 use std::collections::HashMap;
@@ -35,12 +36,15 @@ const SOURCE: &str = "user.mend.uri";
 #[derive(Clone, Debug)]
 pub struct Files {
     shared: Arc<Shared>,
+    /// Whose mount it is.
+    who: Arc<Who>,
 }
 
 #[derive(Debug)]
 struct Shared {
     client: Arc<Client>,
     reader: Reader,
+    touches: Arc<Touches>,
     inodes: Mutex<Inodes>,
     open: Mutex<HashMap<u64, OpenFile>>,
     next: AtomicU64,
@@ -62,13 +66,25 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Files {
-    /// A view of a space.
-    pub fn new(client: Arc<Client>, reader: Reader) -> Self {
+    /// A view of a space, which is no rank's.
+    pub fn new(client: Arc<Client>, reader: Reader, touches: Arc<Touches>) -> Self {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let mut inodes = Inodes::default();
         inodes.paths.insert(INodeNo::ROOT.0, String::new());
-        let shared = Shared { client, reader, inodes: Mutex::new(inodes), open: Mutex::default(), next: AtomicU64::new(1), owner };
-        Self { shared: Arc::new(shared) }
+        let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let who = Arc::new(Who { job: String::new(), rank: None, node });
+        let shared = Shared { client, reader, touches, inodes: Mutex::new(inodes), open: Mutex::default(), next: AtomicU64::new(1), owner };
+        Self { shared: Arc::new(shared), who }
+    }
+
+    /// The same view as somebody else's.
+    pub fn of(&self, who: Who) -> Self {
+        Self { shared: self.shared.clone(), who: Arc::new(who) }
+    }
+
+    /// Tells targets what was touched since they were told last.
+    pub fn tell_touches(&self) {
+        self.shared.touches.tell(&self.shared.client);
     }
 
     fn attributes(&self, number: u64, entry: Option<&Entry>) -> FileAttr {
@@ -183,6 +199,7 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let Some((entry, pattern)) = held(&self.shared.open).get(&handle.0).cloned() else { return reply.error(Errno::EBADF) };
+        self.shared.touches.note(&self.who, &entry, offset, size);
         match self.shared.reader.read(&entry, offset, size, &pattern) {
             Ok(bytes) => reply.data(&bytes),
             Err(fault) => {

@@ -7,9 +7,10 @@
 //! All mounts of a process have one cache. A rank's mount ends with its mount namespace, and the threads that serve it with that.
 
 use super::files::{Files, MAX_READ};
-use crate::client::{Client, Reader, Repairer};
+use crate::client::{Client, Reader, Repairer, Touches};
 use crate::descriptor;
 use fuser::{Config, MountOption, Session, SessionACL};
+use mend_data::patterns::Who;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -18,6 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Longest text of whose a mount is, bytes.
+const MAX_WHO: usize = 1024;
 /// How often lost targets are looked for.
 const LOOK_FOR_LOST: Duration = Duration::from_secs(2);
 
@@ -47,7 +50,8 @@ fn files(name: &str) -> Result<Files, (String, String)> {
             looking.look_for_lost();
         }
     });
-    Ok(Files::new(client, reader))
+    let touches = Touches::begin(client.clone()).map_err(|error| plain(&error))?;
+    Ok(Files::new(client, reader, touches))
 }
 
 fn config() -> Result<Config, String> {
@@ -106,8 +110,8 @@ pub fn ranks(name: &str) -> i32 {
         Err((why, hint)) => return refused(&why, &hint),
     };
     ready();
-    while let Ok(Some(descriptor)) = next_descriptor() {
-        let (files, config) = (files.clone(), config.clone());
+    while let Ok(Some((descriptor, who))) = next_descriptor() {
+        let (files, config) = (who.map_or_else(|| files.clone(), |who| files.of(who)), config.clone());
         let serve = move || {
             // A rank that ended before the kernel's first word leaves an error, and nobody to tell it.
             let _ = Session::from_fd(files, descriptor, SessionACL::Owner, config).and_then(Session::run);
@@ -116,29 +120,29 @@ pub fn ranks(name: &str) -> i32 {
             eprintln!("mend data: {name}: a mount cannot be served: {error}");
         }
     }
+    files.tell_touches();
     0
 }
 
-/// The next one; `None` at the end.
-fn next_descriptor() -> io::Result<Option<OwnedFd>> {
+/// The next one, and whose mount it is; `None` at the end.
+fn next_descriptor() -> io::Result<Option<(OwnedFd, Option<Who>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
+    let mut whose = [0; MAX_WHO];
     loop {
-        let received = recvmsg(rustix::stdio::stdin(), &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
-        match received {
+        let received = recvmsg(rustix::stdio::stdin(), &mut [IoSliceMut::new(&mut whose)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        let length = match received {
             Err(rustix::io::Errno::INTR) => continue,
-            received => {
-                if received?.bytes == 0 {
-                    return Ok(None);
-                }
-            }
+            received => received?.bytes,
+        };
+        if length == 0 {
+            return Ok(None);
         }
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(mut rights) = message
                 && let Some(descriptor) = rights.next()
             {
-                return Ok(Some(descriptor));
+                return Ok(Some((descriptor, Who::decoded(&whose[..length]))));
             }
         }
     }

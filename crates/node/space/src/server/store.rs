@@ -9,6 +9,7 @@
 //! while after their last byte came. Faults assumed: the process is killed at any moment, the power fails (what was not settled is lost, and the writer is told by
 //! `life`), the medium gives errors or is full.
 
+use mend_data::patterns::Recorder;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, CHANGES_BYTES, Failed, Request};
@@ -82,6 +83,8 @@ pub struct Store {
     used: AtomicU64,
     /// Files that are being written, and when they last got something.
     begun: Mutex<HashMap<Id, Instant>>,
+    /// Who touches which blocks: in memory, since it is of use for minutes.
+    recorder: Mutex<Recorder>,
 }
 
 fn hex(id: &Id) -> String {
@@ -117,14 +120,16 @@ impl Store {
         if about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o022 != 0 {
             return Err(Failure::new(Failed::Nonsense, "the directory is another user's, or others may write to it"));
         }
+        let life = mend_wire::random_bytes();
         let opened = Database::builder().set_cache_size(DATABASE_CACHE).create(&file);
         let store = Self {
             objects: directory.join("objects"),
             database: opened.map_err(database)?,
             instance: mend_wire::random_bytes(),
-            life: mend_wire::random_bytes(),
+            life,
             used: AtomicU64::new(0),
             begun: Mutex::default(),
+            recorder: Mutex::new(Recorder::new(life)),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
@@ -216,6 +221,15 @@ impl Store {
             Request::Read { file, position, offset, length } => return bytes(self.read(&file, position, offset, length)?),
             Request::ReadSums { file, page } => return bytes(self.sums(&file, page)?),
             Request::Forget { ids } => self.forget(&ids).map(|()| Answer::Done)?,
+            Request::Touched { reports } => {
+                let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
+                reports.iter().for_each(|report| recorder.take(report));
+                Answer::Done
+            }
+            Request::Patterns { from } => {
+                let told = self.recorder.lock().unwrap_or_else(PoisonError::into_inner).tell(from);
+                return bytes(postcard::to_stdvec(&told).map_err(|error| Failure::new(Failed::Nonsense, error.to_string()))?);
+            }
             Request::Leave => self.leave().map(|()| Answer::Done)?,
             Request::Discard { file } => self.discard(&file).map(|()| Answer::Done)?,
         };

@@ -1,9 +1,12 @@
 //! `mend data` about data spaces.
 //!
-//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `seeing` reads and mounts it.
+//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `seeing` reads and mounts it, `patterns`
+//! shows which ranks touch which blocks of it, `heat` draws that.
 
 pub mod filling;
+mod heat;
 mod making;
+mod patterns;
 mod seeing;
 mod showing;
 
@@ -14,6 +17,9 @@ use mend_messages::job::Secret;
 use mend_space::Fault;
 use mend_space::client::Client;
 use mend_space::descriptor::{self, DescriptorError};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 impl From<DescriptorError> for Failure {
@@ -42,6 +48,16 @@ pub fn run(request: SpaceRequest) -> Result<i32, Failure> {
         SpaceRequest::SetStripe { place, striping } => making::set_striping(&place, striping),
         SpaceRequest::Get { place, to } => seeing::get(&place, to),
         SpaceRequest::Mount { name, directory } => seeing::mount(&name, directory),
+        SpaceRequest::Patterns { name, job, window, paper, svg, json } => {
+            let wanted = patterns::Wanted {
+                job,
+                window: window as usize,
+                paper,
+                svg: svg.map(|path| PathBuf::from(OsString::from_vec(path))),
+                json,
+            };
+            patterns::show(&name, &wanted)
+        }
         SpaceRequest::Unmount { directory } => seeing::unmount(directory),
     })
 }

@@ -1,0 +1,238 @@
+//! Which ranks of a job share blocks, and how much: by what both touch, not by what both leave alone.
+//!
+//! Events of a rank are cut into windows, of as many events as a node's cache has blocks, or a constant. A rank that touches a block in the same window as another one
+//! could have found it in the cache of the other's node. A block that was touched long before is not there any more, so ranks that are shifted in
+//! time by more than a window share nothing.
+
+use super::{Told, Who};
+use crate::space::{BLOCK, Id};
+use std::collections::{BTreeMap, HashMap};
+
+/// Events of a window, if nothing else is known.
+pub const WINDOW: usize = 256;
+/// Ranks that touch a block, of which pairs are still made: what everybody touches brings nobody closer to another one.
+const MAX_SHARERS: usize = 32;
+
+/// A block of a file.
+pub type Block = (Id, u32);
+
+/// What a rank touched in one window, and how often: read and written apart.
+pub type Touched = HashMap<Block, Counts>;
+
+/// How often a block was touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads.
+    pub read: u32,
+    /// Writes.
+    pub written: u32,
+}
+
+impl Counts {
+    /// Both.
+    #[must_use]
+    pub fn all(self) -> u32 {
+        self.read + self.written
+    }
+}
+
+/// What is known of one rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankTouches {
+    /// The node where it was last.
+    pub node: String,
+    /// By window, the oldest first.
+    pub windows: Vec<Touched>,
+    /// Blocks in the order in which they were touched, of all windows.
+    pub order: Vec<Block>,
+}
+
+impl RankTouches {
+    /// Bytes that it touched in a window, each block once.
+    #[must_use]
+    pub fn bytes(&self, window: usize) -> u64 {
+        self.windows.get(window).map_or(0, |touched| touched.len() as u64 * BLOCK)
+    }
+}
+
+/// How much two ranks share in a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shared {
+    /// Weighted Jaccard over blocks that either touches: sum of the smaller counts over sum of the larger ones, 0 to 1.
+    pub likeness: f64,
+    /// Bytes of blocks that both touch.
+    pub bytes: u64,
+    /// Of these, bytes that one wrote and the other read.
+    pub passed_on: u64,
+}
+
+/// What targets told, put together: by rank of one job. Mounts that are no rank's are left out.
+#[must_use]
+pub fn of_job(told: &[Told], job: &str, window: usize) -> BTreeMap<u32, RankTouches> {
+    let mut ranks: BTreeMap<u32, RankTouches> = BTreeMap::new();
+    let mut counted: HashMap<u32, usize> = HashMap::new();
+    for told in told {
+        for event in &told.events {
+            let Some(Who { job: of, rank: Some(rank), node }) = told.who.get(event.who as usize) else { continue };
+            let Some(file) = told.files.get(event.file as usize).filter(|_| of == job) else { continue };
+            let touches = ranks.entry(*rank).or_default();
+            if touches.node != *node {
+                touches.node.clone_from(node);
+            }
+            let count = counted.entry(*rank).or_default();
+            let at = *count / window.max(1);
+            *count += 1;
+            touches.windows.resize_with(touches.windows.len().max(at + 1), Touched::default);
+            // A target may say anything.
+            for block in event.touch.block..event.touch.block.saturating_add(u32::from(event.touch.count)) {
+                let counts = touches.windows[at].entry((*file, block)).or_default();
+                match event.touch.written {
+                    true => counts.written += 1,
+                    false => counts.read += 1,
+                }
+                touches.order.push((*file, block));
+            }
+        }
+    }
+    ranks
+}
+
+/// Jobs that are told of, each with how many of their ranks.
+#[must_use]
+pub fn jobs(told: &[Told]) -> BTreeMap<String, usize> {
+    let mut ranks: BTreeMap<String, std::collections::BTreeSet<u32>> = BTreeMap::new();
+    for who in told.iter().flat_map(|told| &told.who) {
+        if let Some(rank) = who.rank {
+            ranks.entry(who.job.clone()).or_default().insert(rank);
+        }
+    }
+    ranks.into_iter().map(|(job, ranks)| (job, ranks.len())).collect()
+}
+
+/// How much two ranks share of one window.
+#[must_use]
+pub fn shared(one: &Touched, other: &Touched) -> Shared {
+    let (few, many) = if one.len() <= other.len() { (one, other) } else { (other, one) };
+    let (mut both, mut bytes, mut passed_on) = (0u64, 0, 0);
+    for (block, counts) in few {
+        let Some(others) = many.get(block) else { continue };
+        both += u64::from(counts.all().min(others.all()));
+        bytes += BLOCK;
+        let passes = counts.written > 0 && others.read > 0 || counts.read > 0 && others.written > 0;
+        passed_on += if passes { BLOCK } else { 0 };
+    }
+    let all = |touched: &Touched| touched.values().map(|counts| u64::from(counts.all())).sum::<u64>();
+    // The larger counts are all counts without the smaller ones.
+    let larger = all(one) + all(other) - both;
+    Shared { likeness: if larger == 0 { 0.0 } else { both as f64 / larger as f64 }, bytes, passed_on }
+}
+
+/// Pairs that share anything in a window, by rank. Only ranks that touch a block together are looked at, so the cost grows with what is touched, not with all pairs.
+#[must_use]
+pub fn pairs(ranks: &BTreeMap<u32, &Touched>) -> BTreeMap<(u32, u32), Shared> {
+    let mut sharers: HashMap<Block, Vec<u32>> = HashMap::new();
+    for (rank, touched) in ranks {
+        for block in touched.keys() {
+            let of_block = sharers.entry(*block).or_default();
+            // One more than pairs are made of shows that there are too many.
+            if of_block.len() <= MAX_SHARERS {
+                of_block.push(*rank);
+            }
+        }
+    }
+    let mut found: BTreeMap<(u32, u32), ()> = BTreeMap::new();
+    for of_block in sharers.into_values().filter(|of_block| (2..=MAX_SHARERS).contains(&of_block.len())) {
+        for (at, one) in of_block.iter().enumerate() {
+            for other in &of_block[at + 1..] {
+                found.insert((*one.min(other), *one.max(other)), ());
+            }
+        }
+    }
+    found.into_keys().map(|(one, other)| ((one, other), shared(ranks[&one], ranks[&other]))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Recorder, Report, Touch};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn reads(blocks: impl IntoIterator<Item = u32>) -> Touched {
+        let mut touched = Touched::default();
+        blocks.into_iter().for_each(|block| touched.entry(([1; 16], block)).or_default().read += 1);
+        touched
+    }
+
+    #[test]
+    fn ranks_are_alike_by_what_both_touch() {
+        assert_eq!(shared(&reads(0..10), &reads(0..10)), Shared { likeness: 1.0, bytes: 10 * BLOCK, passed_on: 0 });
+        // Disjoint: the paper's rule finds these alike.
+        assert_eq!(shared(&reads(0..10), &reads(10..20)).likeness, 0.0);
+        assert!((shared(&reads(0..10), &reads(5..15)).likeness - 5.0 / 15.0).abs() < 1e-9);
+        // Who reads a block twice shares more of what another reads twice.
+        assert!((shared(&reads([1, 1, 2]), &reads([1, 1, 3])).likeness - 2.0 / 4.0).abs() < 1e-9);
+        assert_eq!(shared(&Touched::default(), &Touched::default()).likeness, 0.0);
+    }
+
+    #[test]
+    fn what_one_writes_and_the_other_reads_is_told_apart() {
+        let mut writes = Touched::default();
+        (0..4).for_each(|block| writes.entry(([1; 16], block)).or_default().written += 1);
+        assert_eq!(shared(&writes, &reads(2..9)).passed_on, 2 * BLOCK);
+        assert_eq!(shared(&writes, &writes.clone()).passed_on, 0);
+    }
+
+    #[test]
+    fn events_of_several_targets_are_put_together_and_shifted_ranks_share_nothing() {
+        let report = |rank, blocks: std::ops::Range<u32>| Report {
+            who: Who { job: "j".into(), rank: Some(rank), node: format!("n{rank}") },
+            file: [1; 16],
+            touches: blocks.map(|block| Touch { block, count: 1, written: false }).collect(),
+        };
+        let (mut one, mut two) = (Recorder::default(), Recorder::default());
+        one.take(&report(0, 0..8));
+        two.take(&report(0, 100..108));
+        // Rank 1 comes to the same blocks a window later.
+        two.take(&report(1, 200..216));
+        two.take(&report(1, 0..8));
+        two.take(&Report { who: Who { job: "other".into(), rank: Some(0), node: "x".into() }, ..report(0, 0..9) });
+        two.take(&Report { who: Who { job: "j".into(), rank: None, node: "x".into() }, ..report(0, 0..9) });
+        let told = [one.tell(0), two.tell(0)];
+        let ranks = of_job(&told, "j", 16);
+        assert_eq!(ranks.keys().copied().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!((ranks[&0].windows.len(), ranks[&0].bytes(0), ranks[&1].windows.len()), (1, 16 * BLOCK, 2));
+        assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[0]).bytes, 0);
+        assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[1]).bytes, 8 * BLOCK);
+        assert_eq!(jobs(&told), [("j".to_owned(), 2), ("other".to_owned(), 1)].into());
+    }
+
+    proptest! {
+        /// All pairs that share a block that not everybody touches are found: compared with looking at each pair.
+        #[test]
+        fn no_pair_that_shares_is_missed(seed in prop::collection::vec((0u32..40, 0u32..300), 0..400)) {
+            let mut all: BTreeMap<u32, Touched> = BTreeMap::new();
+            for (rank, block) in seed {
+                all.entry(rank).or_default().entry(([1; 16], block)).or_default().read += 1;
+            }
+            let ranks: BTreeMap<u32, &Touched> = all.iter().map(|(rank, touched)| (*rank, touched)).collect();
+            let found = pairs(&ranks);
+            for (one, a) in &all {
+                for (other, b) in all.range(one + 1..) {
+                    let both = shared(a, b);
+                    prop_assert_eq!(found.get(&(*one, *other)).copied(), Some(both).filter(|both| both.bytes > 0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ten_thousand_ranks_are_compared_by_what_they_share() {
+        // Clusters of four ranks, each with 64 blocks of its own and 16 that all ranks read.
+        let touched = |rank: u32| reads((0..64).map(|at| 1000 + rank / 4 * 64 + at).chain(0..16));
+        let all: Vec<Touched> = (0..10_000).map(touched).collect();
+        let ranks: BTreeMap<u32, &Touched> = (0..).zip(&all).collect();
+        let found = pairs(&ranks);
+        assert_eq!(found.len(), 10_000 / 4 * 6);
+        assert!(found.keys().all(|(one, other)| one / 4 == other / 4));
+    }
+}

@@ -1,0 +1,271 @@
+//! `mend data patterns`: which ranks of a job touch the same blocks of a space, and what it would bring to have them on one node.
+
+use super::heat::Heat;
+use super::opened;
+use crate::failure::{FAILED, Failure};
+use crate::report;
+use mend_data::patterns::Told;
+use mend_data::patterns::diagram::Diagram;
+use mend_data::patterns::sharing::{self, Block, RankTouches, Shared, Touched};
+use mend_data::space::target::{Answer, Request};
+use mend_data::space::{BLOCK, Id};
+use mend_policy::placement::{Placed, PlacementRules, Step, fetched, plan};
+use mend_space::client::Client;
+use serde_json::json;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+/// Pairs that are shown.
+const MOST_PAIRS: usize = 20;
+/// What a move has to be worth for it to be shown. What it costs, nobody knows before it is made.
+const RULES: PlacementRules = PlacementRules { least_bytes: BLOCK, least_share: 0.1, most: 32 };
+/// Windows that are looked at: the last ones, as in the paper.
+const WINDOWS: usize = 3;
+
+/// What is wanted.
+pub struct Wanted {
+    /// Of which job.
+    pub job: Option<String>,
+    /// Events of a window.
+    pub window: usize,
+    /// By the paper's rule.
+    pub paper: bool,
+    /// Where a picture goes.
+    pub svg: Option<PathBuf>,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// Two ranks, how much they share, and whether they belong together by the rule that was asked for.
+type Pair = ((u32, u32), Shared, f64, bool);
+
+/// Shows it.
+pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
+    let name = name.trim_end_matches(':');
+    let client = opened(name)?;
+    let told = ask_all(&client, name);
+    let job = job(&told, name, wanted.job.as_deref())?;
+    let ranks = sharing::of_job(&told, &job, wanted.window);
+    let last = last_windows(&ranks);
+    let pairs = pairs(&ranks, &last, wanted.paper);
+    let heat = Heat::of(&ranks);
+    let (nodes, placed, numbers) = placed(&ranks, &last);
+    let mut slots = vec![0; nodes.len()];
+    placed.iter().for_each(|rank: &Placed| slots[rank.node] += 1);
+    let steps = plan(&placed, &slots, &RULES);
+    let now = fetched(&placed);
+    if let Some(path) = &wanted.svg {
+        let picture = heat.svg(&format!("{name}: job {job}"), |rank| {
+            format!("rank {rank} on {}", ranks.get(&rank).map_or("", |rank| rank.node.as_str()))
+        });
+        std::fs::write(path, picture).map_err(|error| Failure::new(format!("{}: {error}", path.display()), "", FAILED))?;
+    }
+    if wanted.json {
+        print_json(&job, &ranks, &pairs, &steps, (&nodes, &numbers, now), &heat)?;
+    } else {
+        print(&job, &ranks, &pairs, &steps, (&nodes, &numbers, now), &heat, wanted);
+    }
+    Ok(0)
+}
+
+/// What all targets that answer have recorded.
+fn ask_all(client: &Client, name: &str) -> Vec<Told> {
+    let mut all = Vec::new();
+    for target in 0..client.targets() {
+        let Ok(peer) = client.peer(target as u16) else { continue };
+        let mut from = 0;
+        loop {
+            let told: Told = match peer.ask(&Request::Patterns { from }, &[]) {
+                Ok((Answer::Bytes { .. }, bytes)) => postcard::from_bytes(&bytes).unwrap_or_default(),
+                Ok(_) => break,
+                Err(fault) => {
+                    eprintln!("mend data: {name}: {fault}");
+                    break;
+                }
+            };
+            let next = told.first.saturating_add(told.events.len() as u64);
+            let more = told.more && next > from;
+            from = next;
+            all.push(told);
+            if !more {
+                break;
+            }
+        }
+    }
+    all
+}
+
+/// The job that is meant.
+fn job(told: &[Told], name: &str, wanted: Option<&str>) -> Result<String, Failure> {
+    let jobs = sharing::jobs(told);
+    let list = || jobs.keys().cloned().collect::<Vec<_>>().join(", ");
+    match (wanted, jobs.len()) {
+        (Some(job), _) if jobs.contains_key(job) => Ok(job.to_owned()),
+        (Some(job), 0) => {
+            Err(Failure::new(format!("job {job} has read nothing in {name}"), "what targets remember goes with their processes", FAILED))
+        }
+        (Some(job), _) => Err(Failure::new(format!("job {job} has read nothing in {name}"), format!("these have: {}", list()), FAILED)),
+        (None, 1) => Ok(list()),
+        (None, 0) => Err(Failure::new(
+            format!("no rank has read anything in {name}"),
+            "ranks of `mend run --data` are seen a second after they read; what targets remember goes with their processes",
+            FAILED,
+        )),
+        (None, _) => Err(Failure::bad_value(format!("several jobs have read in {name}: {}", list()), "name one with --job")),
+    }
+}
+
+/// Of each rank its last windows together.
+fn last_windows(ranks: &BTreeMap<u32, RankTouches>) -> BTreeMap<u32, Touched> {
+    let last = |rank: &RankTouches| {
+        let mut all = Touched::default();
+        for (block, counts) in rank.windows.iter().rev().take(WINDOWS).flatten() {
+            let sum = all.entry(*block).or_default();
+            (sum.read, sum.written) = (sum.read + counts.read, sum.written + counts.written);
+        }
+        all
+    };
+    ranks.iter().map(|(rank, touches)| (*rank, last(touches))).collect()
+}
+
+/// Pairs that share most, first.
+fn pairs(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>, paper: bool) -> Vec<Pair> {
+    let touched: BTreeMap<u32, &Touched> = last.iter().map(|(rank, touched)| (*rank, touched)).collect();
+    let mut found: Vec<Pair> = if paper {
+        by_paper(ranks, last)
+    } else {
+        sharing::pairs(&touched).into_iter().map(|(pair, shared)| (pair, shared, shared.likeness, true)).collect()
+    };
+    found.sort_by(|one, other| {
+        (other.1.bytes, other.2).partial_cmp(&(one.1.bytes, one.2)).unwrap_or(std::cmp::Ordering::Equal).then(one.0.cmp(&other.0))
+    });
+    found
+}
+
+/// By the likeness of their access counting diagrams, all pairs.
+fn by_paper(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -> Vec<Pair> {
+    let mut files: Vec<Id> = ranks.values().flat_map(|rank| rank.order.iter().map(|(file, _)| *file)).collect();
+    files.sort_unstable();
+    files.dedup();
+    // Blocks of all files are numbered through: each file has room for its longest.
+    let mut longest: BTreeMap<Id, u64> = BTreeMap::new();
+    for (file, block) in ranks.values().flat_map(|rank| rank.order.iter()) {
+        let end = longest.entry(*file).or_default();
+        *end = (*end).max(u64::from(*block) + 1);
+    }
+    let mut begins: HashMap<Id, u64> = HashMap::new();
+    let mut blocks = 0;
+    for file in files {
+        begins.insert(file, blocks);
+        blocks += longest.get(&file).copied().unwrap_or(0);
+    }
+    let number = |(file, block): &Block| begins.get(file).copied().unwrap_or(0) + u64::from(*block);
+    let window = |rank: &RankTouches| {
+        let numbers: Vec<u64> = rank.order.iter().map(number).collect();
+        Diagram::of(&numbers[numbers.len().saturating_sub(sharing::WINDOW)..])
+    };
+    let diagrams: Vec<(u32, Diagram)> = ranks.iter().map(|(rank, touches)| (*rank, window(touches))).collect();
+    let mut found = Vec::new();
+    for (at, (one, first)) in diagrams.iter().enumerate() {
+        for (other, second) in &diagrams[at + 1..] {
+            let shared = sharing::shared(&last[one], &last[other]);
+            found.push(((*one, *other), shared, first.likeness(second, blocks), first.is_alike(second, blocks)));
+        }
+    }
+    found
+}
+
+/// Names of the nodes, where the ranks are and what they touch, and which ranks these are.
+fn placed(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -> (Vec<String>, Vec<Placed>, Vec<u32>) {
+    let mut nodes: Vec<String> = ranks.values().map(|rank| rank.node.clone()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let mut blocks: HashMap<Block, u64> = HashMap::new();
+    let mut number = |block: &Block| {
+        let next = blocks.len() as u64;
+        *blocks.entry(*block).or_insert(next)
+    };
+    let placed = ranks
+        .iter()
+        .map(|(rank, touches)| {
+            let mut touched: Vec<(u64, u64)> = last[rank].keys().map(|block| (number(block), BLOCK)).collect();
+            touched.sort_unstable();
+            Placed { node: nodes.iter().position(|node| *node == touches.node).unwrap_or(0), touched }
+        })
+        .collect();
+    (nodes, placed, ranks.keys().copied().collect())
+}
+
+fn print(
+    job: &str,
+    ranks: &BTreeMap<u32, RankTouches>,
+    pairs: &[Pair],
+    steps: &[Step],
+    (nodes, numbers, now): (&[String], &[u32], u64),
+    heat: &Heat,
+    wanted: &Wanted,
+) {
+    let touched: usize = ranks.values().map(|rank| rank.order.len()).sum();
+    report::line(&format!(
+        "job {job}: {} ranks on {} nodes, {touched} blocks read; a column is {}",
+        ranks.len(),
+        nodes.len(),
+        report::size(heat.blocks as u64 * BLOCK)
+    ));
+    for (rank, row) in heat.text() {
+        report::line(&format!("{rank:>6} {:<12} |{row}|", ranks.get(&rank).map_or("", |rank| rank.node.as_str())));
+    }
+    let on = |rank: u32| format!("{rank} ({})", ranks.get(&rank).map_or("", |rank| rank.node.as_str()));
+    let rows: Vec<Vec<String>> = pairs
+        .iter()
+        .filter(|(_, shared, likeness, alike)| if wanted.paper { *alike } else { shared.bytes > 0 && *likeness > 0.0 })
+        .take(MOST_PAIRS)
+        .map(|((one, other), shared, likeness, _)| {
+            vec![on(*one), on(*other), format!("{likeness:.2}"), report::size(shared.bytes), report::size(shared.passed_on)]
+        })
+        .collect();
+    if rows.is_empty() {
+        report::line("no two ranks share anything that not all read");
+    } else {
+        report::line("");
+        report::line(mend_report::table(&["rank", "with", "alike", "both read", "passed on"], &rows).trim_end());
+    }
+    report::line("");
+    if steps.is_empty() {
+        report::line(&format!("no move would save anything: nodes fetch {} in the last windows", report::size(now)));
+        return;
+    }
+    let saved: u64 = steps.iter().map(|step| step.saves).sum();
+    report::line(&format!("these moves would save {} of {} that nodes fetch in the last windows:", report::size(saved), report::size(now)));
+    for step in steps {
+        let rank = numbers[step.rank];
+        let back = step.back.map_or(String::new(), |back| format!(", and rank {} to {}", numbers[back], nodes[step.from]));
+        report::line(&format!("  rank {rank} to {}{back}: {}", nodes[step.to], report::size(step.saves)));
+    }
+    report::line(&format!("`mend migrate {job} RANK --to NODE` makes them"));
+}
+
+fn print_json(
+    job: &str,
+    ranks: &BTreeMap<u32, RankTouches>,
+    pairs: &[Pair],
+    steps: &[Step],
+    (nodes, numbers, now): (&[String], &[u32], u64),
+    heat: &Heat,
+) -> Result<(), Failure> {
+    let ranks: Vec<_> = ranks
+        .iter()
+        .map(|(rank, touches)| json!({ "rank": rank, "node": touches.node, "blocks": touches.order.len(), "heat": heat.rows.get(rank) }))
+        .collect();
+    let pairs: Vec<_> = pairs
+        .iter()
+        .map(|((one, other), shared, likeness, alike)| {
+            json!({ "ranks": [one, other], "likeness": likeness, "alike": alike, "bytes": shared.bytes, "passed_on": shared.passed_on })
+        })
+        .collect();
+    let moves: Vec<_> = steps
+        .iter()
+        .map(|step| json!({ "rank": numbers[step.rank], "from": nodes[step.from], "to": nodes[step.to], "back": step.back.map(|back| numbers[back]), "saves": step.saves }))
+        .collect();
+    report::json(&json!({ "job": job, "block": BLOCK, "ranks": ranks, "pairs": pairs, "fetched": now, "moves": moves }))
+}

@@ -1,0 +1,97 @@
+"""Which ranks read the same parts of a data space is seen at its targets, and told with the moves that would be worth it."""
+
+import json
+import os
+import unittest
+import xml.dom.minidom
+
+from cluster import compile_mpi
+from test_detach import until
+from test_space import Space, fuse_is_open
+
+
+# Ranks that read the same part of the file.
+PARTNERS = (0, 2), (1, 3)
+
+
+@unittest.skipUnless(fuse_is_open(), "/dev/fuse is not open to this user")
+class Patterns(Space):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.program = compile_mpi("shared_reads.c", os.path.join(cls.work, "shared_reads"))
+
+    def setUp(self):
+        super().setUp()
+        self.stage()
+
+    def start(self, *options):
+        argv = [self.program, "/mnt/in/in.dat", *options, "-u", "go"]
+        job = self.lab.start(self.directory, "run", "-n", "4", "--hosts", "node1:2,node2:2", "--spares", "node4", "--data", "input:/mnt/in", "--", *argv)
+        return job, self.lab.running(job)
+
+    def seen(self, name, *options):
+        return json.loads(self.data("patterns", "input", "--job", name, "--json", *options).stdout)
+
+    def has_read(self, name, *pairs):
+        """Waits until these pairs of ranks, and no others, are seen to read the same. The kernel reads ahead: neighbours share a few blocks."""
+        def look():
+            done = self.lab.mend("data", "patterns", "input", "--job", name, "--json")
+            found = json.loads(done.stdout) if done.returncode == 0 else {"ranks": []}
+            enough = len(found["ranks"]) == 4 and all(rank["blocks"] > 500 for rank in found["ranks"])
+            return found if enough and {tuple(pair["ranks"]) for pair in found["pairs"] if pair["likeness"] > 0.5} == set(pairs) else None
+
+        return until(look, "targets have seen what ranks read")
+
+    def ends_well(self, job):
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), "reads ok\n")
+
+    def test_partners_on_two_nodes_are_found_and_moving_them_together_saves_what_it_says(self):
+        job, name = self.start()
+        found = self.has_read(name, *PARTNERS)
+        self.assertTrue(all(pair["passed_on"] == 0 for pair in found["pairs"]))
+        self.assertEqual([rank["node"] for rank in found["ranks"]], ["node1", "node1", "node2", "node2"])
+        # Nodes are full, so two ranks change places; then each part is fetched by one node.
+        [step] = found["moves"]
+        self.assertGreater(step["saves"], found["fetched"] * 0.4)
+        for rank, to in ((step["rank"], step["to"]), (step["back"], step["from"])):
+            self.lab.verb("migrate", name, str(rank), "--to", to)
+        moved = lambda: (found := self.has_read(name, *PARTNERS)) and not found["moves"] and found
+        until(moved, "nothing is left to be gained")
+        self.ends_well(job)
+
+    def test_people_see_a_map_and_the_moves(self):
+        job, name = self.start()
+        self.has_read(name, *PARTNERS)
+        said = self.data("patterns", "input", "--svg", os.path.join(self.directory, "heat.svg")).stdout
+        self.assertIn(f"job {name}: 4 ranks on 2 nodes", said)
+        self.assertIn(f"`mend migrate {name} RANK --to NODE` makes them", said)
+        self.assertRegex(said, r"0 \(node1\) +2 \(node2\)")
+        picture = xml.dom.minidom.parse(os.path.join(self.directory, "heat.svg"))
+        self.assertGreater(len(picture.getElementsByTagName("rect")), 16)
+        paper = self.seen(name, "--paper")
+        self.assertEqual(len(paper["pairs"]), 6)
+        self.assertTrue(all(pair["alike"] for pair in paper["pairs"] if pair["ranks"] in ([0, 2], [1, 3])))
+        self.ends_well(job)
+
+    def test_where_nobody_shares_anything_nobody_is_to_move(self):
+        job, name = self.start("-o")
+        self.assertEqual(self.has_read(name)["moves"], [])
+        self.assertIn("no move would save anything", self.data("patterns", "input", "--job", name).stdout)
+        self.ends_well(job)
+
+    def test_what_is_not_there_is_told(self):
+        self.assertIn("no rank has read anything in input", self.data("patterns", "input", code=1).stderr)
+        job, name = self.start()
+        self.has_read(name, *PARTNERS)
+        self.assertIn(f"these have: {name}", self.data("patterns", "input", "--job", "nobody", code=1).stderr)
+        self.assertIn("there is no data space", self.data("patterns", "other", code=1).stderr)
+        self.ends_well(job)
+
+
+del Space
+
+if __name__ == "__main__":
+    unittest.main()

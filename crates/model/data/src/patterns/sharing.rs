@@ -22,14 +22,14 @@ pub type Touched = HashMap<Block, Counts>;
 /// How often a block was touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads.
+    /// How often it was read.
     pub read: u32,
-    /// Writes.
+    /// How often it was written.
     pub written: u32,
 }
 
 impl Counts {
-    /// Both.
+    /// How often it was read or written.
     #[must_use]
     pub fn all(self) -> u32 {
         self.read + self.written

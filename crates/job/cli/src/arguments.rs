@@ -107,7 +107,7 @@ Examples:
   mend run --interval 600 --incremental 5 ./app    a checkpoint every 10 min, every sixth a full one
   mend run --interval auto --hosts a,b --spares c ./app    if a or b is lost, c takes its ranks
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
-  mend run -n 2 ./model : -n 2 ./filter            two programs in one MPI_COMM_WORLD: ranks 0 and 1, 2 and 3
+  mend run -n 2 ./model : -n 2 ./filter            two programs, one MPI_COMM_WORLD
   job=$(mend run --detach -n 2 ./app < input)      its id, for `mend attach $job`, `mend wait $job`
 
 If a node is lost, or a signal kills a rank, the job goes on by itself from its newest checkpoint, on the spares and the \

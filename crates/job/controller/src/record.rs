@@ -453,7 +453,6 @@ pub(crate) fn open_at_end(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_trial_leaves_nothing_and_tells_a_place_where_nothing_can_be_made() {

@@ -69,11 +69,6 @@ class Run(InDirectory):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("/no/such/place", done.stderr)
 
-    def test_several_programs_are_refused(self):
-        done = self.mend("run", "-n", "1", "true", ":", "-n", "1", "true")
-        self.assertEqual(done.returncode, 64)
-        self.assertIn("not supported", done.stderr)
-
     def test_unknown_host_and_host_without_daemon(self):
         done = self.mend("run", "--hosts", "no-such-host.invalid", "true")
         self.assertEqual(done.returncode, 69)

@@ -12,7 +12,7 @@ use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::daemon::Stream;
 use mend_messages::files::{KEPT_DIRECTORY, Keeping, KeptFile};
-use mend_messages::job::{Program, Rank};
+use mend_messages::job::{FurtherProgram, Program, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::schedule::CheckpointKind;
 use mend_sealed::{Key, SealError};
@@ -127,6 +127,7 @@ pub struct Manifest {
     /// Seconds since 1970.
     pub taken: u64,
     /// What runs.
+    #[serde(with = "RecordedProgram")]
     pub program: Program,
     /// All hosts, spares last.
     pub hosts: Vec<String>,
@@ -189,6 +190,17 @@ impl Manifest {
             _ => CheckpointKind::Mixed,
         }
     }
+}
+
+/// A program as manifests have it: that of a job of one program reads as it always did, and has the checksum that it had.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Program")]
+struct RecordedProgram {
+    argv: Vec<String>,
+    env: Vec<(String, String)>,
+    cwd: PathBuf,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    further: Vec<FurtherProgram>,
 }
 
 #[derive(Serialize, Deserialize)]

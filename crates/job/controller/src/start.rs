@@ -433,7 +433,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         identity,
         program: spec.program,
         places,
-        pmi: PmiServer::new(ranks, &identity).of_programs(boundaries),
+        pmi: PmiServer::new(ranks, &identity).of_programs(&boundaries),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
         key: key.clone(),

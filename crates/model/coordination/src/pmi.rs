@@ -56,6 +56,9 @@ pub enum ClientState {
     Finalized,
 }
 
+/// Where the first ranks of programs are kept.
+const BOUNDARIES: &str = "mend_first_ranks";
+
 /// The server's whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PmiServer {
@@ -70,9 +73,6 @@ pub struct PmiServer {
     /// `spawnssofar`).
     #[serde(default)]
     spawns_to_come: BTreeMap<Rank, u32>,
-    /// The first rank of each program of the job but the first.
-    #[serde(default)]
-    boundaries: Vec<Rank>,
 }
 
 impl PmiServer {
@@ -86,13 +86,24 @@ impl PmiServer {
         let name = identity.iter().fold("mend-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
         let values = [("PMI_process_mapping".to_owned(), format!("(vector,(0,{size},1))"))].into();
         let (in_barrier, clients, unread) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        Self { size, name, values, in_barrier, clients, unread, frozen: false, spawns_to_come: BTreeMap::new(), boundaries: Vec::new() }
+        Self { size, name, values, in_barrier, clients, unread, frozen: false, spawns_to_come: BTreeMap::new() }
     }
 
-    /// For a job of several programs: the first rank of each but the first.
+    /// For a job of several programs: the first rank of each but the first. They are kept among the values, so that the state of a job of one program
+    /// reads as it always did.
     #[must_use]
-    pub fn of_programs(self, boundaries: Vec<Rank>) -> Self {
-        Self { boundaries, ..self }
+    pub fn of_programs(mut self, boundaries: &[Rank]) -> Self {
+        if !boundaries.is_empty() {
+            let text: Vec<String> = boundaries.iter().map(ToString::to_string).collect();
+            self.values.insert(BOUNDARIES.to_owned(), text.join(","));
+        }
+        self
+    }
+
+    /// The number of a rank's program among those of the job (MPI 4.1, 11.10.3).
+    fn program_of(&self, rank: Rank) -> usize {
+        let firsts = self.values.get(BOUNDARIES).map_or("", String::as_str).split(',').filter_map(|first| first.parse::<Rank>().ok());
+        firsts.filter(|first| *first <= rank).count()
     }
 
     /// Keeps requests unanswered from now on.
@@ -158,8 +169,7 @@ impl PmiServer {
             }
             Some("get_maxes") => reply("cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024 rc=0".into()),
             Some("get_appnum") => {
-                // MPI 4.1, 11.10.3: the number of the program among those of the job.
-                let number = self.boundaries.iter().filter(|first| **first <= rank).count();
+                let number = self.program_of(rank);
                 reply(format!("cmd=appnum appnum={number} rc=0"));
             }
             Some("get_my_kvsname") => reply(format!("cmd=my_kvsname kvsname={} rc=0", self.name)),
@@ -236,6 +246,17 @@ mod tests {
 
     fn reply(rank: Rank, line: &str) -> Effect {
         Effect::Reply { rank, line: format!("{line}\n") }
+    }
+
+    #[test]
+    fn ranks_know_the_number_of_their_program() {
+        let mut server = PmiServer::new(6, &[7; 16]).of_programs(&[2, 5]);
+        let answer = |server: &mut PmiServer, rank| server.receive(rank, b"cmd=get_appnum\n");
+        for (rank, number) in [(0, 0), (1, 0), (2, 1), (4, 1), (5, 2)] {
+            assert_eq!(answer(&mut server, rank), [Effect::Reply { rank, line: format!("cmd=appnum appnum={number} rc=0\n") }]);
+        }
+        assert_eq!(PmiServer::new(6, &[7; 16]).of_programs(&[]), PmiServer::new(6, &[7; 16]));
+        assert_eq!(answer(&mut PmiServer::new(6, &[7; 16]), 5), [Effect::Reply { rank: 5, line: "cmd=appnum appnum=0 rc=0\n".into() }]);
     }
 
     #[test]

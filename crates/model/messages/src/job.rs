@@ -67,7 +67,6 @@ pub struct Program {
     /// Working directory.
     pub cwd: PathBuf,
     /// Programs of later ranks, by ascending first rank.
-    #[serde(default)]
     pub further: Vec<FurtherProgram>,
 }
 

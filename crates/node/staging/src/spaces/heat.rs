@@ -45,9 +45,7 @@ impl Heat {
     /// One line for each rank.
     pub fn text(&self) -> Vec<(u32, String)> {
         let most = self.most();
-        let shade = |count: &u64| {
-            SHADES[if *count == 0 { 0 } else { 1 + (count * (SHADES.len() as u64 - 2)).div_ceil(most) as usize - 1 }.min(SHADES.len() - 1)]
-        };
+        let shade = |count: &u64| SHADES[(count * (SHADES.len() as u64 - 1)).div_ceil(most) as usize];
         self.rows.iter().map(|(rank, counts)| (*rank, counts.iter().map(shade).collect())).collect()
     }
 

@@ -32,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
             let Ok(request) = frame::decode::<Request>(bytes) else { return };
             assert!(request.payload().is_none_or(|length| length <= MAX_PAYLOAD));
             if let (true, Request::Touched { reports }) = (request.is_sound(), &request) {
-                let mut recorder = Recorder::new([0; 16]);
+                let mut recorder = Recorder::default();
                 reports.iter().for_each(|report| recorder.take(report));
                 let told = [recorder.tell(0)];
                 for job in sharing::jobs(&told).into_keys() {

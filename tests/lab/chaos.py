@@ -26,7 +26,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "demo")]
 import compare  # noqa: E402
-from cluster import OTHERS, Failed, Lab, Tally, compile_mpi, find_lammps, replays  # noqa: E402
+from cluster import DAEMON_KILLED, OTHERS, STOPPED, Failed, Lab, Tally, compile_mpi, find_lammps, replays  # noqa: E402
 from test_conformance import compiled, right  # noqa: E402
 
 NODES, SPARES, RANKS = 4, 2, 4
@@ -34,6 +34,8 @@ NODES, SPARES, RANKS = 4, 2, 4
 CHAOS, ENDING = 45, 150
 # Seconds between two faults, and that a node is disturbed, at most.
 BETWEEN, LASTS = 3.0, 6.0
+# Nodes that are disturbed at a time, at most.
+MOST = 2
 # So much of what is local to a node can be filled.
 DISK = "48m"
 MELT = os.path.join(os.path.dirname(HERE), "demo", "in.melt")
@@ -42,7 +44,6 @@ APPLICATIONS = ["melt", "pair", "iters", ONE_SIDED]
 TIERS = [None, "memory,partner,shared", "local:{disk},shared"]
 
 POWER_LOST = "ip link set dev eth0 down; " + OTHERS + "kill -KILL $all 2>/dev/null; true"
-STANDS_STILL = OTHERS + 'kill -STOP $all 2>/dev/null; sleep "$1"; kill -CONT $all 2>/dev/null'
 CUT_OFF = 'ip link set dev eth0 down; sleep "$1"; ip link set dev eth0 up'
 SLOW = 'tc qdisc add dev eth0 root tbf rate 20mbit burst 32kb latency 200ms; sleep "$1"; tc qdisc del dev eth0 root'
 FULL = 'dd if=/dev/zero of="$2/filler" bs=1M 2>/dev/null; sleep "$1"; rm -f "$2/filler"'
@@ -78,7 +79,7 @@ class Chaos:
         ranks = status.get("ranks", [])
         self.samples[0] += bool(ranks) and all(rank["state"] == "running" for rank in ranks)
         self.samples[1] += 1
-        return {rank["rank"]: rank.get("node") for rank in ranks}
+        return {rank["rank"]: rank["host"] for rank in ranks}
 
     def beside(self, node, script, seconds, back=None):
         """Does something to a node for so long, and what brings it back, while other things happen."""
@@ -110,10 +111,7 @@ class Chaos:
         if number == 9:
             return self.lab.on(host, "kill", "-9", pid).returncode == 0
         script = f'kill -STOP {pid} && sleep "$1" && kill -CONT {pid}; true'
-        if host not in self.nodes:
-            threading.Thread(target=lambda: self.lab.on(host, "bash", "-c", script, "bash", str(seconds))).start()
-        else:
-            self.beside(host, script, seconds)
+        self.beside(host, script, seconds)
         return True
 
     def fault(self):
@@ -121,16 +119,15 @@ class Chaos:
         free = [node for node in self.nodes if node not in self.disturbed]
         node, seconds = self.random.choice(free), self.random.uniform(0.3, LASTS)
         alone = kind in ("rank", "controller", "controller still", "checkpoint", "migrate")
-        if not alone and len(self.disturbed) >= 2:
+        if not alone and len(self.disturbed) >= MOST:
             return
         happened = True
         if kind == "daemon":
-            self.beside(node, OTHERS + 'for p in $all; do [ "$(cat /proc/$p/comm)" = mendd ] && kill -KILL $p; done 2>/dev/null; true', seconds,
-                        lambda: self.comes_back(node, seconds))
+            self.beside(node, DAEMON_KILLED, seconds, lambda: self.comes_back(node, seconds))
         elif kind == "power":
             self.beside(node, POWER_LOST, seconds, lambda: self.comes_back(node, seconds))
         elif kind in ("cut", "still", "slow", "full"):
-            self.beside(node, {"cut": CUT_OFF, "still": STANDS_STILL, "slow": SLOW, "full": FULL}[kind], seconds)
+            self.beside(node, {"cut": CUT_OFF, "still": STOPPED, "slow": SLOW, "full": FULL}[kind], seconds)
         elif kind == "rank":
             rank = self.random.randrange(RANKS)
             where = self.look().get(rank)
@@ -156,9 +153,9 @@ class Chaos:
             thread.join()
 
 
-def arguments_of(name, programs, steps):
+def arguments_of(name, programs):
     if name == "melt":
-        return [find_lammps(), "-in", MELT, "-var", "x", "10", "-var", "y", "10", "-var", "z", "10", "-var", "steps", str(steps)]
+        return [find_lammps(), "-in", MELT, "-var", "x", "10", "-var", "y", "10", "-var", "z", "10", "-var", "steps", "6000"]
     if name == "pair":
         return [programs["model"], "-u", "go", ":", "-n", "2", programs["filter"]]
     if name == "iters":
@@ -187,7 +184,7 @@ def run_scenario(number, arguments, programs, work):
         for setting, value in (("MEND_SUCCESSOR", None), ("MEND_ON_FAILURE", "pause"), ("MEND_RETRIES", "100"), ("MEND_LEASE_MS", "2000"),
                                ("MEND_NODE_TIMEOUT_MS", "1000"), ("MEND_INTERVAL", "2"), ("MEND_KEEP", "2")):
             lab.set(setting, value)
-        argv = arguments_of(name, programs, 6000)
+        argv = arguments_of(name, programs)
         first = "2" if name == "pair" else str(RANKS)
         if name != ONE_SIDED:
             open(os.path.join(plain, "go"), "w", encoding="utf-8").close()

@@ -287,6 +287,8 @@ for process in /proc/[0-9]*; do
 done 2>/dev/null
 """
 DAEMON_KILLED = OTHERS + 'for pid in $all; do [ "$(cat /proc/$pid/comm)" = mendd ] && kill -KILL $pid; done 2>/dev/null; true'
+# All of a node stands still for so many seconds.
+STOPPED = OTHERS + 'kill -STOP $all 2>/dev/null; sleep "$1"; kill -CONT $all 2>/dev/null'
 # In a session of its own; the shell ends when it is ready.
 DAEMON = 'rm -f "$1"; mkfifo "$1"; setsid "$0" --name "$2" --ready-fd 3 3>"$1" >/dev/null 2>&1 </dev/null & read -r ready <"$1"'
 RANK_KILLED = OTHERS + """for pid in $all; do

@@ -10,13 +10,10 @@ import time
 import unittest
 
 from cases import InDirectory, OnMachine
-from cluster import OTHERS, Lab, compile_mpi
+from cluster import STOPPED, Lab, compile_mpi
 
 # Prints what it reads, and stays where it is told to, without a child.
 READER = 'while read -r line; do echo "got $line"; case $line in stay*) while [ ! -e go ]; do :; done;; esac; done; echo end'
-
-# All of a node stands still for so many seconds.
-STOPPED = OTHERS + 'kill -STOP $all 2>/dev/null; sleep "$1"; kill -CONT $all 2>/dev/null'
 
 # Each rank counts in a file of its own: two writers of one file would show.
 WRITER = 'exec 3>>"$0-$MEND_RANK"; i=0; while :; do i=$((i + 1)); echo $i >&3; done'

@@ -8,17 +8,13 @@ import time
 import unittest
 
 from cases import InDirectory
-from cluster import Lab, compile_mpi
+from cluster import OTHERS, Lab, compile_mpi
 
 # Writes a byte at a time, without end.
 WRITER = 'while :; do printf x >> "$0"; done'
 
-# All processes of this node, known by its network, but the shell itself and what it starts later.
-STOPPED_PAST_THE_LEASE = """
-own=$(readlink /proc/$$/ns/net) all=
-for process in /proc/[0-9]*; do
-  [ "$(readlink $process/ns/net)" = "$own" ] && [ ${process#/proc/} != $$ ] && all="$all ${process#/proc/}"
-done
+# All of a node stands still for longer than the lease; how much its rank has written when that begins, and after it.
+STOPPED_PAST_THE_LEASE = OTHERS + """
 kill -STOP $all 2>/dev/null; sleep 1; stat -c %s "$1"; sleep 6; kill -CONT $all 2>/dev/null; sleep 2; stat -c %s "$1"
 """
 

@@ -118,7 +118,7 @@ lost and the job does not go on by itself: `mend restart` can. Standard error na
 than 0, and says if a 75 was the program's own. With `--detach` it is 0 when the ranks run; `mend wait` ends with the program's.")]
 pub struct Run {
     /// Number of ranks (also -np); default: as the batch job has it, else 1
-    #[arg(short = 'n', long = "np", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(short = 'n', long = "np", value_parser = clap::value_parser!(u32).range(1..=i64::from(mend_messages::job::MAX_RANKS)))]
     pub ranks: Option<u32>,
     /// Hosts with commas, each NAME or NAME:RANKS (also -host); default: the nodes of the batch job, else this machine alone
     #[arg(long, alias = "host", value_name = "LIST")]

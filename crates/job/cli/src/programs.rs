@@ -4,12 +4,9 @@
 use crate::failure::Failure;
 use crate::mpiexec;
 use clap::{CommandFactory, Parser};
-use mend_messages::job::{FurtherProgram, Program};
+use mend_messages::job::{FurtherProgram, MAX_RANKS, Program};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-
-/// The most ranks of a job.
-const MAX_RANKS: u32 = 1_000_000;
 
 /// What may stand before a program that is not the first.
 #[derive(Debug, Parser)]

@@ -15,7 +15,7 @@ use crate::failover::log;
 use crate::input::Wanted;
 use crate::life::{Constants, Life};
 use crate::manifest::numbers;
-use crate::record::{JobDirectory, now};
+use crate::record::JobDirectory;
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::{Signals, Wish};
 use crate::start::{RunSpec, first_life};
@@ -203,13 +203,9 @@ async fn wait_until(reaped: Option<Instant>, id: &str) {
 }
 
 fn put_end_on_record(id: &str, how: String, exit_code: i32) {
-    let written = JobDirectory::open(id).and_then(|directory| {
-        let mut record = directory.record()?;
-        (record.ended, record.exit_code) = (Some((now(), how)), Some(exit_code));
-        record.goes_on = false;
-        directory.write("job.json", &record)
-    });
-    if let Err(error) = written {
-        tracing::warn!(%error, "the end of the job is not on record");
+    let found = JobDirectory::open(id).and_then(|directory| Ok((directory.record()?, directory)));
+    match found {
+        Ok((mut record, directory)) => directory.put_end(&mut record, Some((how, exit_code))),
+        Err(error) => tracing::warn!(%error, "the end of the job is not on record"),
     }
 }

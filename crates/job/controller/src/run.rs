@@ -24,7 +24,7 @@ use crate::journaling;
 use crate::manifest;
 use crate::nodes::Node;
 use crate::output::Output;
-use crate::record::{JobDirectory, JobRecord, now};
+use crate::record::{JobDirectory, JobRecord};
 use crate::texts::Names;
 use mend_job::Job;
 use mend_job::event::{Effect, Event, NodeLoss, UpkeepDone, VerbId};
@@ -227,12 +227,7 @@ fn put_end_on_record(directory: &JobDirectory, record: &mut JobRecord, result: &
         Ok(code) => format!("exit code {code}"),
         Err(error) => error.to_string(),
     };
-    record.goes_on = goes_on.is_some();
-    record.ended = goes_on.is_none().then(|| (now(), how));
-    record.exit_code = goes_on.is_none().then(|| exit_code(result));
-    if let Err(error) = directory.write("job.json", record) {
-        tracing::warn!(%error, "the end of the job is not on record");
-    }
+    directory.put_end(record, goes_on.is_none().then(|| (how, exit_code(result))));
 }
 
 /// The end of a life whose controller was lost at that very time, or when the next one was about to begin.

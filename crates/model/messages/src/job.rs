@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// Index of a process in `MPI_COMM_WORLD`.
 pub type Rank = u32;
 
+/// Most ranks that a user may ask for.
+pub const MAX_RANKS: u32 = 1_000_000;
+
 /// Index of a node in the job's host list (hosts first, then spares); stable for the job's life.
 pub type NodeIndex = u32;
 

@@ -70,11 +70,11 @@ pub struct Touch {
 /// What one mount tells a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Of whom.
+    /// Who touched them.
     pub who: Who,
     /// The file.
     pub file: Id,
-    /// In order.
+    /// What was touched, in order.
     pub touches: Vec<Touch>,
 }
 
@@ -102,8 +102,6 @@ pub struct Event {
 /// A part of what a recorder has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// Drawn when the recorder began, so that numbers of another one are not taken for its own.
-    pub life: Id,
     /// Number of the first event.
     pub first: u64,
     /// Whether there are more behind the last one.
@@ -119,7 +117,6 @@ pub struct Told {
 /// What a target has recorded: the newest events, and the names that they refer to. Bounded, whatever comes.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    life: Id,
     events: VecDeque<Event>,
     /// Number of the first event that is kept.
     first: u64,
@@ -153,12 +150,6 @@ impl<T: Clone + Eq + std::hash::Hash> Names<T> {
 }
 
 impl Recorder {
-    /// An empty one.
-    #[must_use]
-    pub fn new(life: Id) -> Self {
-        Self { life, ..Self::default() }
-    }
-
     /// Takes what a mount tells. When there are too many names, all is forgotten: most of them are of jobs that have ended.
     pub fn take(&mut self, report: &Report) {
         let mut names = (self.who.index(&report.who), self.files.index(&report.file));
@@ -182,7 +173,7 @@ impl Recorder {
     #[must_use]
     pub fn tell(&self, from: u64) -> Told {
         let skipped = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX).min(self.events.len());
-        let mut told = Told { life: self.life, first: self.first + skipped as u64, ..Told::default() };
+        let mut told = Told { first: self.first + skipped as u64, ..Told::default() };
         let (mut who, mut files, mut bytes) = (HashMap::new(), HashMap::new(), 0);
         for event in self.events.iter().skip(skipped).take(EVENTS_OF_ANSWER) {
             if bytes > NAMES_OF_ANSWER {
@@ -217,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_newest_events_are_kept_and_told_in_parts() {
-        let mut recorder = Recorder::new([9; 16]);
+        let mut recorder = Recorder::default();
         for round in 0..70 {
             recorder.take(&report(round % 3, 1, 0..MAX_TOUCHES as u32));
         }

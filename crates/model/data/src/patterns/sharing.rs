@@ -6,7 +6,7 @@
 
 use super::{Told, Who};
 use crate::space::{BLOCK, Id};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Events of a window, if nothing else is known.
 pub const WINDOW: usize = 256;
@@ -47,14 +47,6 @@ pub struct RankTouches {
     pub order: Vec<Block>,
 }
 
-impl RankTouches {
-    /// Bytes that it touched in a window, each block once.
-    #[must_use]
-    pub fn bytes(&self, window: usize) -> u64 {
-        self.windows.get(window).map_or(0, |touched| touched.len() as u64 * BLOCK)
-    }
-}
-
 /// How much two ranks share in a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shared {
@@ -76,9 +68,7 @@ pub fn of_job(told: &[Told], job: &str, window: usize) -> BTreeMap<u32, RankTouc
             let Some(Who { job: of, rank: Some(rank), node }) = told.who.get(event.who as usize) else { continue };
             let Some(file) = told.files.get(event.file as usize).filter(|_| of == job) else { continue };
             let touches = ranks.entry(*rank).or_default();
-            if touches.node != *node {
-                touches.node.clone_from(node);
-            }
+            touches.node.clone_from(node);
             let count = counted.entry(*rank).or_default();
             let at = *count / window.max(1);
             *count += 1;
@@ -100,7 +90,7 @@ pub fn of_job(told: &[Told], job: &str, window: usize) -> BTreeMap<u32, RankTouc
 /// Jobs that are told of, each with how many of their ranks.
 #[must_use]
 pub fn jobs(told: &[Told]) -> BTreeMap<String, usize> {
-    let mut ranks: BTreeMap<String, std::collections::BTreeSet<u32>> = BTreeMap::new();
+    let mut ranks: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for who in told.iter().flat_map(|told| &told.who) {
         if let Some(rank) = who.rank {
             ranks.entry(who.job.clone()).or_default().insert(rank);
@@ -140,15 +130,15 @@ pub fn pairs(ranks: &BTreeMap<u32, &Touched>) -> BTreeMap<(u32, u32), Shared> {
             }
         }
     }
-    let mut found: BTreeMap<(u32, u32), ()> = BTreeMap::new();
+    let mut found: BTreeSet<(u32, u32)> = BTreeSet::new();
     for of_block in sharers.into_values().filter(|of_block| (2..=MAX_SHARERS).contains(&of_block.len())) {
         for (at, one) in of_block.iter().enumerate() {
             for other in &of_block[at + 1..] {
-                found.insert((*one.min(other), *one.max(other)), ());
+                found.insert((*one.min(other), *one.max(other)));
             }
         }
     }
-    found.into_keys().map(|(one, other)| ((one, other), shared(ranks[&one], ranks[&other]))).collect()
+    found.into_iter().map(|(one, other)| ((one, other), shared(ranks[&one], ranks[&other]))).collect()
 }
 
 #[cfg(test)]
@@ -200,7 +190,7 @@ mod tests {
         let told = [one.tell(0), two.tell(0)];
         let ranks = of_job(&told, "j", 16);
         assert_eq!(ranks.keys().copied().collect::<Vec<_>>(), [0, 1]);
-        assert_eq!((ranks[&0].windows.len(), ranks[&0].bytes(0), ranks[&1].windows.len()), (1, 16 * BLOCK, 2));
+        assert_eq!((ranks[&0].windows.len(), ranks[&0].windows[0].len(), ranks[&1].windows.len()), (1, 16, 2));
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[0]).bytes, 0);
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[1]).bytes, 8 * BLOCK);
         assert_eq!(jobs(&told), [("j".to_owned(), 2), ("other".to_owned(), 1)].into());

@@ -120,16 +120,15 @@ impl Store {
         if about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o022 != 0 {
             return Err(Failure::new(Failed::Nonsense, "the directory is another user's, or others may write to it"));
         }
-        let life = mend_wire::random_bytes();
         let opened = Database::builder().set_cache_size(DATABASE_CACHE).create(&file);
         let store = Self {
             objects: directory.join("objects"),
             database: opened.map_err(database)?,
             instance: mend_wire::random_bytes(),
-            life,
+            life: mend_wire::random_bytes(),
             used: AtomicU64::new(0),
             begun: Mutex::default(),
-            recorder: Mutex::new(Recorder::new(life)),
+            recorder: Mutex::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };

@@ -39,7 +39,22 @@ pub struct Wanted {
 /// Two ranks, how much they share, and whether they belong together by the rule that was asked for.
 type Pair = ((u32, u32), Shared, f64, bool);
 
-/// Shows it.
+/// What is seen of a job.
+struct Seen {
+    job: String,
+    ranks: BTreeMap<u32, RankTouches>,
+    pairs: Vec<Pair>,
+    heat: Heat,
+    /// Names of the nodes, by their numbers in `steps`.
+    nodes: Vec<String>,
+    /// Ranks, by their numbers in `steps`.
+    numbers: Vec<u32>,
+    /// Bytes that all nodes fetch.
+    fetched: u64,
+    steps: Vec<Step>,
+}
+
+/// Shows which ranks of a job share what in a space, as it is wanted.
 pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
     let name = name.trim_end_matches(':');
     let client = opened(name)?;
@@ -47,23 +62,27 @@ pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
     let job = job(&told, name, wanted.job.as_deref())?;
     let ranks = sharing::of_job(&told, &job, wanted.window);
     let last = last_windows(&ranks);
-    let pairs = pairs(&ranks, &last, wanted.paper);
-    let heat = Heat::of(&ranks);
-    let (nodes, placed, numbers) = placed(&ranks, &last);
+    let (nodes, placed) = placed(&ranks, &last);
     let mut slots = vec![0; nodes.len()];
-    placed.iter().for_each(|rank: &Placed| slots[rank.node] += 1);
-    let steps = plan(&placed, &slots, &RULES);
-    let now = fetched(&placed);
+    placed.iter().for_each(|rank| slots[rank.node] += 1);
+    let seen = Seen {
+        pairs: pairs(&ranks, &last, wanted.paper),
+        heat: Heat::of(&ranks),
+        numbers: ranks.keys().copied().collect(),
+        fetched: fetched(&placed),
+        steps: plan(&placed, &slots, &RULES),
+        job,
+        ranks,
+        nodes,
+    };
     if let Some(path) = &wanted.svg {
-        let picture = heat.svg(&format!("{name}: job {job}"), |rank| {
-            format!("rank {rank} on {}", ranks.get(&rank).map_or("", |rank| rank.node.as_str()))
-        });
+        let picture = seen.heat.svg(&format!("{name}: job {}", seen.job), |rank| format!("rank {rank} on {}", seen.node_of(rank)));
         std::fs::write(path, picture).map_err(|error| Failure::new(format!("{}: {error}", path.display()), "", FAILED))?;
     }
     if wanted.json {
-        print_json(&job, &ranks, &pairs, &steps, (&nodes, &numbers, now), &heat)?;
+        seen.print_json()?;
     } else {
-        print(&job, &ranks, &pairs, &steps, (&nodes, &numbers, now), &heat, wanted);
+        seen.print(wanted.paper);
     }
     Ok(0)
 }
@@ -144,25 +163,22 @@ fn pairs(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>, pape
 
 /// By the likeness of their access counting diagrams, all pairs.
 fn by_paper(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -> Vec<Pair> {
-    let mut files: Vec<Id> = ranks.values().flat_map(|rank| rank.order.iter().map(|(file, _)| *file)).collect();
-    files.sort_unstable();
-    files.dedup();
     // Blocks of all files are numbered through: each file has room for its longest.
-    let mut longest: BTreeMap<Id, u64> = BTreeMap::new();
+    let mut lengths: BTreeMap<Id, u64> = BTreeMap::new();
     for (file, block) in ranks.values().flat_map(|rank| rank.order.iter()) {
-        let end = longest.entry(*file).or_default();
-        *end = (*end).max(u64::from(*block) + 1);
+        let length = lengths.entry(*file).or_default();
+        *length = (*length).max(u64::from(*block) + 1);
     }
-    let mut begins: HashMap<Id, u64> = HashMap::new();
     let mut blocks = 0;
-    for file in files {
+    let mut begins: HashMap<Id, u64> = HashMap::new();
+    for (file, length) in lengths {
         begins.insert(file, blocks);
-        blocks += longest.get(&file).copied().unwrap_or(0);
+        blocks += length;
     }
     let number = |(file, block): &Block| begins.get(file).copied().unwrap_or(0) + u64::from(*block);
     let window = |rank: &RankTouches| {
-        let numbers: Vec<u64> = rank.order.iter().map(number).collect();
-        Diagram::of(&numbers[numbers.len().saturating_sub(sharing::WINDOW)..])
+        let last = rank.order.len().saturating_sub(sharing::WINDOW);
+        Diagram::of(&rank.order[last..].iter().map(number).collect::<Vec<u64>>())
     };
     let diagrams: Vec<(u32, Diagram)> = ranks.iter().map(|(rank, touches)| (*rank, window(touches))).collect();
     let mut found = Vec::new();
@@ -175,8 +191,8 @@ fn by_paper(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -
     found
 }
 
-/// Names of the nodes, where the ranks are and what they touch, and which ranks these are.
-fn placed(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -> (Vec<String>, Vec<Placed>, Vec<u32>) {
+/// Names of the nodes; where the ranks are and what they touch, in their order.
+fn placed(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -> (Vec<String>, Vec<Placed>) {
     let mut nodes: Vec<String> = ranks.values().map(|rank| rank.node.clone()).collect();
     nodes.sort_unstable();
     nodes.dedup();
@@ -193,79 +209,68 @@ fn placed(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -> 
             Placed { node: nodes.iter().position(|node| *node == touches.node).unwrap_or(0), touched }
         })
         .collect();
-    (nodes, placed, ranks.keys().copied().collect())
+    (nodes, placed)
 }
 
-fn print(
-    job: &str,
-    ranks: &BTreeMap<u32, RankTouches>,
-    pairs: &[Pair],
-    steps: &[Step],
-    (nodes, numbers, now): (&[String], &[u32], u64),
-    heat: &Heat,
-    wanted: &Wanted,
-) {
-    let touched: usize = ranks.values().map(|rank| rank.order.len()).sum();
-    report::line(&format!(
-        "job {job}: {} ranks on {} nodes, {touched} blocks read; a column is {}",
-        ranks.len(),
-        nodes.len(),
-        report::size(heat.blocks as u64 * BLOCK)
-    ));
-    for (rank, row) in heat.text() {
-        report::line(&format!("{rank:>6} {:<12} |{row}|", ranks.get(&rank).map_or("", |rank| rank.node.as_str())));
+impl Seen {
+    /// Where a rank is.
+    fn node_of(&self, rank: u32) -> &str {
+        self.ranks.get(&rank).map_or("", |rank| rank.node.as_str())
     }
-    let on = |rank: u32| format!("{rank} ({})", ranks.get(&rank).map_or("", |rank| rank.node.as_str()));
-    let rows: Vec<Vec<String>> = pairs
-        .iter()
-        .filter(|(_, shared, likeness, alike)| if wanted.paper { *alike } else { shared.bytes > 0 && *likeness > 0.0 })
-        .take(MOST_PAIRS)
-        .map(|((one, other), shared, likeness, _)| {
-            vec![on(*one), on(*other), format!("{likeness:.2}"), report::size(shared.bytes), report::size(shared.passed_on)]
-        })
-        .collect();
-    if rows.is_empty() {
-        report::line("no two ranks share anything that not all read");
-    } else {
+
+    fn print(&self, paper: bool) {
+        let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps } = self;
+        let touched: usize = ranks.values().map(|rank| rank.order.len()).sum();
+        report::line(&format!(
+            "job {job}: {} ranks on {} nodes, {touched} blocks read; a column is {}",
+            ranks.len(),
+            nodes.len(),
+            report::size(heat.blocks as u64 * BLOCK)
+        ));
+        for (rank, row) in heat.text() {
+            report::line(&format!("{rank:>6} {:<12} |{row}|", self.node_of(rank)));
+        }
+        let on = |rank: u32| format!("{rank} ({})", self.node_of(rank));
+        let rows: Vec<Vec<String>> = pairs
+            .iter()
+            .filter(|(_, shared, likeness, alike)| if paper { *alike } else { shared.bytes > 0 && *likeness > 0.0 })
+            .take(MOST_PAIRS)
+            .map(|((one, other), shared, likeness, _)| {
+                vec![on(*one), on(*other), format!("{likeness:.2}"), report::size(shared.bytes), report::size(shared.passed_on)]
+            })
+            .collect();
+        if rows.is_empty() {
+            report::line("no two ranks share anything that not all read");
+        } else {
+            report::line("");
+            report::line(mend_report::table(&["rank", "with", "alike", "both read", "passed on"], &rows).trim_end());
+        }
         report::line("");
-        report::line(mend_report::table(&["rank", "with", "alike", "both read", "passed on"], &rows).trim_end());
+        let fetched = report::size(*fetched);
+        if steps.is_empty() {
+            report::line(&format!("no move would save anything: nodes fetch {fetched} in the last windows"));
+            return;
+        }
+        let saved: u64 = steps.iter().map(|step| step.saves).sum();
+        report::line(&format!("these moves would save {} of {fetched} that nodes fetch in the last windows:", report::size(saved)));
+        for step in steps {
+            let rank = numbers[step.rank];
+            let back = step.back.map_or(String::new(), |back| format!(", and rank {} to {}", numbers[back], nodes[step.from]));
+            report::line(&format!("  rank {rank} to {}{back}: {}", nodes[step.to], report::size(step.saves)));
+        }
+        report::line(&format!("`mend migrate {job} RANK --to NODE` makes them"));
     }
-    report::line("");
-    if steps.is_empty() {
-        report::line(&format!("no move would save anything: nodes fetch {} in the last windows", report::size(now)));
-        return;
-    }
-    let saved: u64 = steps.iter().map(|step| step.saves).sum();
-    report::line(&format!("these moves would save {} of {} that nodes fetch in the last windows:", report::size(saved), report::size(now)));
-    for step in steps {
-        let rank = numbers[step.rank];
-        let back = step.back.map_or(String::new(), |back| format!(", and rank {} to {}", numbers[back], nodes[step.from]));
-        report::line(&format!("  rank {rank} to {}{back}: {}", nodes[step.to], report::size(step.saves)));
-    }
-    report::line(&format!("`mend migrate {job} RANK --to NODE` makes them"));
-}
 
-fn print_json(
-    job: &str,
-    ranks: &BTreeMap<u32, RankTouches>,
-    pairs: &[Pair],
-    steps: &[Step],
-    (nodes, numbers, now): (&[String], &[u32], u64),
-    heat: &Heat,
-) -> Result<(), Failure> {
-    let ranks: Vec<_> = ranks
-        .iter()
-        .map(|(rank, touches)| json!({ "rank": rank, "node": touches.node, "blocks": touches.order.len(), "heat": heat.rows.get(rank) }))
-        .collect();
-    let pairs: Vec<_> = pairs
-        .iter()
-        .map(|((one, other), shared, likeness, alike)| {
-            json!({ "ranks": [one, other], "likeness": likeness, "alike": alike, "bytes": shared.bytes, "passed_on": shared.passed_on })
-        })
-        .collect();
-    let moves: Vec<_> = steps
-        .iter()
-        .map(|step| json!({ "rank": numbers[step.rank], "from": nodes[step.from], "to": nodes[step.to], "back": step.back.map(|back| numbers[back]), "saves": step.saves }))
-        .collect();
-    report::json(&json!({ "job": job, "block": BLOCK, "ranks": ranks, "pairs": pairs, "fetched": now, "moves": moves }))
+    fn print_json(&self) -> Result<(), Failure> {
+        let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps } = self;
+        let rank = |(rank, touches): (&u32, &RankTouches)| json!({ "rank": rank, "node": touches.node, "blocks": touches.order.len(), "heat": heat.rows.get(rank) });
+        let pair = |((one, other), shared, likeness, alike): &Pair| json!({ "ranks": [one, other], "likeness": likeness, "alike": alike, "bytes": shared.bytes, "passed_on": shared.passed_on });
+        let step = |step: &Step| {
+            let (from, to, back) = (&nodes[step.from], &nodes[step.to], step.back.map(|back| numbers[back]));
+            json!({ "rank": numbers[step.rank], "from": from, "to": to, "back": back, "saves": step.saves })
+        };
+        let ranks: Vec<_> = ranks.iter().map(rank).collect();
+        let (pairs, moves): (Vec<_>, Vec<_>) = (pairs.iter().map(pair).collect(), steps.iter().map(step).collect());
+        report::json(&json!({ "job": job, "block": BLOCK, "ranks": ranks, "pairs": pairs, "fetched": fetched, "moves": moves }))
+    }
 }

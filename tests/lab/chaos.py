@@ -138,7 +138,10 @@ class Chaos:
             # Whether it can be done now is not what is asked here.
             more = [str(self.random.randrange(RANKS))] if kind == "migrate" else []
             command = self.lab.command(kind, self.name, *more)
-            happened = subprocess.run(command, env=self.lab.environment, capture_output=True, check=False).returncode == 0
+            try:
+                happened = subprocess.run(command, env=self.lab.environment, capture_output=True, check=False, timeout=ENDING).returncode == 0
+            except subprocess.TimeoutExpired:
+                raise Failed(f"`mend {kind}` has no answer after {ENDING} s") from None
         self.done[kind] += bool(happened)
 
     def run(self, seconds):

@@ -34,10 +34,9 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// A search that asks these nodes what they have, with tasks that have the nodes' numbers.
-    pub(crate) fn begin(setup: SearchSetup, nodes: u32, places: Vec<NodeIndex>, now_us: u64) -> Self {
+    /// A search in which these nodes were asked what they have, by tasks that have the nodes' numbers; others are numbered from `first_task`.
+    pub(crate) fn begin(setup: SearchSetup, waiting: BTreeSet<NodeIndex>, first_task: u64, places: Vec<NodeIndex>, now_us: u64) -> Self {
         let (holdings, told) = Default::default();
-        let (waiting, first_task) = ((0..nodes).collect(), u64::from(nodes) + 1);
         Self { setup, begun_us: now_us, places, first_task, waiting, holdings, machine: None, told }
     }
 

@@ -5,6 +5,7 @@
 //! finds no processor for a rank was right. Drawn apart, so that all else stays as it was.
 
 use super::World;
+use crate::coming::{Coming, Fault};
 use mend_image::cpu::{Cpu, CpuNeeds, Features};
 use mend_messages::agent::ImageId;
 use mend_messages::daemon::{FromDaemon, RestoreSource};
@@ -81,10 +82,15 @@ impl Differences {
 }
 
 impl World {
-    /// All nodes tell, sooner or later.
+    /// All nodes tell, sooner or later; in some lives one dies first. Drawn apart, so that all else stays as it was.
     pub(crate) fn tell_processors(&mut self) {
         if self.differences.nodes.is_empty() {
             return;
+        }
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed ^ 0xd1f ^ (self.life << 40));
+        if self.disturbed && rng.next_u64().is_multiple_of(3) {
+            let at = self.hosts[(rng.next_u64() % self.hosts.len() as u64) as usize];
+            self.plan(0, Coming::Fault(Fault::NodeDies(at)));
         }
         for at in self.hosts.clone() {
             let processor = Box::new(self.differences.of(at));

@@ -192,7 +192,8 @@ impl Job {
                 self.note_published(&publication);
                 self.taken(&publication);
                 self.answer(asker, Outcome::Checkpoint { publication: publication.clone(), directory, notes });
-                if self.time_up.is_none() {
+                // The last one is in the checkpoint directory, and stays there. One that was begun before it may lie on nodes.
+                if asker != Asker::TimeUp {
                     self.replicate(&publication);
                 }
             }

@@ -14,17 +14,20 @@ use mend_messages::daemon::ToDaemon;
 use mend_messages::files::{KeptFile, NotPut, PutOrder};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageLocation, ImageOrigin, ImageRef, TierDone, TierOrder};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 impl Job {
-    /// Asks every node what it has. The task has the node's number.
+    /// Asks every node that there is what it has. The task has the node's number.
     pub(crate) fn begin_search(&mut self, setup: SearchSetup) {
-        for node in self.roster.node_numbers() {
+        // A spare may be lost before the search begins: it never answers.
+        let asked: BTreeSet<NodeIndex> = self.roster.alive().into_iter().collect();
+        for &node in &asked {
             self.order(node, TierOrder::Inventory { task: u64::from(node) });
         }
         let places = self.roster.ranks.iter().map(|rank| rank.node).collect();
-        self.searching = Some(Search::begin(setup, self.roster.nodes.len() as u32, places, self.now_us));
+        let first_task = self.roster.nodes.len() as u64 + 1;
+        self.searching = Some(Search::begin(setup, asked, first_task, places, self.now_us));
     }
 
     /// A node answered.

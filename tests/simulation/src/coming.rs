@@ -177,5 +177,7 @@ pub enum Coming {
     Verb(Ask),
     /// Ranks tell how far they are.
     Reading,
+    /// Storage is looked at.
+    Look,
     Revive,
 }

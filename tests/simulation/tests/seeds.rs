@@ -22,6 +22,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 all.migrations += summary.migrations;
                 all.live += summary.live;
                 all.returns += summary.returns;
+                all.followers += summary.followers;
                 all.lives += summary.lives;
                 all.faults += summary.faults;
                 all.failovers += summary.failovers;
@@ -39,6 +40,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 && all.migrations > worlds / 10
                 && all.live > worlds / 30
                 && all.returns > worlds / 100
+                && all.followers > worlds / 100
                 && all.faults > worlds
                 && all.failovers > worlds / 4
                 && all.lives > worlds

@@ -6,6 +6,7 @@ use crate::explain::Explain;
 use crate::journal::Log;
 use crate::logs::Logs;
 use crate::nodes::{Health, NodeCommand};
+use crate::space::JobData;
 use crate::version::Version;
 use crate::wait::Wait;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -138,9 +139,9 @@ pub struct Run {
     /// The same for the ranks of all programs, where `:` separates several (also -genv NAME VALUE)
     #[arg(long = "genv", num_args = 2, value_names = ["NAME", "VALUE"], action = clap::ArgAction::Append)]
     pub genv: Vec<String>,
-    /// Data spaces that the ranks see, NAME:DIR, with commas. Default: MEND_DATA_SPACES
-    #[arg(long, value_name = "LIST")]
-    pub data: Option<String>,
+    /// Job data that the ranks see
+    #[command(flatten)]
+    pub data: JobData,
     /// Working directory of the ranks (also -wdir)
     #[arg(long, value_name = "DIR")]
     pub wdir: Option<PathBuf>,

@@ -10,7 +10,6 @@ use mend_controller::input::Wanted;
 use mend_controller::manifest::numbers;
 use mend_controller::record::JobRecord;
 use mend_controller::{RestartSpec, RunSpec, record};
-use mend_data::space::mounts;
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -35,11 +34,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
     let env: Vec<(String, String)> =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     let mut env = programs::with(&env, &arguments.genv)?;
-    if let Some(text) = arguments.data {
-        let mounts = mounts::read(&text).map_err(|why| Failure::usage(format!("--data: {why}"), "for example --data input:/mnt/data"))?;
-        env.retain(|(name, _)| name != mounts::VARIABLE);
-        env.push((mounts::VARIABLE.to_owned(), mounts::write(&mounts)));
-    }
+    arguments.data.put_into(&mut env)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
     let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();
     if hosts.is_empty() && !spares.is_empty() {

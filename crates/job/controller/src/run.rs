@@ -38,6 +38,7 @@ use mend_messages::control::{Answer, Ask};
 use mend_messages::health::{LeaveReason, Leaving};
 use mend_messages::job::{NodeIndex, Program, Rank};
 use mend_messages::tier::TierSpec;
+use mend_policy::follow::Scan;
 use mend_sealed::Key;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -73,6 +74,8 @@ pub enum Arrival {
     TimeUp(i32),
     /// The batch system wants a node empty, or not any more.
     Leave(NodeIndex, Option<Leaving>),
+    /// What ranks read was looked at.
+    DataSeen(Scan),
     /// A round of upkeep of the checkpoints is over.
     Upkeep(UpkeepDone),
 }
@@ -393,6 +396,7 @@ impl Running {
                 std::process::exit(128 + signal);
             }
             Arrival::Signal(signal) => Event::Signal(signal),
+            Arrival::DataSeen(scan) => Event::DataSeen(scan),
             Arrival::Leave(node, leaving) => Event::Leave { node, reason: LeaveReason::BatchSystem, leaving },
             Arrival::TimeUp(signal) => Event::TimeUp { signal },
             Arrival::Upkeep(done) => {

@@ -3,6 +3,7 @@
 use crate::batch::{InBatch, daemons_of};
 use crate::batch_watch::watch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
+use crate::data_watch::{self, DataWatch};
 use crate::embedded::Embedded;
 use crate::error::RunError;
 use crate::failover;
@@ -259,6 +260,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         // Of one program alone: the machine has one measure for all ranks.
         program_rates: program.argv.first().filter(|_| program.further.is_empty()).and_then(|program| programs::rates(program)),
         goes_back: mend_settings::BACK_MIGRATION.choice()? == "on",
+        follows_data: data_watch::mode(&program)?,
         time_left_s: time_left_s(beginning.batch.as_ref())?,
         pmi: beginning.pmi,
         stdin: source.is_some(),
@@ -337,6 +339,9 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             watch: lock_watch,
         },
     );
+    if let Some(watch) = DataWatch::of(&shell.program, &shell.names.job, &shell.names.nodes, &setup.places)? {
+        tokio::spawn(watch.run(shell.arrivals.clone()));
+    }
     if let Some((session, _)) = beginning.batch {
         let (names, interval) = (shell.names.nodes.clone(), Duration::from_secs(mend_settings::BATCH_POLL.number()?));
         tokio::spawn(watch(session, names, interval, shell.arrivals.clone()));

@@ -366,6 +366,11 @@ impl Names {
             Notice::GoesBack { rank, from, to } => {
                 eprintln!("mend: rank {rank} goes back from {} to {}, where it is faster", self.node(*from), self.node(*to));
             }
+            Notice::FollowsData { .. } if self.quiet => {}
+            Notice::FollowsData { rank, from, to, with } => {
+                let with = with.map_or_else(String::new, |with| format!(", in exchange for rank {with}"));
+                eprintln!("mend: rank {rank} moves from {} to {}{with}, where its data is", self.node(*from), self.node(*to));
+            }
             Notice::NodeFit { node, reason: LeaveReason::Health } => eprintln!("mend: node {} is well again", self.node(*node)),
             Notice::NodeFit { node, .. } => eprintln!("mend: node {} is not drained any more", self.node(*node)),
             Notice::NowhereToGo { node, ranks, failure } => {

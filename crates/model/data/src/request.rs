@@ -4,6 +4,7 @@ use crate::ranges::Range;
 use crate::record::Source;
 use crate::space::Striping;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A path, whatever bytes it has.
 pub type PathBytes = Vec<u8>;
@@ -60,6 +61,17 @@ pub enum Request {
     },
     /// Verbs about data spaces.
     Space(SpaceRequest),
+    /// What a job's ranks touch, for as long as somebody reads it: a line of JSON for each look.
+    Follow {
+        /// The job.
+        job: String,
+        /// Spaces that its ranks see.
+        spaces: Vec<String>,
+        /// Ranks that each node may have, by name; more only where there are more.
+        slots: BTreeMap<String, u32>,
+        /// Pause between two looks, milliseconds.
+        pause_ms: u64,
+    },
 }
 
 /// A verb about a data space. A place is `NAME:PATH`.

@@ -18,6 +18,7 @@ use mend_messages::files::KeptFile;
 use mend_messages::health::{LeaveReason, Leaving};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::Destination;
+use mend_policy::follow::Scan;
 pub use mend_policy::precopy::MeasuredRates;
 use mend_policy::restarts::Restarts;
 use mend_policy::retention::{Bounds, Weighed};
@@ -40,6 +41,8 @@ pub enum Asker {
     TimeUp,
     /// This rank is to go back to a node that it has left, or to a better one.
     Back(Rank),
+    /// This rank is to go where its data is.
+    Data(Rank),
 }
 
 /// What a round of upkeep did.
@@ -152,6 +155,8 @@ pub enum Event {
         /// What it asks for.
         ask: Ask,
     },
+    /// Storage was looked at: how long ranks waited for their data, and which moves would help.
+    DataSeen(Scan),
     /// Ranks are to leave a node, which takes none until nobody has a reason for that any more. What is said again takes the place of what
     /// was said before with the same reason.
     Leave {

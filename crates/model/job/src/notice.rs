@@ -169,6 +169,17 @@ pub enum Notice {
         /// Where it goes.
         to: NodeIndex,
     },
+    /// A rank moves to where its data is.
+    FollowsData {
+        /// The rank.
+        rank: Rank,
+        /// Where it is.
+        from: NodeIndex,
+        /// Where it goes.
+        to: NodeIndex,
+        /// Who goes the other way, since there is no room.
+        with: Option<Rank>,
+    },
     /// There is room again.
     RoomAgain,
     /// Upkeep failed; told once for each reason.

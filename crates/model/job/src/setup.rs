@@ -7,6 +7,7 @@ use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::files::KeptFile;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, TierSpec};
+use mend_policy::follow::Mode;
 use mend_policy::precopy::MeasuredRates;
 use mend_policy::restarts::{Restart, Restarts};
 use mend_policy::retention::Bounds;
@@ -194,6 +195,8 @@ pub struct Setup {
     pub program_rates: Option<MeasuredRates>,
     /// Ranks go back to nodes that they have left, where that is worth it.
     pub goes_back: bool,
+    /// Ranks move to where their data is.
+    pub follows_data: Mode,
     /// Seconds for which the job may still run; `None`: nobody knows.
     pub time_left_s: Option<u64>,
     /// The process manager's state.

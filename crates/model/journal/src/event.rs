@@ -104,6 +104,11 @@ pub enum Event {
     GoesBack { from: String, to: String, by: String, here_us: f64, there_us: f64, left_s: f64, gain_s: f64, cost_s: f64, price_s: f64 },
     /// Why this rank does not go back to the node where it belongs; told when that changes.
     StaysAway { home: String, why: String },
+    /// This rank moves to where its data is, changing places with another one if there is no room, or, with `goes` false, it would pay if it did: the share of its
+    /// time for which a rank waits for data, the share of that which is saved; seconds that are left, that it saves, and that it has to save.
+    FollowsData { from: String, to: String, with: Option<u32>, goes: bool, waits: f64, share: f64, left_s: f64, gain_s: f64, price_s: f64 },
+    /// Why this rank does not move to where its data is; told when that changes.
+    StaysFromData { to: String, why: String },
     /// Which ranks are where, by node. Durable before any rank is asked to start.
     Placed { places: BTreeMap<String, Ranks> },
     /// A rank's program runs.
@@ -273,6 +278,8 @@ impl Event {
                 | Self::NowhereToGo { .. }
                 | Self::GoesBack { .. }
                 | Self::StaysAway { .. }
+                | Self::FollowsData { .. }
+                | Self::StaysFromData { .. }
                 | Self::MessagesLost { .. }
                 | Self::Interrupted { .. }
                 | Self::KillAsked

@@ -21,6 +21,8 @@ pub enum Asker {
     TimeUp,
     /// What a rank gains by going back to a node that it has left.
     BackMigration,
+    /// What a job gains by having a rank where its data is.
+    Data,
     /// One of a later release.
     #[serde(other)]
     Other,

@@ -35,6 +35,7 @@ fn by(asker: Asker) -> &'static str {
         Asker::BatchSystem => "the batch system drains the node",
         Asker::TimeUp => "the job's time is up",
         Asker::BackMigration => "it gains more by going back than that costs",
+        Asker::Data => "its data is there",
         Asker::Other => "asked",
     }
 }
@@ -210,6 +211,17 @@ pub fn sentence(entry: &Entry) -> String {
             )
         }
         Event::StaysAway { home, why } => format!("{rank} does not go back to {home}: {why}"),
+        Event::FollowsData { from, to, with, goes, waits, share, left_s, gain_s, price_s } => {
+            let with = with.map_or_else(String::new, |with| format!(", in exchange for rank {with}"));
+            let what = if *goes { "moves to its data" } else { "would gain by moving to its data" };
+            format!(
+                "{rank} {what}, from {from} to {to}{with}: ranks wait for data {:.1} % of their time, of which that saves {:.0} %; of {left_s:.1} s that are \
+                 left it saves {gain_s:.1} s, and has to save {price_s:.1} s",
+                waits * 100.0,
+                share * 100.0
+            )
+        }
+        Event::StaysFromData { to, why } => format!("{rank} does not move to its data on {to}: {why}"),
         Event::Placed { places } => {
             let each = places.iter().map(|(node, ranks)| format!("{node}: {ranks}"));
             format!("ranks are placed: {}", each.collect::<Vec<_>>().join("; "))

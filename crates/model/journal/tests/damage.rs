@@ -92,6 +92,18 @@ fn event() -> impl Strategy<Value = Event> {
             }
         }),
         text().prop_map(|why| Event::StaysAway { home: "node1".into(), why }),
+        (text(), any::<u32>()).prop_map(|(to, number)| Event::FollowsData {
+            from: "node1".into(),
+            to,
+            with: (number % 2 == 0).then_some(number),
+            goes: number % 3 == 0,
+            waits: 0.25,
+            share: 0.5,
+            left_s: f64::from(number) / 8.0,
+            gain_s: 2.0,
+            price_s: 1.0
+        }),
+        text().prop_map(|why| Event::StaysFromData { to: "node1".into(), why }),
         text().prop_map(|to| Event::MigrationDecided { from: "node1".into(), to }),
         (0u32..9, any::<u64>()).prop_map(|(round, bytes)| Event::RoundDone { round, bytes, us: 5, left: Some(bytes) }),
         text().prop_map(|error| Event::MigrationUndone { code: Code::Target, error, hint: "x".into(), lacks: None }),

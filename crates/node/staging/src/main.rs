@@ -91,5 +91,8 @@ async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> 
         }
         Request::Move { from, to } => sources::rename(path_of(from), path_of(to)),
         Request::Space(request) => spaces::run(request),
+        Request::Follow { job, spaces: names, slots, pause_ms } => {
+            tokio::task::block_in_place(|| spaces::follow::run(&job, &names, &slots, Duration::from_millis(pause_ms)))
+        }
     }
 }

@@ -65,6 +65,20 @@ pub const SPACE_THREADS: Setting = Setting {
     default: "4",
     meaning: "Threads that answer the kernel for each mount of a data space.",
 };
+/// Whether ranks move to their data.
+pub const FOLLOW_DATA: Setting = Setting {
+    name: "MEND_FOLLOW_DATA",
+    kind: Kind::Choice(&["auto", "advise", "off"]),
+    default: "advise",
+    meaning: "Whether ranks that read data spaces move to nodes that fetch the same: auto, or advise, which only puts into the job's journal what would pay. mend run --follow-data sets it. It stays in the job's environment, so that a restart has the same.",
+};
+/// Pause between two looks at what ranks read.
+pub const FOLLOW_DATA_PAUSE: Setting = Setting {
+    name: "MEND_FOLLOW_DATA_PAUSE_MS",
+    kind: Kind::Number { min: 100, max: 3_600_000 },
+    default: "5000",
+    meaning: "Milliseconds between two times at which the targets of a job's data spaces are asked what its ranks read.",
+};
 /// Where ranks see spaces.
 pub const SPACES: Setting = Setting {
     name: "MEND_DATA_SPACES",

@@ -106,6 +106,7 @@ impl World {
         self.tell_processors();
         self.tell_health();
         self.forget_returns();
+        self.forget_data();
         self.carry_out(effects)?;
         self.tell_rooms()
     }

@@ -131,7 +131,10 @@ impl World {
         if *by == Asker::BackMigration {
             self.conditions.goes_back.insert(rank);
         }
-        if matches!(by, Asker::Health | Asker::BatchSystem | Asker::BackMigration) && self.conditions.avoided.contains(to) {
+        if *by == Asker::Data {
+            self.data.follows.insert(rank);
+        }
+        if matches!(by, Asker::Health | Asker::BatchSystem | Asker::BackMigration | Asker::Data) && self.conditions.avoided.contains(to) {
             return Err(format!("rank {rank} is to move to {to}, which an administrator has drained"));
         }
         Ok(())

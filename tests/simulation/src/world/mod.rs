@@ -3,6 +3,7 @@
 mod begin;
 mod check;
 mod daemon;
+mod data;
 mod differences;
 mod failover;
 mod faults;
@@ -12,6 +13,7 @@ mod paces;
 mod precopy;
 mod retold;
 mod scenario;
+mod summary;
 mod tiers;
 
 use crate::Defect;
@@ -19,6 +21,7 @@ use crate::coming::{Coming, HORIZON_US, MILLISECOND_US, SECOND_US};
 use crate::disk::Disk;
 use crate::node::Node;
 use crate::story::Story;
+use data::Data;
 use differences::Differences;
 use leaving::Conditions;
 use mend_job::Job;
@@ -37,6 +40,7 @@ use paces::Paces;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
+pub use summary::Summary;
 
 /// After the last of them the world comes to rest within this.
 const IDLE_TIME_US: u64 = 4 * 3600 * SECOND_US;
@@ -50,27 +54,6 @@ pub struct Options {
     pub defect: Option<Defect>,
     /// Everything that happens is told on standard error.
     pub trace: bool,
-}
-
-/// What a run did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Summary {
-    /// Events that the machine took.
-    pub events: u64,
-    /// Checkpoints that were published.
-    pub checkpoints: u64,
-    /// Migrations that came about.
-    pub migrations: u64,
-    /// Those of ranks that were copied while they ran.
-    pub live: u64,
-    /// Ranks that were to go back.
-    pub returns: u64,
-    /// Lives of the job.
-    pub lives: u64,
-    /// Faults that were injected.
-    pub faults: u64,
-    /// Controllers that were succeeded in the same life.
-    pub failovers: u64,
 }
 
 /// A verb that was asked.
@@ -113,6 +96,8 @@ pub struct World {
     pub conditions: Conditions,
     /// How fast they are.
     pub paces: Paces,
+    /// What is seen of storage.
+    pub data: Data,
     /// The checkpoint that this life began from.
     pub from: Option<u64>,
     last_sent: BTreeMap<(u64, usize, bool), u64>,
@@ -198,6 +183,7 @@ impl World {
             differences: Differences::draw(seed, nodes),
             conditions: Conditions::default(),
             paces: Paces::new(seed, nodes),
+            data: Data::new(seed),
             from: None,
             last_sent: BTreeMap::new(),
             verbs: BTreeMap::new(),
@@ -228,6 +214,7 @@ impl World {
         world.draw_scenario();
         world.draw_conditions();
         world.draw_paces();
+        world.draw_data();
         world
     }
 
@@ -320,7 +307,10 @@ impl World {
         let fate = |coming: &Coming| match coming {
             // The image has come.
             Coming::NoImage { at, token, .. } => !self.nodes[*at].images.contains_key(token),
-            coming => matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Revive),
+            coming => matches!(
+                coming,
+                Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Look | Coming::Revive
+            ),
         };
         let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
@@ -375,6 +365,7 @@ impl World {
                     }
                     self.check_target(&record)?;
                     self.check_return(&record)?;
+                    self.check_following(&record)?;
                     self.story.take(&record)?;
                 }
                 Effect::Print { .. }
@@ -548,7 +539,7 @@ impl World {
     fn come_to_rest(&mut self) -> Result<(), String> {
         self.quiet = true;
         self.queue.retain(|_, coming| {
-            !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Revive)
+            !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Look | Coming::Revive)
         });
         if self.job.is_none() {
             return Ok(());

@@ -8,6 +8,7 @@ use mend_messages::agent::SaveMode;
 use mend_messages::control::{Ask, MoveMode};
 use mend_messages::daemon::ExitStatus;
 use mend_messages::job::{NodeIndex, Rank};
+use mend_policy::follow::Mode;
 use mend_policy::restarts::Restart;
 use rand_chacha::rand_core::RngCore;
 use std::collections::BTreeMap;
@@ -122,6 +123,7 @@ impl World {
             program_rates: None,
             restarts: Default::default(),
             goes_back: true,
+            follows_data: Mode::Auto,
             time_left_s: None,
             pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
             stdin,

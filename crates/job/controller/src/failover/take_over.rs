@@ -1,6 +1,7 @@
 //! `mend take-over`: a daemon has lost a job's controller, and this process takes its place if nobody else has.
 
 use crate::client;
+use crate::data_watch::DataWatch;
 use crate::detached;
 use crate::error::RunError;
 use crate::failover::log::{self, Found, LifeRecord, ToldLog};
@@ -248,6 +249,10 @@ async fn go_on_in_place(
     let output = Output::new(directory.path(), &by_rank(&standing.printed), found)?;
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let key = constants.key.clone();
+    let names: Vec<String> = life.setup.nodes.iter().map(|node| node.name.clone()).collect();
+    if let Some(watch) = DataWatch::of(&life.program, &id, &names, &life.setup.places)? {
+        tokio::spawn(watch.run(arrivals.clone()));
+    }
     let shell = Shell::of(
         life,
         Parts { directory, record, journal, local: false, key, nodes, input, output, arrivals, told, heard, watch: Some(watch) },

@@ -65,6 +65,16 @@ pub struct Touch {
     pub count: u16,
     /// They were written, not read.
     pub written: bool,
+    /// They came over the network for that; else the node's cache had them.
+    pub fetched: bool,
+}
+
+impl Touch {
+    /// True if it goes on with this block, read in the same way.
+    #[must_use]
+    pub fn is_followed_by(&self, block: u32, fetched: bool) -> bool {
+        !self.written && self.fetched == fetched && self.count < u16::MAX && self.block.checked_add(u32::from(self.count)) == Some(block)
+    }
 }
 
 /// What one mount tells a target.
@@ -76,6 +86,8 @@ pub struct Report {
     pub file: Id,
     /// What was touched, in order.
     pub touches: Vec<Touch>,
+    /// Microseconds for which it waited for what had to be fetched.
+    pub waited_us: u32,
 }
 
 impl Report {
@@ -110,6 +122,8 @@ pub struct Told {
     pub events: Vec<Event>,
     /// All that touched something, by index.
     pub who: Vec<Who>,
+    /// For each of them, microseconds for which it waited for what had to be fetched, since it is known here.
+    pub waited_us: Vec<u64>,
     /// All files, by index.
     pub files: Vec<Id>,
 }
@@ -122,6 +136,8 @@ pub struct Recorder {
     first: u64,
     who: Names<Who>,
     files: Names<Id>,
+    /// As in [`Told::waited_us`], by index in `who`.
+    waited_us: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -157,9 +173,12 @@ impl Recorder {
             self.first += self.events.len() as u64;
             self.events.clear();
             (self.who, self.files) = (Names::default(), Names::default());
+            self.waited_us.clear();
             names = (self.who.index(&report.who), self.files.index(&report.file));
         }
         let (Some(who), Some(file)) = names else { return };
+        self.waited_us.resize(self.waited_us.len().max(who as usize + 1), 0);
+        self.waited_us[who as usize] += u64::from(report.waited_us);
         for touch in &report.touches {
             if self.events.len() == MAX_EVENTS {
                 self.events.pop_front();
@@ -183,6 +202,7 @@ impl Recorder {
                 let name = self.who.all.get(event.who as usize).cloned();
                 bytes += name.as_ref().map_or(0, |name| name.job.len() + name.node.len() + 8);
                 told.who.extend(name);
+                told.waited_us.push(self.waited_us.get(event.who as usize).copied().unwrap_or(0));
                 told.who.len() as u32 - 1
             });
             let file = *files.entry(event.file).or_insert_with(|| {
@@ -203,7 +223,8 @@ mod tests {
 
     fn report(rank: u32, file: u8, blocks: std::ops::Range<u32>) -> Report {
         let who = Who { job: "a-job".into(), rank: Some(rank), node: "a".into() };
-        Report { who, file: [file; 16], touches: blocks.map(|block| Touch { block, count: 1, written: false }).collect() }
+        let touches = blocks.map(|block| Touch { block, count: 1, written: false, fetched: true }).collect();
+        Report { who, file: [file; 16], touches, waited_us: 5 }
     }
 
     #[test]
@@ -225,6 +246,7 @@ mod tests {
             }
         }
         assert_eq!((seen, from), (MAX_EVENTS, all));
+        assert_eq!(recorder.tell(0).waited_us, [24 * 5, 23 * 5]);
         assert!(recorder.tell(all).events.is_empty() && recorder.tell(u64::MAX).events.is_empty());
         assert_eq!(std::mem::size_of::<Event>(), 16);
     }
@@ -243,7 +265,7 @@ mod tests {
     fn reports_that_no_mount_makes_are_refused() {
         assert!(report(0, 1, 0..5).is_sound() && report(0, 1, 0..MAX_TOUCHES as u32).is_sound());
         assert!(!report(0, 1, 0..MAX_TOUCHES as u32 + 1).is_sound());
-        let touch = |block, count| Report { touches: vec![Touch { block, count, written: false }], ..report(0, 1, 0..0) };
+        let touch = |block, count| Report { touches: vec![Touch { block, count, written: false, fetched: false }], ..report(0, 1, 0..0) };
         assert!(!touch(0, 0).is_sound() && !touch(u32::MAX, 1).is_sound() && touch(u32::MAX - 1, 1).is_sound());
         let mut long = report(0, 1, 0..1);
         long.who.job = "j".repeat(MAX_NAME + 1);

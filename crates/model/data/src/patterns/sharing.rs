@@ -1,14 +1,14 @@
 //! Which ranks of a job share blocks, and how much: by what both touch, not by what both leave alone.
 //!
-//! Events of a rank are cut into windows, of as many events as a node's cache has blocks, or a constant. A rank that touches a block in the same window as another one
+//! What a rank touches is cut into windows, of as many blocks as a node's cache has, or a constant. A rank that touches a block in the same window as another one
 //! could have found it in the cache of the other's node. A block that was touched long before is not there any more, so ranks that are shifted in
 //! time by more than a window share nothing.
 
-use super::{Told, Who};
+use super::{Told, Touch, Who};
 use crate::space::{BLOCK, Id};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Events of a window, if nothing else is known.
+/// Blocks that are touched in a window, if nothing else is known.
 pub const WINDOW: usize = 256;
 /// Ranks that touch a block, of which pairs are still made: what everybody touches brings nobody closer to another one.
 const MAX_SHARERS: usize = 32;
@@ -26,6 +26,8 @@ pub struct Counts {
     pub read: u32,
     /// How often it was written.
     pub written: u32,
+    /// How often it had to be fetched for that.
+    pub fetched: u32,
 }
 
 impl Counts {
@@ -33,6 +35,21 @@ impl Counts {
     #[must_use]
     pub fn all(self) -> u32 {
         self.read + self.written
+    }
+
+    /// Counts another time.
+    fn add(&mut self, touch: &Touch) {
+        self.read += u32::from(!touch.written);
+        self.written += u32::from(touch.written);
+        self.fetched += u32::from(touch.fetched);
+    }
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.read += other.read;
+        self.written += other.written;
+        self.fetched += other.fetched;
     }
 }
 
@@ -58,40 +75,89 @@ pub struct Shared {
     pub passed_on: u64,
 }
 
-/// What targets told, put together: by rank of one job. Mounts that are no rank's are left out.
+impl RankTouches {
+    fn add(&mut self, file: Id, touch: &Touch, window: usize) {
+        // A target may say anything.
+        for block in touch.block..touch.block.saturating_add(u32::from(touch.count)) {
+            let at = self.order.len() / window.max(1);
+            self.windows.resize_with(self.windows.len().max(at + 1), Touched::default);
+            self.windows[at].entry((file, block)).or_default().add(touch);
+            self.order.push((file, block));
+        }
+    }
+
+    /// What it touched in its last windows, put together.
+    #[must_use]
+    pub fn last(&self, windows: usize) -> Touched {
+        let mut all = Touched::default();
+        for (block, counts) in self.windows.iter().rev().take(windows).flatten() {
+            *all.entry(*block).or_default() += *counts;
+        }
+        all
+    }
+}
+
+/// What each target told, put together: by rank of one job. Mounts that are no rank's are left out.
+///
+/// Targets know their own order alone. A file's stripes are on all of them, so what is as far in one target's events of a rank as in another's is taken to have
+/// been at the same time.
 #[must_use]
-pub fn of_job(told: &[Told], job: &str, window: usize) -> BTreeMap<u32, RankTouches> {
+pub fn of_job(targets: &[Vec<Told>], job: &str, window: usize) -> BTreeMap<u32, RankTouches> {
+    let mut events: BTreeMap<u32, Vec<(f64, &Id, &Touch)>> = BTreeMap::new();
     let mut ranks: BTreeMap<u32, RankTouches> = BTreeMap::new();
-    let mut counted: HashMap<u32, usize> = HashMap::new();
-    for told in told {
-        for event in &told.events {
+    for told in targets {
+        let mut of_target: HashMap<u32, Vec<(&Id, &Touch)>> = HashMap::new();
+        for (told, event) in told.iter().flat_map(|told| told.events.iter().map(move |event| (told, event))) {
             let Some(Who { job: of, rank: Some(rank), node }) = told.who.get(event.who as usize) else { continue };
             let Some(file) = told.files.get(event.file as usize).filter(|_| of == job) else { continue };
-            let touches = ranks.entry(*rank).or_default();
-            touches.node.clone_from(node);
-            let count = counted.entry(*rank).or_default();
-            let at = *count / window.max(1);
-            *count += 1;
-            touches.windows.resize_with(touches.windows.len().max(at + 1), Touched::default);
-            // A target may say anything.
-            for block in event.touch.block..event.touch.block.saturating_add(u32::from(event.touch.count)) {
-                let counts = touches.windows[at].entry((*file, block)).or_default();
-                match event.touch.written {
-                    true => counts.written += 1,
-                    false => counts.read += 1,
-                }
-                touches.order.push((*file, block));
-            }
+            ranks.entry(*rank).or_default().node.clone_from(node);
+            of_target.entry(*rank).or_default().push((file, &event.touch));
         }
+        for (rank, touches) in of_target {
+            let all = touches.len() as f64;
+            let placed = touches.into_iter().enumerate().map(|(at, (file, touch))| ((at + 1) as f64 / all, file, touch));
+            events.entry(rank).or_default().extend(placed);
+        }
+    }
+    for (rank, mut events) in events {
+        events.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let touches = ranks.entry(rank).or_default();
+        events.into_iter().for_each(|(_, file, touch)| touches.add(*file, touch, window));
     }
     ranks
 }
 
+/// A rank, where it was, and what it touched.
+pub type Placed<'a> = (&'a str, &'a Touched);
+
+/// Bytes of each block that a node fetches whose ranks touch it, by rank: for each block its number and these. A block that nodes fetched less often than it was
+/// touched on them, or not at all since their caches had it, counts less. Over all blocks and the nodes that touch them that is what was fetched.
+#[must_use]
+pub fn costs(ranks: &BTreeMap<u32, Placed<'_>>) -> BTreeMap<u32, Vec<(u64, u64)>> {
+    let mut blocks: HashMap<Block, (u64, u64, BTreeSet<&str>)> = HashMap::new();
+    for (node, touched) in ranks.values() {
+        for (block, counts) in *touched {
+            let next = blocks.len() as u64;
+            let (_, fetched, nodes) = blocks.entry(*block).or_insert((next, 0, BTreeSet::new()));
+            *fetched += u64::from(counts.fetched);
+            nodes.insert(node);
+        }
+    }
+    let cost =
+        |block: &Block| blocks.get(block).map_or((0, 0), |(number, fetched, nodes)| (*number, fetched * BLOCK / nodes.len().max(1) as u64));
+    let of_rank = |(_, touched): &Placed<'_>| {
+        let mut all: Vec<(u64, u64)> = touched.keys().map(cost).collect();
+        all.sort_unstable();
+        all
+    };
+    ranks.iter().map(|(rank, placed)| (*rank, of_rank(placed))).collect()
+}
+
 /// Jobs that are told of, each with how many of their ranks.
 #[must_use]
-pub fn jobs(told: &[Told]) -> BTreeMap<String, usize> {
+pub fn jobs(targets: &[Vec<Told>]) -> BTreeMap<String, usize> {
     let mut ranks: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    for who in told.iter().flat_map(|told| &told.who) {
+    for who in targets.iter().flatten().flat_map(|told| &told.who) {
         if let Some(rank) = who.rank {
             ranks.entry(who.job.clone()).or_default().insert(rank);
         }
@@ -177,7 +243,8 @@ mod tests {
         let report = |rank, blocks: std::ops::Range<u32>| Report {
             who: Who { job: "j".into(), rank: Some(rank), node: format!("n{rank}") },
             file: [1; 16],
-            touches: blocks.map(|block| Touch { block, count: 1, written: false }).collect(),
+            touches: blocks.map(|block| Touch { block, count: 1, written: false, fetched: true }).collect(),
+            waited_us: 0,
         };
         let (mut one, mut two) = (Recorder::default(), Recorder::default());
         one.take(&report(0, 0..8));
@@ -187,13 +254,30 @@ mod tests {
         two.take(&report(1, 0..8));
         two.take(&Report { who: Who { job: "other".into(), rank: Some(0), node: "x".into() }, ..report(0, 0..9) });
         two.take(&Report { who: Who { job: "j".into(), rank: None, node: "x".into() }, ..report(0, 0..9) });
-        let told = [one.tell(0), two.tell(0)];
+        let told = [vec![one.tell(0)], vec![two.tell(0)]];
         let ranks = of_job(&told, "j", 16);
         assert_eq!(ranks.keys().copied().collect::<Vec<_>>(), [0, 1]);
         assert_eq!((ranks[&0].windows.len(), ranks[&0].windows[0].len(), ranks[&1].windows.len()), (1, 16, 2));
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[0]).bytes, 0);
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[1]).bytes, 8 * BLOCK);
         assert_eq!(jobs(&told), [("j".to_owned(), 2), ("other".to_owned(), 1)].into());
+    }
+
+    #[test]
+    fn what_caches_had_costs_nothing() {
+        let fetches = |blocks: std::ops::Range<u32>, fetched| -> Touched {
+            blocks.map(|block| (([1; 16], block), Counts { read: 3, written: 0, fetched })).collect()
+        };
+        let (once, never, twice) = (fetches(0..4, 1), fetches(0..4, 0), fetches(2..6, 2));
+        let ranks: BTreeMap<u32, Placed<'_>> = [(0, ("a", &once)), (1, ("b", &never)), (2, ("b", &twice))].into();
+        let costs = costs(&ranks);
+        let bytes = |rank: u32| costs[&rank].iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>();
+        // Blocks 0 and 1: fetched by one of two nodes. 2 and 3: three times by two nodes. 4 and 5: twice by the only one.
+        let mut all = bytes(0);
+        all.sort_unstable();
+        assert_eq!(all, [BLOCK / 2, BLOCK / 2, BLOCK * 3 / 2, BLOCK * 3 / 2]);
+        assert_eq!(bytes(2).iter().sum::<u64>(), BLOCK * 3 + BLOCK * 4);
+        assert_eq!(costs[&0], costs[&1]);
     }
 
     proptest! {

@@ -284,7 +284,8 @@ mod tests {
         let report = |touches| Report {
             who: who.clone(),
             file: [0; 16],
-            touches: vec![crate::patterns::Touch { block: 0, count: 1, written: false }; touches],
+            touches: vec![crate::patterns::Touch { block: 0, count: 1, written: false, fetched: false }; touches],
+            waited_us: 0,
         };
         assert!(Request::Touched { reports: vec![report(MAX_TOUCHES)] }.is_sound());
         assert!(!Request::Touched { reports: vec![report(MAX_TOUCHES), report(1)] }.is_sound());

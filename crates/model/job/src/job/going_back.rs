@@ -46,6 +46,11 @@ impl Returns {
     pub(crate) fn new(wanted: bool, ends_us: Option<u64>) -> Self {
         Self { wanted, ends_us, ledgers: BTreeMap::new(), news: false, weighed_us: 0, some_go: false }
     }
+
+    /// Seconds for which the job may still run; `None`: nobody knows.
+    pub(crate) fn left_s(&self, now_us: u64) -> Option<f64> {
+        self.ends_us.map(|end| end.saturating_sub(now_us) as f64 / 1e6)
+    }
 }
 
 /// What becomes of ranks that are not where they belong.
@@ -87,11 +92,18 @@ impl Job {
         let way = match moved.asker {
             Asker::Back(_) => Way::Back,
             // `mend drain` names nothing but what is to be left.
+            // There it belongs from now on.
+            Asker::Data(_) => Way::Chosen,
             Asker::Verb(_) if moved.named || !moved.avoid.iter().any(|name| name == self.roster.node_name(from)) => Way::Chosen,
             _ => Way::Left,
         };
         let company = Company { load: load(self.roster.nodes[from as usize].room), ranks: self.roster.living_on(from).len() as u32 + 1 };
         let cost_s = back::cost_s(outcome.stopped_us, outcome.precopied.map_or(0, |precopied| precopied.us));
+        self.following.follow.moved(cost_s);
+        if let Asker::Data(_) = moved.asker {
+            let from = self.roster.node_name(from).to_owned();
+            self.following.follow.followed(self.now_us, rank, &from, cost_s);
+        }
         let ledger = self.returns.ledgers.entry(rank).or_insert_with(|| Ledger::new(from));
         ledger.moved(self.now_us, to, way, cost_s, company);
     }
@@ -119,7 +131,7 @@ impl Job {
         }
     }
 
-    fn may_go_back(&self) -> bool {
+    pub(crate) fn may_go_back(&self) -> bool {
         self.is_idle() && self.roster.ranks.iter().all(|rank| rank.phase == RankPhase::Running || rank.has_ended())
     }
 

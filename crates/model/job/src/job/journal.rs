@@ -24,6 +24,7 @@ fn by(asker: Asker) -> By {
         Asker::Leaving(_, reason) => reason.into(),
         Asker::TimeUp => By::TimeUp,
         Asker::Back(_) => By::BackMigration,
+        Asker::Data(_) => By::Data,
     }
 }
 

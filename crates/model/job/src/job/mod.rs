@@ -14,6 +14,7 @@ mod checkpoint;
 mod comparison;
 mod ending;
 mod explain;
+mod following;
 mod going_back;
 mod input;
 mod journal;
@@ -29,6 +30,7 @@ mod restart;
 mod tiers;
 mod time_up;
 
+use self::following::Following;
 use self::going_back::Returns;
 use self::input::MovingInput;
 use self::time_up::TimeUp;
@@ -128,6 +130,7 @@ pub struct Job {
     pub(crate) losses: Losses,
     pub(crate) departures: Departures,
     pub(crate) returns: Returns,
+    pub(crate) following: Following,
     pub(crate) saving: Saving,
     pub(crate) moving: Moving,
     /// What was seen of ranks that were copied while they ran.
@@ -194,6 +197,7 @@ impl Job {
             losses: Losses::new(setup.node_timeout_us),
             departures: Departures::default(),
             returns: Returns::new(setup.goes_back, setup.time_left_s.map(|left| now_us.saturating_add(left.saturating_mul(SECOND_US)))),
+            following: Following::new(setup.follows_data),
             saving: setup.saving,
             moving: setup.moving,
             rates: setup.rates,
@@ -286,7 +290,9 @@ impl Job {
                 let names = if self.keeps(Safeguard::DrainedNodesAreAvoided) { names } else { Vec::new() };
                 self.drained(&names);
                 self.go_back(&names);
+                self.follow_data(&names);
             }
+            Event::DataSeen(scan) => self.data_seen(&scan),
             Event::Stdin(bytes) => self.feed(bytes),
             Event::Signal(signal) => self.interrupt(signal),
             Event::TimeUp { signal } => self.time_is_up(signal),
@@ -413,6 +419,7 @@ impl Job {
             Asker::Leaving(rank, _) => self.leaver_answered(rank, outcome),
             Asker::TimeUp => self.saved_in_time(outcome),
             Asker::Back(rank) => self.returner_answered(rank, &outcome),
+            Asker::Data(rank) => self.follower_answered(rank, &outcome),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Blocks that were read, of all files and ranks of a node: the least recently used one goes first.
 //!
-//! A block is fetched once, whoever asks for it meanwhile: the others wait.
+//! A block is fetched once, whoever asks for it meanwhile: the others wait. Whoever reads it first is told so: for that one it was fetched.
 
 use lru::LruCache;
 use mend_data::space::{BLOCK, Id};
@@ -12,10 +12,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// A block of a file.
 type Key = (Id, u64);
 
+#[derive(Debug)]
+struct Block {
+    bytes: Arc<[u8]>,
+    /// Nobody has read it since it was fetched.
+    unread: bool,
+}
+
 /// Blocks, and which of them are on their way.
 #[derive(Debug)]
 pub struct Cache {
-    blocks: Mutex<LruCache<Key, Arc<[u8]>>>,
+    blocks: Mutex<LruCache<Key, Block>>,
     flying: Mutex<HashSet<Key>>,
     landed: Condvar,
 }
@@ -40,27 +47,28 @@ impl Cache {
         }
     }
 
-    fn blocks(&self) -> MutexGuard<'_, LruCache<Key, Arc<[u8]>>> {
+    fn blocks(&self) -> MutexGuard<'_, LruCache<Key, Block>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block, if it is here.
-    pub fn get(&self, file: &Id, block: u64) -> Option<Arc<[u8]>> {
-        self.blocks().get(&(*file, block)).cloned()
+    /// A block that somebody reads, if it is here; true if it was fetched for that, being read for the first time.
+    pub fn get(&self, file: &Id, block: u64) -> Option<(Arc<[u8]>, bool)> {
+        self.blocks().get_mut(&(*file, block)).map(|block| (block.bytes.clone(), std::mem::take(&mut block.unread)))
     }
 
     /// Takes in a block.
     pub fn put(&self, file: &Id, block: u64, bytes: Arc<[u8]>) {
-        self.blocks().put((*file, block), bytes);
+        self.blocks().put((*file, block), Block { bytes, unread: true });
     }
 
-    /// The first of these blocks, here or claimed together with those behind it that are neither here nor on their way. Waits while it is.
-    pub fn get_or_claim(&self, file: &Id, wanted: Range<u64>) -> Result<Arc<[u8]>, Claim<'_>> {
+    /// The first of these blocks, as [`get`](Self::get) has it, or a claim of it together with those behind it that are neither here nor on their way.
+    /// Waits while it is on its way.
+    pub fn get_or_claim(&self, file: &Id, wanted: Range<u64>) -> Result<(Arc<[u8]>, bool), Claim<'_>> {
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             // Looked at while nothing lands: what has landed is here.
-            if let Some(bytes) = self.get(file, wanted.start) {
-                return Ok(bytes);
+            if let Some(found) = self.get(file, wanted.start) {
+                return Ok(found);
             }
             if !flying.contains(&(*file, wanted.start)) {
                 break;
@@ -81,7 +89,19 @@ impl Cache {
         let first = (*file, wanted.start);
         let busy = self.flying.lock().unwrap_or_else(PoisonError::into_inner).contains(&first) || self.blocks().contains(&first);
         // Between the two looks others may have begun: then it waits for them, which is as good.
-        if busy { None } else { self.get_or_claim(file, wanted).err() }
+        if busy {
+            return None;
+        }
+        match self.get_or_claim(file, wanted.clone()) {
+            Err(claim) => Some(claim),
+            Ok((_, unread)) => {
+                // Nobody has read it by this.
+                if let (true, Some(block)) = (unread, self.blocks().peek_mut(&first)) {
+                    block.unread = true;
+                }
+                None
+            }
+        }
     }
 }
 
@@ -110,7 +130,8 @@ mod tests {
     fn the_least_recently_used_block_goes_first() {
         let cache = Cache::new(3 * BLOCK);
         (0..3).for_each(|block| cache.put(&FILE, block, bytes(block)));
-        assert_eq!(cache.get(&FILE, 0), Some(bytes(0)));
+        assert_eq!(cache.get(&FILE, 0), Some((bytes(0), true)));
+        assert_eq!(cache.get(&FILE, 0), Some((bytes(0), false)));
         cache.put(&FILE, 3, bytes(3));
         let there: Vec<u64> = (0..4).filter(|block| cache.get(&FILE, *block).is_some()).collect();
         assert_eq!(there, [0, 2, 3]);
@@ -137,7 +158,7 @@ mod tests {
                     for block in 0..50 {
                         let got = loop {
                             match cache.get_or_claim(&FILE, block..block + 4) {
-                                Ok(got) => break got,
+                                Ok((got, _)) => break got,
                                 Err(claim) => {
                                     // Every third fetch fails.
                                     if fetched.fetch_add(1, Ordering::Relaxed) % 3 != 0 {

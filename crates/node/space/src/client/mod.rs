@@ -12,7 +12,7 @@ mod touches;
 mod upload;
 
 pub use names::{Client, Room};
-pub use reader::{Pattern, Reader};
+pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;
 pub use touches::Touches;
 pub use upload::Upload;

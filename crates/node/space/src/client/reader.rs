@@ -51,6 +51,15 @@ impl Pattern {
     }
 }
 
+/// What somebody has read.
+#[derive(Debug, Default)]
+pub struct Content {
+    /// The bytes; fewer than were wanted at the end of the file.
+    pub bytes: Vec<u8>,
+    /// For each block that they are of whether it was fetched for this read, or before for nobody else.
+    pub fetched: Vec<bool>,
+}
+
 /// A page of checksums, by file and number.
 type Pages = LruCache<(Id, u32), Arc<Vec<u8>>>;
 
@@ -92,7 +101,7 @@ impl Reader {
     ///
     /// # Errors
     /// What is wrong with a block, and with the source.
-    pub fn read(&self, entry: &Arc<Entry>, offset: u64, length: u32, pattern: &Pattern) -> Result<Vec<u8>, Fault> {
+    pub fn read(&self, entry: &Arc<Entry>, offset: u64, length: u32, pattern: &Pattern) -> Result<Content, Fault> {
         let Some(file) = entry.file() else { return Err(Fault::Other(format!("{} is a directory", entry.path))) };
         let layout = Layout::of(file);
         let end = offset.saturating_add(u64::from(length)).min(file.size);
@@ -101,12 +110,14 @@ impl Reader {
             self.look_ahead(entry, &layout, end, pattern);
         }
         let mut bytes = Vec::with_capacity(end.saturating_sub(offset) as usize);
-        let mut give = |block: u64, content: &[u8]| {
+        let mut fetched = Vec::new();
+        let mut give = |block: u64, content: &[u8], new: bool| {
             let start = block * BLOCK;
             let at = offset + bytes.len() as u64;
-            if (start..start + content.len() as u64).contains(&at) {
+            if at < end && (start..start + content.len() as u64).contains(&at) {
                 let until = (end - start).min(content.len() as u64);
                 bytes.extend_from_slice(&content[(at - start) as usize..until as usize]);
+                fetched.push(new);
             }
             offset + bytes.len() as u64
         };
@@ -116,16 +127,18 @@ impl Reader {
             let run = layout.run(block, RUN);
             let wanted = if in_order { run.end } else { run.end.min(end.div_ceil(BLOCK)) };
             match self.shared.cache.get_or_claim(&entry.id, block..wanted) {
-                Ok(content) => at = give(block, &content),
+                Ok((content, new)) => at = give(block, &content, new),
                 Err(claim) => {
                     let first = claim.blocks.start;
                     for (content, block) in self.shared.fetch(entry, file, &layout, &claim)?.iter().zip(first..) {
-                        at = give(block, content);
+                        // The rest of the run is for whoever reads it first.
+                        let new = block * BLOCK < end && self.shared.cache.get(&entry.id, block).is_none_or(|(_, new)| new);
+                        at = give(block, content, new);
                     }
                 }
             }
         }
-        Ok(bytes)
+        Ok(Content { bytes, fetched })
     }
 
     fn look_ahead(&self, entry: &Arc<Entry>, layout: &Layout, end: u64, pattern: &Pattern) {

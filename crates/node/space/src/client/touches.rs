@@ -16,8 +16,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Touches that wait, at most; what comes beyond is not told.
 const MOST: usize = 1 << 16;
 
-/// By target, who, and file.
-type Waiting = HashMap<(u16, Arc<Who>, Id), Vec<Touch>>;
+/// By target, who, and file: what was touched, and microseconds for which reads waited for it.
+type Waiting = HashMap<(u16, Arc<Who>, Id), (Vec<Touch>, u64)>;
 
 /// Touches that wait to be told.
 #[derive(Debug, Default)]
@@ -41,21 +41,24 @@ impl Touches {
         Ok(touches)
     }
 
-    /// Somebody reads these bytes of a file.
-    pub fn note(&self, who: &Arc<Who>, entry: &Entry, offset: u64, length: u32) {
+    /// Somebody has read a file from `offset` on, and it took so long. `fetched`: for each block whether it came over the network for that.
+    pub fn note(&self, who: &Arc<Who>, entry: &Entry, offset: u64, fetched: &[bool], took: Duration) {
         let Some(file) = entry.file() else { return };
-        let end = offset.saturating_add(u64::from(length)).min(file.size);
         let layout = Layout::of(file);
+        // Nobody waits for what the cache has.
+        let blocks = fetched.iter().filter(|fetched| **fetched).count() as u64;
+        let waited_us = (took.as_micros() as u64).checked_div(blocks).unwrap_or(0);
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (waiting, count) = &mut *held;
-        for block in offset / BLOCK..end.div_ceil(BLOCK) {
+        for (block, fetched) in (offset / BLOCK..).zip(fetched.iter().copied()) {
             let (Some(target), Ok(block)) = (file.targets.get(layout.place(block * BLOCK).0), u32::try_from(block)) else { return };
-            let touches = waiting.entry((*target, who.clone(), entry.id)).or_default();
+            let (touches, waited) = waiting.entry((*target, who.clone(), entry.id)).or_default();
+            *waited += if fetched { waited_us } else { 0 };
             match touches.last_mut() {
-                Some(last) if last.block + u32::from(last.count) == block && last.count < u16::MAX => last.count += 1,
+                Some(last) if last.is_followed_by(block, fetched) => last.count += 1,
                 _ if *count >= MOST => return,
                 _ => {
-                    touches.push(Touch { block, count: 1, written: false });
+                    touches.push(Touch { block, count: 1, written: false, fetched });
                     *count += 1;
                 }
             }
@@ -66,9 +69,13 @@ impl Touches {
     pub fn tell(&self, client: &Client) {
         let (waiting, _) = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut of_targets: HashMap<u16, Vec<Report>> = HashMap::new();
-        for ((target, who, file), touches) in waiting {
-            let reports = touches.chunks(MAX_TOUCHES).map(|touches| Report { who: (*who).clone(), file, touches: touches.to_vec() });
-            of_targets.entry(target).or_default().extend(reports);
+        for ((target, who, file), (touches, mut waited_us)) in waiting {
+            // The first of several reports has all of the time.
+            let mut report = |touches: &[Touch]| {
+                let waited_us = u32::try_from(std::mem::take(&mut waited_us)).unwrap_or(u32::MAX);
+                Report { who: (*who).clone(), file, touches: touches.to_vec(), waited_us }
+            };
+            of_targets.entry(target).or_default().extend(touches.chunks(MAX_TOUCHES).map(&mut report));
         }
         for (target, reports) in of_targets {
             let Ok(peer) = client.peer(target) else { continue };

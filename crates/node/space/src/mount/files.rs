@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// How long names are good without another look.
 const NAMES_FOR: Duration = Duration::from_secs(1);
@@ -199,9 +199,12 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         let Some((entry, pattern)) = held(&self.shared.open).get(&handle.0).cloned() else { return reply.error(Errno::EBADF) };
-        self.shared.touches.note(&self.who, &entry, offset, size);
+        let begun = Instant::now();
         match self.shared.reader.read(&entry, offset, size, &pattern) {
-            Ok(bytes) => reply.data(&bytes),
+            Ok(content) => {
+                reply.data(&content.bytes);
+                self.shared.touches.note(&self.who, &entry, offset, &content.fetched, begun.elapsed());
+            }
             Err(fault) => {
                 eprintln!("mend data: {fault}");
                 reply.error(Errno::EIO);

@@ -1,12 +1,14 @@
 //! `mend data` about data spaces.
 //!
 //! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `seeing` reads and mounts it, `patterns`
-//! shows which ranks touch which blocks of it, `heat` draws that.
+//! shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller.
 
 pub mod filling;
+pub mod follow;
 mod heat;
 mod making;
 mod patterns;
+mod scan;
 mod seeing;
 mod showing;
 

@@ -2,15 +2,14 @@
 
 use super::heat::Heat;
 use super::opened;
+use super::scan::{Scanner, last_windows, placed};
 use crate::failure::{FAILED, Failure};
 use crate::report;
 use mend_data::patterns::Told;
 use mend_data::patterns::diagram::Diagram;
 use mend_data::patterns::sharing::{self, Block, RankTouches, Shared, Touched};
-use mend_data::space::target::{Answer, Request};
 use mend_data::space::{BLOCK, Id};
-use mend_policy::placement::{Placed, PlacementRules, Step, fetched, plan};
-use mend_space::client::Client;
+use mend_policy::placement::{PlacementRules, Step, fetched, plan};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -19,8 +18,6 @@ use std::path::PathBuf;
 const MOST_PAIRS: usize = 20;
 /// What a move has to be worth for it to be shown. What it costs, nobody knows before it is made.
 const RULES: PlacementRules = PlacementRules { least_bytes: BLOCK, least_share: 0.1, most: 32 };
-/// Windows that are looked at: the last ones, as in the paper.
-const WINDOWS: usize = 3;
 
 /// What is wanted.
 pub struct Wanted {
@@ -58,7 +55,7 @@ struct Seen {
 pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
     let name = name.trim_end_matches(':');
     let client = opened(name)?;
-    let told = ask_all(&client, name);
+    let told = Scanner::new(vec![(name.to_owned(), client)]).ask(|why| eprintln!("mend data: {why}"));
     let job = job(&told, name, wanted.job.as_deref())?;
     let ranks = sharing::of_job(&told, &job, wanted.window);
     let last = last_windows(&ranks);
@@ -87,35 +84,8 @@ pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
     Ok(0)
 }
 
-/// What all targets that answer have recorded.
-fn ask_all(client: &Client, name: &str) -> Vec<Told> {
-    let mut all = Vec::new();
-    for target in 0..client.targets() {
-        let Ok(peer) = client.peer(target as u16) else { continue };
-        let mut from = 0;
-        loop {
-            let told: Told = match peer.ask(&Request::Patterns { from }, &[]) {
-                Ok((Answer::Bytes { .. }, bytes)) => postcard::from_bytes(&bytes).unwrap_or_default(),
-                Ok(_) => break,
-                Err(fault) => {
-                    eprintln!("mend data: {name}: {fault}");
-                    break;
-                }
-            };
-            let next = told.first.saturating_add(told.events.len() as u64);
-            let more = told.more && next > from;
-            from = next;
-            all.push(told);
-            if !more {
-                break;
-            }
-        }
-    }
-    all
-}
-
 /// The job that is meant.
-fn job(told: &[Told], name: &str, wanted: Option<&str>) -> Result<String, Failure> {
+fn job(told: &[Vec<Told>], name: &str, wanted: Option<&str>) -> Result<String, Failure> {
     let jobs = sharing::jobs(told);
     let list = || jobs.keys().cloned().collect::<Vec<_>>().join(", ");
     match (wanted, jobs.len()) {
@@ -132,19 +102,6 @@ fn job(told: &[Told], name: &str, wanted: Option<&str>) -> Result<String, Failur
         )),
         (None, _) => Err(Failure::bad_value(format!("several jobs have read in {name}: {}", list()), "name one with --job")),
     }
-}
-
-/// Of each rank its last windows together.
-fn last_windows(ranks: &BTreeMap<u32, RankTouches>) -> BTreeMap<u32, Touched> {
-    let last = |rank: &RankTouches| {
-        let mut all = Touched::default();
-        for (block, counts) in rank.windows.iter().rev().take(WINDOWS).flatten() {
-            let sum = all.entry(*block).or_default();
-            (sum.read, sum.written) = (sum.read + counts.read, sum.written + counts.written);
-        }
-        all
-    };
-    ranks.iter().map(|(rank, touches)| (*rank, last(touches))).collect()
 }
 
 /// Pairs that share most, first.
@@ -189,27 +146,6 @@ fn by_paper(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -
         }
     }
     found
-}
-
-/// Names of the nodes; where the ranks are and what they touch, in their order.
-fn placed(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -> (Vec<String>, Vec<Placed>) {
-    let mut nodes: Vec<String> = ranks.values().map(|rank| rank.node.clone()).collect();
-    nodes.sort_unstable();
-    nodes.dedup();
-    let mut blocks: HashMap<Block, u64> = HashMap::new();
-    let mut number = |block: &Block| {
-        let next = blocks.len() as u64;
-        *blocks.entry(*block).or_insert(next)
-    };
-    let placed = ranks
-        .iter()
-        .map(|(rank, touches)| {
-            let mut touched: Vec<(u64, u64)> = last[rank].keys().map(|block| (number(block), BLOCK)).collect();
-            touched.sort_unstable();
-            Placed { node: nodes.iter().position(|node| *node == touches.node).unwrap_or(0), touched }
-        })
-        .collect();
-    (nodes, placed)
 }
 
 impl Seen {

@@ -39,7 +39,7 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
     let copy = |out: &mut dyn Write, shown: &str| -> Result<(), Failure> {
         let (pattern, mut at) = (Pattern::default(), 0);
         while at < size {
-            let bytes = reader.read(&entry, at, PIECE, &pattern)?;
+            let bytes = reader.read(&entry, at, PIECE, &pattern)?.bytes;
             out.write_all(&bytes).map_err(|error| Failure::system(shown, &error))?;
             at += bytes.len() as u64;
         }

@@ -1,10 +1,11 @@
-"""Which ranks read the same parts of a data space is seen at its targets, and told with the moves that would be worth it."""
+"""Which ranks read the same parts of a data space is seen at its targets, and told with the moves that would be worth it; ranks follow their data."""
 
 import json
 import os
 import unittest
 import xml.dom.minidom
 
+from cases import MIB
 from cluster import compile_mpi
 from test_detach import until
 from test_space import Space, fuse_is_open
@@ -16,6 +17,9 @@ PARTNERS = (0, 2), (1, 3)
 
 @unittest.skipUnless(fuse_is_open(), "/dev/fuse is not open to this user")
 class Patterns(Space):
+    # What a node's ranks read does not fit into its cache.
+    SIZE, DAEMONS = 48 * MIB + 4321, {"MEND_SPACE_CACHE_MB": "8"}
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -25,9 +29,9 @@ class Patterns(Space):
         super().setUp()
         self.stage()
 
-    def start(self, *options):
+    def start(self, *options, run=()):
         argv = [self.program, "/mnt/in/in.dat", *options, "-u", "go"]
-        job = self.lab.start(self.directory, "run", "-n", "4", "--hosts", "node1:2,node2:2", "--spares", "node4", "--data", "input:/mnt/in", "--", *argv)
+        job = self.lab.start(self.directory, "run", "-n", "4", "--hosts", "node1:2,node2:2", "--spares", "node4", "--data", "input:/mnt/in", *run, "--", *argv)
         return job, self.lab.running(job)
 
     def seen(self, name, *options):
@@ -71,9 +75,12 @@ class Patterns(Space):
         self.assertRegex(said, r"0 \(node1\) +2 \(node2\)")
         picture = xml.dom.minidom.parse(os.path.join(self.directory, "heat.svg"))
         self.assertGreater(len(picture.getElementsByTagName("rect")), 16)
-        paper = self.seen(name, "--paper")
-        self.assertEqual(len(paper["pairs"]), 6)
-        self.assertTrue(all(pair["alike"] for pair in paper["pairs"] if pair["ranks"] in ([0, 2], [1, 3])))
+        def alike():
+            # Two passes of each rank, wherever it was when its node told of it.
+            pairs = self.seen(name, "--paper", "--window", "768")["pairs"]
+            return len(pairs) == 6 and all(pair["alike"] for pair in pairs if tuple(pair["ranks"]) in PARTNERS)
+
+        until(alike, "the paper's rule finds partners")
         self.ends_well(job)
 
     def test_where_nobody_shares_anything_nobody_is_to_move(self):
@@ -81,6 +88,61 @@ class Patterns(Space):
         self.assertEqual(self.has_read(name)["moves"], [])
         self.assertIn("no move would save anything", self.data("patterns", "input", "--job", name).stdout)
         self.ends_well(job)
+
+    def followed(self, name, *kinds):
+        return [entry for entry in self.lab.verb("log", name) if entry["event"] in kinds]
+
+    def test_ranks_move_to_their_data_and_then_stay(self):
+        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "1000")
+        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        job, name = self.start(run=("--follow-data", "auto"))
+
+        def together():
+            places = self.lab.places(name)
+            return all(places[one] == places[other] for one, other in PARTNERS) and self.followed(name, "migration_committed")
+
+        until(together, "partners are together")
+        # Two ranks have changed places; no node has more ranks than before.
+        self.assertEqual(sorted(self.lab.places(name)), ["node1", "node1", "node2", "node2"])
+        [went] = self.followed(name, "follows_data")
+        self.assertTrue(went["data"]["goes"] and went["data"]["gain_s"] > went["data"]["price_s"])
+        self.assertIsNotNone(went["data"]["with"])
+        self.assertRegex(job.stderr(), r"mend: rank \d moves from node\d to node\d, in exchange for rank \d, where its data is")
+        self.assertIn("its data is there", self.lab.mend("explain", name, "--why").stdout)
+        # Each part is fetched by one node, and nobody goes back.
+        until(lambda: (found := self.has_read(name, *PARTNERS)) and not found["moves"], "nothing is left to be gained")
+        self.assertEqual(len(self.followed(name, "migration_committed")), 2)
+        self.ends_well(job)
+
+    def test_advice_is_in_the_journal_and_nobody_moves(self):
+        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "1000")
+        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        job, name = self.start()
+        [told] = until(lambda: self.followed(name, "follows_data"), "a move would pay")
+        self.assertFalse(told["data"]["goes"])
+        self.assertIn("would gain by moving to its data", self.lab.mend("log", name).stdout)
+        self.assertEqual(self.lab.places(name), ["node1", "node1", "node2", "node2"])
+        self.assertEqual(self.followed(name, "migration_asked"), [])
+        self.ends_well(job)
+
+    def test_nobody_follows_what_is_not_shared(self):
+        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "500")
+        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        job, name = self.start("-o", run=("--follow-data", "auto"))
+        self.has_read(name)
+        self.assertEqual(self.followed(name, "follows_data", "stays_from_data", "migration_asked"), [])
+        self.ends_well(job)
+
+    def test_nobody_looks_where_nobody_is_to(self):
+        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "500")
+        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        job, name = self.start(run=("--follow-data", "off"))
+        self.has_read(name, *PARTNERS)
+        self.assertEqual(self.followed(name, "follows_data", "stays_from_data"), [])
+        self.ends_well(job)
+        refused = self.lab.mend("run", "--follow-data", "auto", "--", "true")
+        self.assertEqual(refused.returncode, 64)
+        self.assertIn("--follow-data without a data space", refused.stderr)
 
     def test_what_is_not_there_is_told(self):
         self.assertIn("no rank has read anything in input", self.data("patterns", "input", code=1).stderr)

@@ -28,15 +28,18 @@ def fuse_is_open():
 class Space(InDirectory):
     """Three nodes with a target each; the space `input`, and its `content` in the file `source`."""
 
+    # Of the content; settings of the daemons.
+    SIZE, DAEMONS = SIZE, {}
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.lab = cls.enterClassContext(Lab(4))
+        cls.lab = cls.enterClassContext(Lab(4, daemons=cls.DAEMONS))
 
     def setUp(self):
         super().setUp()
         self.random = random.Random(f"{commit_seed()} {self.id()}")
-        self.content = self.random.randbytes(SIZE)
+        self.content = self.random.randbytes(self.SIZE)
         self.source = self.write("source/in.dat", self.content)
         targets = [word for node in NODES for word in ("--target", f"{node}:{self.target(node)}")]
         self.data("create", "input", *targets)

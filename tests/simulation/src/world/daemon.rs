@@ -147,7 +147,7 @@ impl World {
             Coming::Upkeep { .. } => Ok(()),
             Coming::Fault(fault) => self.strike(fault),
             Coming::Condition(at, condition) => self.takes_condition(at, condition),
-            Coming::Look => return self.look_at_data(),
+            Coming::Look => self.look_at_data(),
             Coming::Reading => {
                 self.read_paces();
                 Ok(())

@@ -63,7 +63,7 @@ pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
     let mut slots = vec![0; nodes.len()];
     placed.iter().for_each(|rank| slots[rank.node] += 1);
     let seen = Seen {
-        pairs: pairs(&ranks, &last, wanted.paper),
+        pairs: pairs(&ranks, &last, wanted),
         heat: Heat::of(&ranks),
         numbers: ranks.keys().copied().collect(),
         fetched: fetched(&placed),
@@ -105,10 +105,10 @@ fn job(told: &[Vec<Told>], name: &str, wanted: Option<&str>) -> Result<String, F
 }
 
 /// Pairs that share most, first.
-fn pairs(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>, paper: bool) -> Vec<Pair> {
+fn pairs(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>, wanted: &Wanted) -> Vec<Pair> {
     let touched: BTreeMap<u32, &Touched> = last.iter().map(|(rank, touched)| (*rank, touched)).collect();
-    let mut found: Vec<Pair> = if paper {
-        by_paper(ranks, last)
+    let mut found: Vec<Pair> = if wanted.paper {
+        by_paper(ranks, last, wanted.window)
     } else {
         sharing::pairs(&touched).into_iter().map(|(pair, shared)| (pair, shared, shared.likeness, true)).collect()
     };
@@ -119,7 +119,7 @@ fn pairs(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>, pape
 }
 
 /// By the likeness of their access counting diagrams, all pairs.
-fn by_paper(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -> Vec<Pair> {
+fn by_paper(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>, window: usize) -> Vec<Pair> {
     // Blocks of all files are numbered through: each file has room for its longest.
     let mut lengths: BTreeMap<Id, u64> = BTreeMap::new();
     for (file, block) in ranks.values().flat_map(|rank| rank.order.iter()) {
@@ -133,11 +133,11 @@ fn by_paper(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>) -
         blocks += length;
     }
     let number = |(file, block): &Block| begins.get(file).copied().unwrap_or(0) + u64::from(*block);
-    let window = |rank: &RankTouches| {
-        let last = rank.order.len().saturating_sub(sharing::WINDOW);
+    let diagram = |rank: &RankTouches| {
+        let last = rank.order.len().saturating_sub(window);
         Diagram::of(&rank.order[last..].iter().map(number).collect::<Vec<u64>>())
     };
-    let diagrams: Vec<(u32, Diagram)> = ranks.iter().map(|(rank, touches)| (*rank, window(touches))).collect();
+    let diagrams: Vec<(u32, Diagram)> = ranks.iter().map(|(rank, touches)| (*rank, diagram(touches))).collect();
     let mut found = Vec::new();
     for (at, (one, first)) in diagrams.iter().enumerate() {
         for (other, second) in &diagrams[at + 1..] {

@@ -37,6 +37,10 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
     let mut env = programs::with(&env, &arguments.genv)?;
     if let Some(text) = arguments.data {
         let mounts = mounts::read(&text).map_err(|why| Failure::usage(format!("--data: {why}"), "for example --data input:/mnt/data"))?;
+        let mut names: Vec<String> = mounts.iter().map(|mount| mount.space.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        crate::data::ready(names)?;
         env.retain(|(name, _)| name != mounts::VARIABLE);
         env.push((mounts::VARIABLE.to_owned(), mounts::write(&mounts)));
     }

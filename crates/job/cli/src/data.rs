@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::space;
 use clap::{Args, Subcommand};
 use mend_data::directives;
-use mend_data::request::{PathBytes, Request, StageOptions, Wanted};
+use mend_data::request::{PathBytes, Request, SpaceRequest, StageOptions, Wanted};
 use mend_data::uri::Address;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
@@ -104,6 +104,7 @@ pub struct Stage {
 Examples:
   mend data check /scratch/in.dat
   mend data check /scratch/run7 --json             all files below it
+  mend data check input:run7                       in a data space: each target reads its own
   mend data check --script job.sh                  what the script stages in
 
 Files are read from their medium, not from memory, and compared with the checksums of their blocks of 1 MiB. A file without checksums \
@@ -132,6 +133,7 @@ pub struct Check {
 Examples:
   mend data repair /scratch/in.dat
   mend data repair /scratch/run7                   all files below it
+  mend data repair input:                          a data space: also what lost targets had, onto others
 
 Files are checked, and blocks that are damaged are fetched from the file's sources, verified, and written in place: a job that has \
 the file open keeps it. A source that has changed since is named and not used; then the next one is asked.
@@ -236,15 +238,40 @@ pub fn run(command: DataCommand) -> Result<i32, Failure> {
         DataCommand::Patterns(arguments) => Request::Space(arguments.into()),
         DataCommand::Unmount(arguments) => Request::Space(arguments.into()),
     };
+    let (mut program, path) = carried_out(&request)?;
+    Err(not_started(&path, &program.exec()))
+}
+
+/// That the data of a job can be had, or it is told why not before its ranks start.
+///
+/// # Errors
+/// If it cannot; `mend-data` has said why.
+pub fn ready(names: Vec<String>) -> Result<(), Failure> {
+    let (mut program, path) = carried_out(&Request::Space(SpaceRequest::Ready { names }))?;
+    let ended = program.status().map_err(|error| not_started(&path, &error))?;
+    match ended.code() {
+        Some(0) => Ok(()),
+        code => Err(Failure::new("the job's data cannot be had, so its ranks were not started", "", code.unwrap_or(1))),
+    }
+}
+
+fn not_started(program: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{} cannot be started: {error}", program.display()), "", 1)
+}
+
+/// The program that carries a request out, with that as its input.
+fn carried_out(request: &Request) -> Result<(std::process::Command, PathBuf), Failure> {
     let program = mend_settings::find_part(PROGRAM).ok_or_else(|| {
         Failure::new(format!("there is no {PROGRAM} beside mend"), "`make install` installs it; MEND_LIBDIR names another directory", 1)
     })?;
-    let failed = |error: std::io::Error| Failure::new(format!("{} cannot be started: {error}", program.display()), "", 1);
-    let request = postcard::to_stdvec(&request).map_err(|error| Failure::new(error.to_string(), "", 1))?;
+    let failed = |error: std::io::Error| not_started(&program, &error);
+    let request = postcard::to_stdvec(request).map_err(|error| Failure::new(error.to_string(), "", 1))?;
     // A list of paths may be longer than arguments can be.
     let mut input = File::from(memfd_create("mend-data", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?);
     input.write_all(&request).and_then(|()| input.rewind()).map_err(failed)?;
-    Err(failed(std::process::Command::new(&program).stdin(Stdio::from(input)).exec()))
+    let mut command = std::process::Command::new(&program);
+    command.stdin(Stdio::from(input));
+    Ok((command, program))
 }
 
 fn stage(stage: Stage) -> Result<Request, Failure> {

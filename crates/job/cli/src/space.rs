@@ -42,6 +42,10 @@ impl JobData {
         if let Some(text) = self.data {
             let mounts =
                 mounts::read(&text).map_err(|why| Failure::usage(format!("--data: {why}"), "for example --data input:/mnt/data"))?;
+            let mut names: Vec<String> = mounts.iter().map(|mount| mount.space.clone()).collect();
+            names.sort_unstable();
+            names.dedup();
+            crate::data::ready(names)?;
             set(mounts::VARIABLE, mounts::write(&mounts));
         }
         if let Some(how) = self.follow_data {

@@ -160,6 +160,18 @@ pub enum SpaceRequest {
         /// Where one is seen.
         directory: PathBytes,
     },
+    /// Of those that serve mounts: fetch what targets lack, unless another one does.
+    Heal {
+        /// Which space.
+        name: String,
+        /// Read all files, unless that was done in so many seconds before.
+        verify_after: Option<u32>,
+    },
+    /// `mend run`: tell of files that cannot be had.
+    Ready {
+        /// Which spaces.
+        names: Vec<String>,
+    },
 }
 
 /// One file or directory to stage.

@@ -9,7 +9,7 @@
 use crate::origin::Origin;
 use crate::settings::Settings;
 use mend_data::plan::{Fault, Next, Plan, Ticket, Verdict};
-use mend_data::ranges::{self, Range};
+use mend_data::ranges::Range;
 use mend_data::sums::BLOCK;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +63,8 @@ struct Work<S> {
     requests: Arc<Semaphore>,
     origins: Origins,
     size: u64,
+    /// Bytes of a block, as the sink gets them.
+    block: u64,
     sink: Arc<S>,
     plan: Mutex<Plan>,
     changed: Notify,
@@ -77,14 +79,27 @@ impl Fetcher {
         Self { settings, requests: Arc::new(Semaphore::new(settings.streams)) }
     }
 
-    /// Fetches these ranges of a file of this size.
+    /// Fetches these ranges of a file of this size, in blocks of 1 MiB.
     pub async fn fetch<S: Sink>(&self, origins: &Origins, size: u64, missing: Vec<Range>, sink: &Arc<S>) -> io::Result<Fetched> {
+        self.fetch_blocks(origins, size, missing, BLOCK, sink).await
+    }
+
+    /// Fetches these ranges of a file of this size, which begin and end with blocks of so many bytes.
+    pub async fn fetch_blocks<S: Sink>(
+        &self,
+        origins: &Origins,
+        size: u64,
+        missing: Vec<Range>,
+        block: u64,
+        sink: &Arc<S>,
+    ) -> io::Result<Fetched> {
         let plan = Plan::new(missing, origins.len(), self.settings.request_bytes, self.settings.attempts);
         let work = Arc::new(Work {
             settings: self.settings,
             requests: self.requests.clone(),
             origins: origins.clone(),
             size,
+            block,
             sink: sink.clone(),
             plan: Mutex::new(plan),
             changed: Notify::new(),
@@ -212,13 +227,13 @@ impl<S: Sink> Work<S> {
             return Ok(Ended::GivenBack);
         }
         let mut at = range.offset;
-        let mut block = Vec::with_capacity(BLOCK as usize);
+        let mut block = Vec::with_capacity(self.block as usize);
         while at < range.end() {
             let Some(bytes) = body.next(silence).await? else { break };
             let mut rest = &bytes[..];
             while !rest.is_empty() {
-                let index = at / BLOCK;
-                let whole = ranges::block(index, self.size);
+                let index = at / self.block;
+                let whole = Range::between(index * self.block, ((index + 1) * self.block).min(self.size));
                 let lacks = (whole.length as usize).saturating_sub(block.len());
                 if lacks == 0 {
                     return Err(Fault::Passing("it sent more bytes than it was asked for".to_owned()));

@@ -84,13 +84,19 @@ async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> 
     let paths = |paths: Vec<PathBytes>| -> Vec<PathBuf> { paths.into_iter().map(path_of).collect() };
     match request {
         Request::Stage { wanted, options } => stage::run(wanted, options, fetcher).await,
+        Request::Check { paths: named, json, .. } if spaces::healing::is_of_spaces(&named) => {
+            tokio::task::block_in_place(|| spaces::healing::check(&named, json))
+        }
+        Request::Repair { paths: named, json, .. } if spaces::healing::is_of_spaces(&named) => {
+            spaces::healing::repair(&named, json, fetcher).await
+        }
         Request::Check { paths: named, against_source, json } => verbs::check(paths(named), against_source, json, fetcher).await,
         Request::Repair { paths: named, against_source, json } => verbs::repair(paths(named), against_source, json, fetcher).await,
         Request::Sources { path, add, remove, credentials, endpoint, json } => {
             sources::run(path_of(path), sources::Change { add, remove, credentials, endpoint }, json, fetcher).await
         }
         Request::Move { from, to } => sources::rename(path_of(from), path_of(to)),
-        Request::Space(request) => spaces::run(request),
+        Request::Space(request) => spaces::run(request, fetcher).await,
         Request::Follow { job, spaces: names, slots, pause_ms } => {
             tokio::task::block_in_place(|| spaces::follow::run(&job, &names, &slots, Duration::from_millis(pause_ms)))
         }

@@ -3,9 +3,9 @@
 
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{open, told};
-use mend_data::ranges::{self, Range};
+use mend_data::ranges::Range;
 use mend_data::request::{RangeAnswer, RangeRequest};
-use mend_data::sums::BLOCK;
+use mend_data::space::BLOCK;
 use mend_messages::frame;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Most bytes of a range.
 const MOST: u64 = 4 << 20;
 
-/// Blocks of 1 MiB, as a plan wants them.
+/// Blocks, as a plan wants them.
 struct Kept {
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
 }
@@ -66,12 +66,11 @@ async fn fetch(request: RangeRequest, fetcher: &Fetcher) -> Result<Vec<u8>, Stri
         return Err("the range is not one of the file".to_owned());
     }
     let origins = open(&mut sources, fetcher, true).await;
-    // Plans are of whole blocks, as checksums of files are.
-    let first = range.offset / BLOCK;
-    let whole = Range::between(first * BLOCK, ranges::block(range.end().saturating_sub(1) / BLOCK, size).end());
+    // Plans are of whole blocks, as checksums of spaces are.
+    let whole = Range::between(range.offset / BLOCK * BLOCK, range.end().div_ceil(BLOCK).saturating_mul(BLOCK).min(size));
     let kept = Arc::new(Kept { blocks: Mutex::default() });
     let origins: Origins = Arc::new(origins);
-    let fetched = fetcher.fetch(&origins, size, vec![whole], &kept).await.map_err(|error| error.to_string())?;
+    let fetched = fetcher.fetch_blocks(&origins, size, vec![whole], BLOCK, &kept).await.map_err(|error| error.to_string())?;
     if !fetched.lost.is_empty() {
         return Err(told(&sources, &fetched.blames));
     }

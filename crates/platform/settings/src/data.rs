@@ -51,6 +51,20 @@ pub const SPACE_TIMEOUT: Setting = Setting {
     default: "5000",
     meaning: "Milliseconds that a target of a data space may take for an answer before it counts as lost.",
 };
+/// How often targets are looked at.
+pub const SPACE_PROBE: Setting = Setting {
+    name: "MEND_SPACE_PROBE_S",
+    kind: Kind::Number { min: 0, max: 86_400 },
+    default: "10",
+    meaning: "Seconds between two looks at all targets of a data space while a job uses it. What two looks in a row find lost is fetched again; 0: only when somebody reads it.",
+};
+/// How often all bytes are.
+pub const SPACE_VERIFY: Setting = Setting {
+    name: "MEND_SPACE_VERIFY_S",
+    kind: Kind::Number { min: 0, max: 31_536_000 },
+    default: "3600",
+    meaning: "Seconds after which targets of a data space that a job uses read all of its files and compare checksums; 0: never.",
+};
 /// Room of the cache of a node.
 pub const SPACE_CACHE: Setting = Setting {
     name: "MEND_SPACE_CACHE_MB",

@@ -1,7 +1,7 @@
 //! What all targets of a space together know of its files.
 //!
 //! Each target tells what it came to know, in its order. Nothing of that contradicts anything else: an entry never changes, and one that is known to be
-//! gone stays gone. So the catalogue is the same whatever the order in which targets are heard, and lacks nothing as long as one holder of each entry is heard.
+//! gone stays gone; one that is told again with other targets has a higher version. So the catalogue is the same whatever the order in which targets are heard, and lacks nothing as long as one holder of each entry is heard.
 
 use super::{Entry, Id, Kind, Striping};
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,13 @@ impl Catalogue {
     pub fn learn(&mut self, change: Change) {
         match change {
             Change::There(entry) => {
-                if self.gone.contains(&entry.id) || self.entries.contains_key(&entry.id) {
+                if self.gone.contains(&entry.id) {
+                    return;
+                }
+                if let Some(known) = self.entries.get_mut(&entry.id) {
+                    if entry.replaces(known) && entry.path == known.path {
+                        *known = *entry;
+                    }
                     return;
                 }
                 self.paths.entry(entry.path.clone()).or_default().push(entry.id);
@@ -74,6 +80,17 @@ impl Catalogue {
     #[must_use]
     pub fn entry(&self, id: &Id) -> Option<&Entry> {
         self.entries.get(id)
+    }
+
+    /// If a target says something else of a file than is known: what is out of date, and what is not.
+    #[must_use]
+    pub fn differing(&self, told: &Entry) -> Option<(Entry, Entry)> {
+        let known = self.entries.get(&told.id)?;
+        match () {
+            () if told.replaces(known) => Some((known.clone(), told.clone())),
+            () if known.replaces(told) => Some((told.clone(), known.clone())),
+            () => None,
+        }
     }
 
     /// True of an entry that is known to be gone.
@@ -243,6 +260,31 @@ mod tests {
         assert_eq!(named(&catalogue, ""), [("a".to_owned(), true)]);
         catalogue.learn(there(&Entry { kind: Kind::Directory(wide), ..file(5, 1, "") }));
         assert_eq!((catalogue.striping("c", space), named(&catalogue, "").len()), (wide, 1));
+    }
+
+    #[test]
+    fn of_one_file_the_latest_map_counts_in_any_order() {
+        let old = file(1, 1, "a");
+        let moved = |version: u64, target: u16| {
+            let Kind::File(inside) = old.kind.clone() else { unreachable!() };
+            Entry {
+                version,
+                kind: Kind::File(super::super::File { targets: vec![target], keepers: vec![target], ..inside }),
+                ..old.clone()
+            }
+        };
+        let told = [old.clone(), moved(2, 1), moved(2, 2)];
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut catalogue = Catalogue::default();
+            order.iter().for_each(|at| catalogue.learn(there(&told[*at])));
+            assert_eq!(catalogue.at("a"), Some(&told[2]), "{order:?}");
+            assert_eq!(catalogue.differing(&old), Some((old.clone(), told[2].clone())));
+            assert_eq!(catalogue.differing(&told[2]), None);
+        }
+        let mut catalogue = Catalogue::default();
+        catalogue.learn(Change::Gone(old.id));
+        catalogue.learn(there(&told[2]));
+        assert_eq!(catalogue.at("a"), None);
     }
 
     /// What happens to a space: a path gets a file or a directory, or loses all that it has.

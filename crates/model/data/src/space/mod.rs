@@ -1,13 +1,15 @@
 //! A data space: files of a job, striped over directories of its nodes (targets), for as long as the job needs them.
 //!
-//! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `catalogue` what all targets together know, `target` what
+//! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `healing` which ones it gets instead of those that were lost, `catalogue` what all targets together know, `target` what
 //! clients and targets say to each other, `mounts` where ranks see spaces. Nothing here touches a file or a socket: `mend-space` and `mend-data` do.
 //!
 //! There is no server of metadata. Each file has an [`Entry`], and each of its holders (the targets with its bytes, and always two if there are two)
 //! keeps a copy of it in a database of its own. The catalogue of the space is the union of what the targets know, so the loss of one of them takes no name away.
-//! Files are never changed, only added and removed: an entry is either there or known to be gone, whatever the order in which targets are asked.
+//! Files are never changed, only added and removed: an entry is either there or known to be gone, whatever the order in which targets are asked. Where its bytes are
+//! may change, when a target was lost: then the entry is told again with a higher version, and of one entry the highest counts.
 
 pub mod catalogue;
+pub mod healing;
 pub mod layout;
 pub mod mounts;
 pub mod placement;
@@ -100,7 +102,7 @@ pub struct Space {
 pub struct Entry {
     /// Which one.
     pub id: Id,
-    /// Of entries with one path the highest is the one that is seen.
+    /// Of entries with one path the highest is the one that is seen; so of one entry, whose bytes are elsewhere then.
     pub version: u64,
     /// Where it is seen: names with slashes between them. The root is the empty path.
     pub path: String,
@@ -126,7 +128,7 @@ pub struct File {
     pub size: u64,
     /// Bytes on one target before the next one's turn.
     pub stripe: u64,
-    /// Targets with its bytes, in the order of the stripes, all different.
+    /// Targets with its bytes, in the order of the stripes. All different, unless one was lost and there was no other that had none.
     pub targets: Vec<u16>,
     /// Targets that keep a copy of its entry and of its checksums.
     pub keepers: Vec<u16>,
@@ -153,13 +155,9 @@ impl Entry {
             Kind::File(file) => {
                 let known =
                     |list: &[u16]| !list.is_empty() && list.len() <= MAX_TARGETS && list.iter().all(|at| usize::from(*at) < targets);
-                let mut distinct = file.targets.clone();
-                distinct.sort_unstable();
-                distinct.dedup();
                 path && !self.path.is_empty()
                     && known(&file.targets)
                     && known(&file.keepers)
-                    && distinct.len() == file.targets.len()
                     && Striping { size: file.stripe, count: 0 }.is_sound()
                     && i64::try_from(file.size).is_ok()
             }
@@ -172,11 +170,23 @@ impl Entry {
         match &self.kind {
             Kind::Directory(_) => (0..targets).filter_map(|at| u16::try_from(at).ok()).collect(),
             Kind::File(file) => {
-                let mut holders = file.targets.clone();
-                holders.extend(file.keepers.iter().filter(|keeper| !file.targets.contains(keeper)));
+                let mut holders: Vec<u16> = Vec::new();
+                for at in file.targets.iter().chain(&file.keepers) {
+                    if !holders.contains(at) {
+                        holders.push(*at);
+                    }
+                }
                 holders
             }
         }
+    }
+
+    /// True if this tells of the same file as `other`, which it replaces: its bytes are elsewhere now. Of two that were told at the same time one counts, the same for everybody.
+    #[must_use]
+    pub fn replaces(&self, other: &Self) -> bool {
+        let (Some(new), Some(old)) = (self.file(), other.file()) else { return false };
+        let same = self.id == other.id && (new.size, new.stripe, new.targets.len()) == (old.size, old.stripe, old.targets.len());
+        same && (self.version, &new.targets, &new.keepers) > (other.version, &old.targets, &old.keepers)
     }
 }
 
@@ -243,7 +253,6 @@ mod tests {
         let entry = |file: File| Entry { id: [1; 16], version: 1, path: "a".into(), made_ns: 0, kind: Kind::File(file) };
         assert!(entry(file.clone()).is_sound(2) && !entry(file.clone()).is_sound(1));
         let bad = [
-            File { targets: vec![0, 0], ..file.clone() },
             File { targets: vec![], ..file.clone() },
             File { keepers: vec![], ..file.clone() },
             File { stripe: 0, ..file.clone() },

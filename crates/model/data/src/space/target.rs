@@ -23,6 +23,14 @@ pub const CHANGES_BYTES: usize = 1 << 20;
 /// Most identities in one request.
 pub const MAX_IDS: usize = 4096;
 
+/// Most blocks that one request verifies: 16 MiB are read in any medium's time.
+pub const MAX_VERIFIED: u32 = 256;
+/// How long one that heals a space is believed to be at it, seconds, unless it says so again.
+pub const HEALING: u64 = 20;
+
+/// File and place of objects.
+pub type Lacking = Vec<(Id, u16)>;
+
 /// Asks a daemon for the port of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
@@ -155,6 +163,31 @@ pub enum Request {
         /// Number of the first event that is wanted.
         from: u64,
     },
+    /// Objects that this target must have by the entries it knows, and lacks or has too short of. → [`Answer::Bytes`], [`Lacking`]
+    Lacking {
+        /// Its own place among the targets of the space.
+        at: u16,
+    },
+    /// Checksums that blocks of an object have now, 16 bytes each; 0 of what cannot be read. → [`Answer::Bytes`]
+    Verify {
+        /// The file.
+        file: Id,
+        /// Which of its objects.
+        position: u16,
+        /// The first block, counted in the object.
+        first: u64,
+        /// How many, at most [`MAX_VERIFIED`].
+        count: u32,
+    },
+    /// Whoever asks is the one that heals the space for [`HEALING`] seconds, unless another one is. → [`Answer::Done`]
+    Heal {
+        /// Drawn by who asks.
+        who: Id,
+        /// It reads all files, unless that was done in so many seconds before.
+        verify_after: Option<u32>,
+        /// It is done.
+        done: bool,
+    },
     /// The space is no more: all that is in the directory goes, and the target ends. → [`Answer::Done`]
     Leave,
 }
@@ -213,6 +246,8 @@ pub enum Failed {
     Full,
     /// The request makes no sense.
     Nonsense,
+    /// Another one is at it.
+    Busy,
 }
 
 impl Request {
@@ -239,6 +274,7 @@ impl Request {
                 let places = entry.file().map_or(0, |file| file.targets.len());
                 entry.is_sound(super::MAX_TARGETS) && positions.iter().all(|position| usize::from(*position) < places)
             }
+            Self::Verify { count, .. } => *count <= MAX_VERIFIED,
             Self::Forget { ids } => ids.len() <= MAX_IDS,
             Self::Touched { reports } => {
                 let touches: usize = reports.iter().map(|report| report.touches.len()).sum();
@@ -247,6 +283,8 @@ impl Request {
             Self::Look
             | Self::Leave
             | Self::Patterns { .. }
+            | Self::Lacking { .. }
+            | Self::Heal { .. }
             | Self::Changes { .. }
             | Self::Settle { .. }
             | Self::ReadSums { .. }

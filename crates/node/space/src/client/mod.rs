@@ -1,9 +1,11 @@
 //! A client of a space: it knows what all targets together know, and asks them.
 //!
 //! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `repair` what
-//! fetches lost bytes from a file's source, `touches` what mounts tell targets about who reads what.
+//! fetches lost bytes from a file's source, `examine` finds what targets lack, `healer` has that fetched while nobody reads it, `touches` what mounts tell targets about who reads what.
 
 mod cache;
+mod examine;
+mod healer;
 mod names;
 mod peer;
 mod reader;
@@ -11,6 +13,8 @@ mod repair;
 mod touches;
 mod upload;
 
+pub use examine::{Examined, Found};
+pub use healer::heal_while_used;
 pub use names::{Client, Room};
 pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;

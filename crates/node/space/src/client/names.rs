@@ -143,13 +143,17 @@ impl Client {
                 *heard = Heard { instance, upto: 0 };
                 continue;
             }
-            let mut come_back = Vec::new();
+            let (mut come_back, mut differing) = (Vec::new(), Vec::new());
             let mut names = self.names_mut();
             for change in changes {
                 match &change {
                     Change::There(entry) if names.is_gone(&entry.id) => come_back.push(entry.id),
                     Change::There(entry) if !entry.is_sound(self.peers.len()) => {}
-                    _ => names.learn(change),
+                    Change::There(entry) => {
+                        differing.extend(names.differing(entry));
+                        names.learn(change);
+                    }
+                    Change::Gone(_) => names.learn(change),
                 }
             }
             drop(names);
@@ -157,12 +161,25 @@ impl Client {
             for ids in come_back.chunks(MAX_IDS) {
                 peer.ask(&Request::Forget { ids: ids.to_vec() }, &[])?;
             }
+            for (old, new) in differing {
+                self.tell_of_move(&old, &new);
+            }
             if upto < heard.upto {
                 return Err(nonsense(peer));
             }
             *heard = Heard { instance, upto };
             if !more {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Tells targets that were lost when a file's stripes came onto others, and are back, to let go of them. One that cannot be told is told by who hears it next.
+    fn tell_of_move(&self, old: &Entry, new: &Entry) {
+        let still = new.holders(self.peers.len());
+        for at in old.holders(self.peers.len()).into_iter().filter(|at| !still.contains(at)) {
+            if let Some(peer) = self.peers.get(usize::from(at)).filter(|peer| !peer.is_lost()) {
+                let _ = peer.ask(&Request::Put { entry: Box::new(new.clone()), positions: Vec::new() }, &[]);
             }
         }
     }

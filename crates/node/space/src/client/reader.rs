@@ -21,6 +21,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Most blocks of a request: 1 MiB.
 const RUN: u64 = 16;
@@ -30,6 +31,8 @@ const AHEAD: u64 = 8 << 20;
 const WINDOW: u64 = 2 << 20;
 /// Threads that fetch ahead.
 const THREADS: usize = 4;
+/// How old what is known of names may be when a target gives nothing: many reads fail at once.
+const HEARD: Duration = Duration::from_millis(500);
 /// Runs that wait for them; more are not fetched ahead.
 const QUEUE: usize = 64;
 /// Pages of checksums that are kept, 64 KiB each.
@@ -172,8 +175,32 @@ fn fetch_ahead(shared: &Shared, wanted: &Mutex<Receiver<(Arc<Entry>, std::ops::R
 }
 
 impl Shared {
-    /// Fetches blocks, which are next to each other on one target, into the cache.
+    /// Fetches blocks, which are next to each other on one target, into the cache: of where the file is now, if that is not where it was when it was opened.
     fn fetch(&self, entry: &Entry, file: &File, layout: &Layout, claim: &Claim<'_>) -> Result<Vec<Arc<[u8]>>, Fault> {
+        let moved = self.client.moved(entry);
+        let (entry, file) = moved.as_ref().and_then(|now| Some((now, now.file()?))).unwrap_or((entry, file));
+        match self.fetch_from(entry, file, layout, claim, true) {
+            Ok(Some(content)) => Ok(content),
+            Ok(None) => {
+                // Others may have been told that it is elsewhere now.
+                self.client.refresh_if_older(HEARD);
+                let moved = self.client.moved(entry);
+                let (entry, file) = moved.as_ref().and_then(|now| Some((now, now.file()?))).unwrap_or((entry, file));
+                self.fetch_from(entry, file, layout, claim, false).map(Option::unwrap_or_default)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// `None` if the target gives nothing, and somebody may know where else it is.
+    fn fetch_from(
+        &self,
+        entry: &Entry,
+        file: &File,
+        layout: &Layout,
+        claim: &Claim<'_>,
+        may_have_moved: bool,
+    ) -> Result<Option<Vec<Arc<[u8]>>>, Fault> {
         let blocks = claim.blocks.clone();
         let range = Range::between(blocks.start * BLOCK, layout.block(blocks.end - 1).end());
         let (position, offset) = layout.place(range.offset);
@@ -195,6 +222,7 @@ impl Shared {
                 }
             }
             Ok(_) => return Err(nonsense(self.client.peer(target)?)),
+            Err(_) if may_have_moved => return Ok(None),
             Err(fault) => lost = Some((blocks.start, fault)),
         }
         if let Some((first, fault)) = lost {
@@ -207,7 +235,7 @@ impl Shared {
         for (bytes, index) in content.iter().zip(blocks) {
             self.cache.put(&entry.id, index, bytes.clone());
         }
-        Ok(content)
+        Ok(Some(content))
     }
 
     fn damaged(&self, target: u16) -> Fault {
@@ -223,16 +251,7 @@ impl Shared {
         let sums = match known {
             Some(sums) => sums,
             None => {
-                let mut fault = None;
-                let found = file.keepers.iter().find_map(|keeper| {
-                    let asked = self.client.peer(*keeper).and_then(|peer| peer.ask(&Request::ReadSums { file: entry.id, page }, &[]));
-                    asked.map_err(|error| fault.get_or_insert(error).clone()).ok()
-                });
-                let Some((_, sums)) = found else {
-                    let why = fault.map(|fault| fault.to_string()).unwrap_or_default();
-                    return Err(Fault::Other(format!("no checksums of {}:{} can be had: {why}", self.client.space.name, entry.path)));
-                };
-                let sums = Arc::new(sums);
+                let sums = Arc::new(self.client.sums(entry, file, page)?);
                 self.pages.lock().unwrap_or_else(PoisonError::into_inner).put((entry.id, page), sums.clone());
                 sums
             }

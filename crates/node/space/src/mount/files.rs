@@ -82,6 +82,11 @@ impl Files {
         Self { shared: self.shared.clone(), who: Arc::new(who) }
     }
 
+    /// What it is seen through.
+    pub fn client(&self) -> Arc<Client> {
+        self.shared.client.clone()
+    }
+
     /// Tells targets what was touched since they were told last.
     pub fn tell_touches(&self) {
         self.shared.touches.tell(&self.shared.client);

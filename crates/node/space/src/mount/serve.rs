@@ -7,7 +7,7 @@
 //! All mounts of a process have one cache. A rank's mount ends with its mount namespace, and the threads that serve it with that.
 
 use super::files::{Files, MAX_READ};
-use crate::client::{Client, Reader, Repairer, Touches};
+use crate::client::{Client, Reader, Repairer, Touches, heal_while_used};
 use crate::descriptor;
 use fuser::{Config, MountOption, Session, SessionACL};
 use mend_data::patterns::Who;
@@ -109,6 +109,9 @@ pub fn ranks(name: &str) -> i32 {
         Ok(begun) => begun,
         Err((why, hint)) => return refused(&why, &hint),
     };
+    if let Err(why) = heal_while_used(files.client()) {
+        eprintln!("mend data: {name}: what is lost is not looked for: {why}");
+    }
     ready();
     while let Ok(Some((descriptor, who))) = next_descriptor() {
         let (files, config) = (who.map_or_else(|| files.clone(), |who| files.of(who)), config.clone());

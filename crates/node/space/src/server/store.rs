@@ -85,6 +85,7 @@ pub struct Store {
     begun: Mutex<HashMap<Id, Instant>>,
     /// Who touches which blocks: in memory, since it is of use for minutes.
     recorder: Mutex<Recorder>,
+    turns: Turns,
 }
 
 fn hex(id: &Id) -> String {
@@ -129,6 +130,7 @@ impl Store {
             used: AtomicU64::new(0),
             begun: Mutex::default(),
             recorder: Mutex::default(),
+            turns: Turns::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
@@ -229,6 +231,9 @@ impl Store {
                 let told = self.recorder.lock().unwrap_or_else(PoisonError::into_inner).tell(from);
                 return bytes(postcard::to_stdvec(&told).map_err(|error| Failure::new(Failed::Nonsense, error.to_string()))?);
             }
+            Request::Lacking { at } => return bytes(self.lacking(at)?),
+            Request::Verify { file, position, first, count } => return bytes(self.verify(&file, position, first, count)?),
+            Request::Heal { who, verify_after, done } => self.turns.take(who, verify_after, done).map(|()| Answer::Done)?,
             Request::Leave => self.leave().map(|()| Answer::Done)?,
             Request::Discard { file } => self.discard(&file).map(|()| Answer::Done)?,
         };
@@ -305,11 +310,12 @@ impl Store {
     }
 
     fn put(&self, entry: &Entry, positions: &[u16]) -> Result<(), Failure> {
-        match self.known(&entry.id)? {
-            Some(Change::There(_)) => return Ok(()),
+        let before = match self.known(&entry.id)? {
+            Some(Change::There(known)) if !entry.replaces(&known) => return Ok(()),
+            Some(Change::There(known)) => Some(known),
             Some(Change::Gone(_)) => return Err(Failure::new(Failed::Nonsense, "it was removed")),
-            None => {}
-        }
+            None => None,
+        };
         let mut bytes = 0;
         if let Some(file) = entry.file() {
             let layout = Layout::of(file);
@@ -318,7 +324,10 @@ impl Store {
                 if has != must {
                     return Err(Failure::new(Failed::Short, format!("an object has {has} bytes instead of {must}")));
                 }
-                bytes += has;
+                let of = |file: &mend_data::space::File| file.targets.get(usize::from(*position)).copied();
+                if before.as_ref().and_then(|before| before.file()).and_then(of) != of(file) {
+                    bytes += has;
+                }
             }
         }
         let begun = self.database.begin_write().map_err(database)?;
@@ -326,6 +335,11 @@ impl Store {
         begun.commit().map_err(database)?;
         self.used.fetch_add(bytes, Ordering::Relaxed);
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(&entry.id);
+        if before.is_some() {
+            // They are on others now.
+            let bytes = self.remove_objects(&entry.id, positions)?;
+            self.used.fetch_sub(bytes.min(self.used.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -361,7 +375,7 @@ impl Store {
         }
         begun.commit().map_err(database)?;
         for id in removed {
-            let bytes = self.remove_objects(&id)?;
+            let bytes = self.remove_objects(&id, &[])?;
             self.used.fetch_sub(bytes.min(self.used.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
         Ok(())
@@ -372,7 +386,7 @@ impl Store {
             return Ok(());
         }
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(file);
-        self.remove_objects(file)?;
+        self.remove_objects(file, &[])?;
         let begun = self.database.begin_write().map_err(database)?;
         remove_sums(&begun, file)?;
         begun.commit().map_err(database)
@@ -388,8 +402,8 @@ impl Store {
         Ok(())
     }
 
-    /// The bytes that they had.
-    fn remove_objects(&self, file: &Id) -> Result<u64, Failure> {
+    /// Removes the objects of a file but those at these places. The bytes that they had.
+    fn remove_objects(&self, file: &Id, but: &[u16]) -> Result<u64, Failure> {
         let directory = self.objects.join(format!("{:02x}", file[0]));
         let mut bytes = 0;
         let listed = match fs::read_dir(directory) {
@@ -398,7 +412,8 @@ impl Store {
         };
         for object in listed {
             let object = object?;
-            if object.file_name().to_str().and_then(identity) == Some(*file) {
+            let kept = but.iter().any(|position| self.path(file, *position) == object.path());
+            if !kept && object.file_name().to_str().and_then(identity) == Some(*file) {
                 bytes += object.metadata()?.len();
                 fs::remove_file(object.path())?;
             }
@@ -429,6 +444,9 @@ fn remove_sums(begun: &WriteTransaction, file: &Id) -> Result<(), Failure> {
     let mut sums = begun.open_table(SUMS).map_err(database)?;
     sums.retain_in((file, 0)..=(file, u32::MAX), |_, _| false).map_err(database)
 }
+
+mod verify;
+use verify::Turns;
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,11 @@
 //! `mend data` about data spaces.
 //!
-//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `seeing` reads and mounts it, `patterns`
-//! shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller.
+//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `healing` finds and fetches what it lost, `seeing` reads and
+//! mounts it, `patterns` shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller.
 
 pub mod filling;
 pub mod follow;
+pub mod healing;
 mod heat;
 mod making;
 mod patterns;
@@ -13,6 +14,7 @@ mod seeing;
 mod showing;
 
 use crate::failure::{FAILED, Failure, UNREACHABLE};
+use crate::fetch::Fetcher;
 use mend_data::request::SpaceRequest;
 use mend_data::space::{self, Space, is_path};
 use mend_messages::job::Secret;
@@ -38,8 +40,14 @@ impl From<Fault> for Failure {
 }
 
 /// Carries out a verb; its exit code.
-pub fn run(request: SpaceRequest) -> Result<i32, Failure> {
+pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let request = match request {
+        SpaceRequest::Heal { name, verify_after } => return healing::by_itself(&name, verify_after, fetcher).await,
+        SpaceRequest::Ready { names } => return healing::ready(&names, fetcher).await,
+        other => other,
+    };
     tokio::task::block_in_place(|| match request {
+        SpaceRequest::Heal { .. } | SpaceRequest::Ready { .. } => Ok(0),
         SpaceRequest::Create { name, targets, striping } => making::create(&name, targets, striping),
         SpaceRequest::Destroy { name } => making::destroy(&name),
         SpaceRequest::List { place: None, json } => showing::spaces(json),

@@ -160,3 +160,59 @@ fn changes_come_in_pieces_and_are_numbered_on() {
     assert!(pieces > 1);
     assert_eq!(heard, all.into_iter().map(|entry| Change::There(Box::new(entry))).collect::<Vec<_>>());
 }
+
+fn moved(entry: &Entry, targets: Vec<u16>) -> Entry {
+    let Kind::File(file) = entry.kind.clone() else { panic!("no file") };
+    Entry { version: entry.version + 1, kind: Kind::File(StripedFile { targets, ..file }), ..entry.clone() }
+}
+
+#[test]
+fn what_is_on_another_target_now_goes_and_the_map_is_told_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let kept = keep(&store, 1);
+    let there = moved(&kept, vec![1]);
+    let put = |entry: &Entry| ask(&store, Request::Put { entry: Box::new(entry.clone()), positions: Vec::new() }, &[]);
+    put(&there).unwrap();
+    assert_eq!(known(&store), [Change::There(Box::new(there.clone()))]);
+    assert_eq!(used(&store), 0);
+    assert_eq!(ask(&store, Request::Read { file: kept.id, position: 0, offset: 0, length: 5 }, &[]), Err(Failed::Absent));
+    // What is out of date changes nothing.
+    put(&kept).unwrap();
+    assert_eq!(known(&store), [Change::There(Box::new(there))]);
+}
+
+#[test]
+fn a_target_tells_what_it_lacks_and_what_its_blocks_sum_up_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let kept = keep(&store, 1);
+    let lacking = || {
+        let (_, bytes) = ask(&store, Request::Lacking { at: 0 }, &[]).unwrap();
+        postcard::from_bytes::<Vec<(Id, u16)>>(&bytes).unwrap()
+    };
+    let verify = || ask(&store, Request::Verify { file: kept.id, position: 0, first: 0, count: 9 }, &[]).map(|(_, sums)| sums);
+    assert_eq!(lacking(), []);
+    assert_eq!(verify().unwrap(), mend_data::space::block_sum(&kept.id, 0, b"12345").to_le_bytes());
+    fs::write(store.path(&kept.id, 0), b"123").unwrap();
+    assert_eq!(lacking(), [(kept.id, 0)]);
+    assert_eq!(verify().unwrap(), [0; 16]);
+    fs::remove_file(store.path(&kept.id, 0)).unwrap();
+    assert_eq!(lacking(), [(kept.id, 0)]);
+    assert_eq!(verify(), Err(Failed::Absent));
+}
+
+#[test]
+fn one_heals_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let heal = |who: u8, verify_after, done| ask(&store, Request::Heal { who: [who; 16], verify_after, done }, &[]).map(drop);
+    heal(1, None, false).unwrap();
+    heal(1, None, false).unwrap();
+    assert_eq!(heal(2, None, false), Err(Failed::Busy));
+    heal(1, None, true).unwrap();
+    heal(2, Some(100), false).unwrap();
+    heal(2, None, true).unwrap();
+    assert_eq!(heal(1, Some(100), false), Err(Failed::Busy));
+    heal(1, Some(0), false).unwrap();
+}

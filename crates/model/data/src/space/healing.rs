@@ -1,0 +1,133 @@
+//! What a file gets instead of targets that were lost, and when that is begun.
+//!
+//! Stripes of a lost target go onto targets that have none of the file, those with most room first; if there is none, onto one that has few. What
+//! is on targets that answer stays where it is.
+
+use super::File;
+use super::layout::Layout;
+use super::placement::{NoPlace, RESERVE};
+use std::collections::BTreeSet;
+
+/// The file with targets that answer in the place of those that do not. `free` has the free bytes of each target; `None` means that it is lost.
+///
+/// # Errors
+/// [`NoPlace`].
+pub fn moved(file: &File, free: &[Option<u64>]) -> Result<File, NoPlace> {
+    let mut free = free.to_vec();
+    let there = |free: &[Option<u64>], at: u16| free.get(usize::from(at)).copied().flatten();
+    if free.iter().all(Option::is_none) {
+        return Err(NoPlace::NoTarget);
+    }
+    let layout = Layout::of(file);
+    let mut new = file.clone();
+    for position in 0..new.targets.len() {
+        if there(&free, new.targets[position]).is_some() {
+            continue;
+        }
+        let needed = layout.object_length(position);
+        let stripes = |at: usize| new.targets.iter().filter(|other| usize::from(**other) == at).count();
+        let roomy = free.iter().enumerate().filter_map(|(at, free)| Some((at, (*free)?)));
+        let chosen = roomy
+            .filter(|(_, free)| *free >= needed.saturating_add(RESERVE))
+            .min_by_key(|(at, free)| (stripes(*at), std::cmp::Reverse(*free), *at))
+            .map(|(at, _)| at);
+        let Some(at) = chosen else { return Err(NoPlace::Full { needed, count: 1, roomy: 0 }) };
+        new.targets[position] = u16::try_from(at).map_err(|_| NoPlace::NoTarget)?;
+        free[at] = free[at].map(|free| free.saturating_sub(needed));
+    }
+    let wanted = file.keepers.len();
+    new.keepers.retain(|keeper| there(&free, *keeper).is_some());
+    // Those that hold its bytes know of it anyway.
+    let all = (0..free.len()).filter_map(|at| u16::try_from(at).ok());
+    let others: Vec<u16> = new.targets.iter().copied().chain(all).filter(|at| there(&free, *at).is_some()).collect();
+    for at in others {
+        if new.keepers.len() < wanted && !new.keepers.contains(&at) {
+            new.keepers.push(at);
+        }
+    }
+    Ok(new)
+}
+
+/// Tells a loss from a moment without an answer: what is seen in two looks in a row is lost. After a try that failed the next ones come later.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    before: BTreeSet<u16>,
+    /// Looks that are passed over, and how many it will be next.
+    pause: u32,
+    next_pause: u32,
+}
+
+/// Most looks between two tries.
+const LONGEST_PAUSE: u32 = 64;
+
+impl Watch {
+    /// What a look showed: targets that do not answer, or lack something. True if it is time to heal.
+    pub fn looked(&mut self, bad: BTreeSet<u16>) -> bool {
+        let again = bad.intersection(&self.before).next().is_some();
+        if bad != self.before {
+            (self.pause, self.next_pause) = (0, 0);
+        }
+        self.before = bad;
+        if !again {
+            return false;
+        }
+        if self.pause > 0 {
+            self.pause -= 1;
+            return false;
+        }
+        self.next_pause = (self.next_pause * 2).clamp(1, LONGEST_PAUSE);
+        self.pause = self.next_pause;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BLOCK;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_loss_is_what_is_seen_twice_and_tries_become_rarer() {
+        let mut watch = Watch::default();
+        let one = BTreeSet::from([1]);
+        assert!(!watch.looked(one.clone()) && !watch.looked(BTreeSet::new()) && !watch.looked(one.clone()));
+        let begun: Vec<bool> = (0..12).map(|_| watch.looked(one.clone())).collect();
+        assert_eq!(begun.iter().filter(|begun| **begun).count(), 4, "{begun:?}");
+        assert!(begun[0] && begun[2] && begun[5] && begun[10]);
+        // Another loss is not made to wait.
+        assert!(watch.looked(BTreeSet::from([1, 2])));
+    }
+
+    proptest! {
+        #[test]
+        fn what_answers_keeps_its_stripes_and_the_others_go_where_none_are(
+            lost in prop::collection::vec(any::<bool>(), 2..7), count in 1_usize..7, size in 1_u64..200 * BLOCK,
+        ) {
+            prop_assume!(lost.iter().any(|lost| !lost));
+            let count = count.min(lost.len());
+            let targets: Vec<u16> = (0..count as u16).collect();
+            let keepers: Vec<u16> = (0..lost.len().min(2) as u16).collect();
+            let file = File { size, stripe: BLOCK, targets, keepers, sources: Vec::new() };
+            let free: Vec<Option<u64>> = lost.iter().map(|lost| (!lost).then_some(1 << 40)).collect();
+            let new = moved(&file, &free).unwrap();
+            prop_assert!(new.targets.iter().chain(&new.keepers).all(|at| !lost[usize::from(*at)]));
+            for (old, new) in file.targets.iter().zip(&new.targets) {
+                prop_assert!(lost[usize::from(*old)] || old == new);
+            }
+            let there = lost.iter().filter(|lost| !**lost).count();
+            let distinct: BTreeSet<&u16> = new.targets.iter().collect();
+            prop_assert_eq!(distinct.len(), count.min(there));
+            prop_assert_eq!(new.keepers.len(), there.min(2));
+            prop_assert_eq!(moved(&new, &free).unwrap(), new);
+        }
+    }
+
+    #[test]
+    fn full_targets_get_nothing() {
+        let file = File { size: 10 * BLOCK, stripe: BLOCK, targets: vec![0, 1], keepers: vec![0, 1], sources: Vec::new() };
+        assert_eq!(moved(&file, &[None, Some(RESERVE), Some(RESERVE)]), Err(NoPlace::Full { needed: 5 * BLOCK, count: 1, roomy: 0 }));
+        assert_eq!(moved(&file, &[None, None]), Err(NoPlace::NoTarget));
+        assert_eq!(moved(&file, &[None, Some(0), Some(1 << 40)]).unwrap().targets, [2, 1]);
+    }
+}

@@ -1,0 +1,224 @@
+//! What of a space's files is lost or damaged, and where it goes: targets are asked in parallel, each about its own objects.
+//!
+//! A target compares lengths, or sums up its blocks itself, so that 16 bytes for each 64 KiB come over the network.
+
+use super::names::{Client, Room, nonsense};
+use super::peer::Peer;
+use crate::link::Fault;
+use mend_data::ranges::{self, Range};
+use mend_data::space::catalogue::Change;
+use mend_data::space::layout::Layout;
+use mend_data::space::target::{Answer, Failed, Lacking, MAX_VERIFIED, Request};
+use mend_data::space::{BLOCK, Entry, File, Id, SUMS_OF_PAGE};
+use std::collections::{BTreeSet, HashMap};
+
+/// A file of which something is not as it must be.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Which one.
+    pub entry: Entry,
+    /// Its bytes that are lost or damaged.
+    pub missing: Vec<Range>,
+    /// Targets that hold it and do not answer, lack something of it, or have it damaged.
+    pub blamed: Vec<u16>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Examined {
+    /// How much room the targets have, by their places.
+    pub rooms: Vec<Result<Room, Fault>>,
+    /// How many files were looked at.
+    pub files: u64,
+    /// How many bytes they have.
+    pub bytes: u64,
+    /// Those that are not as they must be.
+    pub found: Vec<Found>,
+}
+
+/// What a target lacks, by file and place, and which blocks it has damaged.
+type Looked = (BTreeSet<(Id, u16)>, Vec<(Id, u64)>);
+
+impl Client {
+    /// Examines the files at a path or below it. With `deep` all bytes are read, by their targets.
+    ///
+    /// # Errors
+    /// If checksums cannot be had, or a target says nonsense.
+    pub fn examine(&self, path: &str, deep: bool) -> Result<Examined, Fault> {
+        let mut rooms = self.rooms();
+        let there: Vec<u16> = (0..).zip(&rooms).filter(|(_, room)| room.is_ok()).map(|(at, _)| at).collect();
+        let entries: Vec<Entry> = self.names().files(path).into_iter().cloned().collect();
+        let look = |at: u16, peer: &Peer| -> Result<Looked, Fault> {
+            let lacking = lacking(at, peer)?;
+            let mut damaged = Vec::new();
+            for entry in entries.iter().filter(|_| deep) {
+                self.verify(entry, at, peer, &lacking, &mut damaged)?;
+            }
+            Ok((lacking, damaged))
+        };
+        let looked = self.each(&there, |at, peer| (at, look(at, peer)));
+        let (mut lacking, mut damaged) = (BTreeSet::new(), HashMap::<Id, BTreeSet<u64>>::new());
+        for (at, found) in looked.into_iter().flatten() {
+            let (objects, blocks) = match found {
+                Ok(looked) => looked,
+                // It was there a moment ago.
+                Err(fault @ Fault::Lost { .. }) => {
+                    rooms[usize::from(at)] = Err(fault);
+                    continue;
+                }
+                Err(fault) => return Err(fault),
+            };
+            lacking.extend(objects);
+            for (file, block) in blocks {
+                damaged.entry(file).or_default().insert(block);
+            }
+        }
+        let (files, bytes) = entries.iter().filter_map(Entry::file).fold((0, 0), |(files, bytes), file| (files + 1, bytes + file.size));
+        let lost = |at: &u16| rooms.get(usize::from(*at)).is_none_or(Result::is_err);
+        let mut found = Vec::new();
+        for entry in entries {
+            let Some(file) = entry.file() else { continue };
+            let layout = Layout::of(file);
+            let bad = damaged.remove(&entry.id).unwrap_or_default();
+            let whole: Vec<bool> =
+                (0_u16..).zip(&file.targets).map(|(position, at)| !lost(at) && !lacking.contains(&(entry.id, position))).collect();
+            let gone = layout.extents(Range { offset: 0, length: file.size }).filter(|extent| !whole[extent.position]);
+            let damaged = bad.iter().map(|block| layout.block(*block));
+            let missing = ranges::merged(gone.map(|extent| extent.range).chain(damaged).collect());
+            let of_block = |block: &u64| file.targets[layout.place(block * BLOCK).0];
+            let mut blamed: BTreeSet<u16> = file.targets.iter().zip(&whole).filter(|(_, whole)| !**whole).map(|(at, _)| *at).collect();
+            blamed.extend(file.keepers.iter().filter(|at| lost(at)));
+            blamed.extend(bad.iter().map(of_block));
+            if !blamed.is_empty() {
+                found.push(Found { missing, blamed: blamed.into_iter().collect(), entry });
+            }
+        }
+        Ok(Examined { rooms, files, bytes, found })
+    }
+
+    /// Blocks of a file that a target has with other checksums than they must have.
+    fn verify(
+        &self,
+        entry: &Entry,
+        at: u16,
+        peer: &Peer,
+        lacking: &BTreeSet<(Id, u16)>,
+        damaged: &mut Vec<(Id, u64)>,
+    ) -> Result<(), Fault> {
+        let Some(file) = entry.file() else { return Ok(()) };
+        let layout = Layout::of(file);
+        let mut known: Option<(u64, Vec<u8>)> = None;
+        let own = (0_u16..).zip(&file.targets).filter(|(position, target)| **target == at && !lacking.contains(&(entry.id, *position)));
+        for (position, _) in own {
+            let blocks = layout.object_length(usize::from(position)).div_ceil(BLOCK);
+            for first in (0..blocks).step_by(MAX_VERIFIED as usize) {
+                let (_, sums) = peer.ask(&Request::Verify { file: entry.id, position, first, count: MAX_VERIFIED }, &[])?;
+                if sums.len() as u64 != 16 * (blocks - first).min(MAX_VERIFIED.into()) {
+                    return Err(nonsense(peer));
+                }
+                for (sum, number) in sums.chunks(16).zip(first..) {
+                    let index = layout.file_offset(usize::from(position), number * BLOCK) / BLOCK;
+                    let page = index / SUMS_OF_PAGE;
+                    let sums = match &mut known {
+                        Some((number, sums)) if *number == page => sums,
+                        other => &other.insert((page, self.sums(entry, file, u32::try_from(page).unwrap_or(u32::MAX))?)).1,
+                    };
+                    let from = (index % SUMS_OF_PAGE) as usize * 16;
+                    if sums.get(from..from + 16) != Some(sum) {
+                        damaged.push((entry.id, index));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A page of a file's checksums, of a keeper that answers.
+    ///
+    /// # Errors
+    /// If none does.
+    pub fn sums(&self, entry: &Entry, file: &File, page: u32) -> Result<Vec<u8>, Fault> {
+        let mut fault = None;
+        let found = file.keepers.iter().find_map(|keeper| {
+            let asked = self.peer(*keeper).and_then(|peer| peer.ask(&Request::ReadSums { file: entry.id, page }, &[]));
+            asked.map_err(|error| fault.get_or_insert(error).clone()).ok()
+        });
+        found.map(|(_, sums)| sums).ok_or_else(|| {
+            let why = fault.map(|fault| fault.to_string()).unwrap_or_default();
+            Fault::Other(format!("no checksums of {}:{} can be had: {why}", self.space.name, entry.path))
+        })
+    }
+
+    /// Asks for the turn to heal the space, or says that it is over; false if another one has it. The first target that answers decides.
+    ///
+    /// # Errors
+    /// If none answers.
+    pub fn take_turn(&self, who: Id, verify_after: Option<u32>, done: bool) -> Result<bool, Fault> {
+        let mut fault = None;
+        for at in 0..self.targets() {
+            match self.peer(at as u16)?.ask(&Request::Heal { who, verify_after, done }, &[]) {
+                Ok(_) => return Ok(true),
+                Err(Fault::Failed { kind: Failed::Busy, .. }) => return Ok(false),
+                Err(other) => drop(fault.get_or_insert(other)),
+            }
+        }
+        Err(fault.unwrap_or_else(|| Fault::Other(format!("{} has no targets", self.space.name))))
+    }
+
+    /// Lets a file be where it is now: its objects on targets, whose lives are these, become durable; then its checksums on new keepers; then the new map, first
+    /// on targets that are new in it. `written` has the places of objects that got bytes.
+    ///
+    /// # Errors
+    /// Those of targets. Until the first of them has the map, the file is where it was.
+    pub fn settle_moved(&self, old: &Entry, new: &Entry, written: &BTreeSet<u16>, lives: &[Option<Id>]) -> Result<(), Fault> {
+        let (Some(before), Some(file)) = (old.file(), new.file()) else { return Ok(()) };
+        let layout = Layout::of(file);
+        let settled = self.each(&file.targets, |at, peer| {
+            let Some(life) = lives.get(usize::from(at)).copied().flatten() else { return Err(nonsense(peer)) };
+            let own = written.iter().filter(|position| file.targets.get(usize::from(**position)) == Some(&at));
+            own.copied().try_for_each(|position| {
+                let length = layout.object_length(usize::from(position));
+                peer.ask(&Request::Settle { file: new.id, position, length, life }, &[]).map(drop)
+            })
+        });
+        settled.into_iter().flatten().collect::<Result<(), Fault>>()?;
+        if !new.replaces(old) {
+            return Ok(());
+        }
+        let pages = u32::try_from(layout.blocks().div_ceil(SUMS_OF_PAGE)).unwrap_or(u32::MAX);
+        for keeper in file.keepers.iter().filter(|at| !before.keepers.contains(at)) {
+            for page in 0..pages {
+                let sums = self.sums(old, before, page)?;
+                self.peer(*keeper)?.ask(&Request::Sums { file: new.id, page, length: sums.len() as u32 }, &sums)?;
+            }
+        }
+        let put = |at: u16, peer: &Peer| {
+            let own =
+                (0_u16..).zip(&file.targets).filter(|(position, target)| **target == at && layout.object_length((*position).into()) > 0);
+            let request = Request::Put { entry: Box::new(new.clone()), positions: own.map(|(position, _)| position).collect() };
+            peer.ask(&request, &[]).map(drop)
+        };
+        let known = old.holders(self.targets());
+        let (others, first): (Vec<u16>, Vec<u16>) = new.holders(self.targets()).into_iter().partition(|at| known.contains(at));
+        self.each(&first, put).into_iter().flatten().collect::<Result<(), Fault>>()?;
+        self.each(&others, put).into_iter().flatten().collect::<Result<(), Fault>>()?;
+        self.names_mut().learn(Change::There(Box::new(new.clone())));
+        Ok(())
+    }
+
+    /// Where a file that somebody has open is now; `None` if that is where it was.
+    pub(super) fn moved(&self, entry: &Entry) -> Option<Entry> {
+        self.names().entry(&entry.id).filter(|now| now.version != entry.version).cloned()
+    }
+}
+
+/// Objects that a target must have, and lacks.
+pub(super) fn lacking(at: u16, peer: &Peer) -> Result<BTreeSet<(Id, u16)>, Fault> {
+    match peer.ask(&Request::Lacking { at }, &[])? {
+        (Answer::Bytes { .. }, bytes) => {
+            let lacking: Lacking = postcard::from_bytes(&bytes).map_err(|_| nonsense(peer))?;
+            Ok(lacking.into_iter().collect())
+        }
+        _ => Err(nonsense(peer)),
+    }
+}

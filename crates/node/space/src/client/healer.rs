@@ -1,0 +1,71 @@
+//! Heals a space while ranks of a job use it: targets are looked at now and then, and `mend-data` is started when something is lost.
+//!
+//! Each node that has a mount looks; one at a time heals (see [`Client::take_turn`]). Faults assumed: `mend-data` dies or fails; what is still lost is seen at the next look.
+
+use super::examine::lacking;
+use super::names::Client;
+use mend_data::request::{Request, SpaceRequest};
+use mend_data::space::healing::Watch;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The program that heals.
+const PROGRAM: &str = "mend-data";
+
+/// Begins to look at the targets, until the process ends.
+///
+/// # Errors
+/// If a setting makes no sense, or no thread can be started.
+pub fn heal_while_used(client: Arc<Client>) -> Result<(), String> {
+    let seconds = |setting: &mend_settings::Setting| setting.number().map_err(|error| mend_report::with_causes(&error));
+    let (probe, verify) = (seconds(&mend_settings::SPACE_PROBE)?, seconds(&mend_settings::SPACE_VERIFY)?);
+    if probe == 0 {
+        return Ok(());
+    }
+    let look = move || {
+        let (mut watch, mut verified) = (Watch::default(), Instant::now());
+        loop {
+            std::thread::sleep(Duration::from_secs(probe));
+            // Files that others staged or healed.
+            client.refresh_if_older(Duration::from_secs(1));
+            let deep = verify > 0 && verified.elapsed() >= Duration::from_secs(verify);
+            if watch.looked(client.bad_targets()) || deep {
+                if deep {
+                    verified = Instant::now();
+                }
+                if let Err(error) = heal(&client.space.name, deep.then_some(verify)) {
+                    eprintln!("mend data: {}: what was lost is not fetched: {PROGRAM}: {error}", client.space.name);
+                }
+            }
+        }
+    };
+    std::thread::Builder::new().name("healer".to_owned()).spawn(look).map(drop).map_err(|error| error.to_string())
+}
+
+impl Client {
+    /// Targets that do not answer, or lack something.
+    fn bad_targets(&self) -> BTreeSet<u16> {
+        let all: Vec<u16> = (0..self.targets()).filter_map(|at| u16::try_from(at).ok()).collect();
+        let looked = self.each(&all, |at, peer| lacking(at, peer).is_ok_and(|lacking| lacking.is_empty()));
+        let used = |at: &u16| {
+            let names = self.names();
+            names.files("").iter().any(|entry| entry.holders(self.targets()).contains(at))
+        };
+        all.iter().zip(looked).filter(|(_, good)| *good != Some(true)).map(|(at, _)| *at).filter(used).collect()
+    }
+}
+
+/// Has it done by a program that knows all kinds of sources. What that says goes to standard error.
+fn heal(space: &str, verify_after: Option<u64>) -> io::Result<()> {
+    let program = mend_settings::find_part(PROGRAM).ok_or(io::ErrorKind::NotFound)?;
+    let verify_after = verify_after.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
+    let request = Request::Space(SpaceRequest::Heal { name: space.to_owned(), verify_after });
+    let request = postcard::to_stdvec(&request).map_err(io::Error::other)?;
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let told = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(&request));
+    child.wait()?;
+    told
+}

@@ -1,0 +1,94 @@
+//! What a target finds out about its own objects, and whose turn it is to heal the space.
+
+use super::{Failure, KNOWN, LOG, Store, database};
+use mend_data::space::catalogue::Change;
+use mend_data::space::layout::Layout;
+use mend_data::space::target::{Failed, HEALING, Lacking, MAX_PAYLOAD};
+use mend_data::space::{BLOCK, Id, block_sum};
+use redb::ReadableDatabase;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of one object's name in an answer, at most.
+const NAMED: usize = 16 + 3;
+
+/// Who heals the space. It is remembered in memory: after a target's end somebody may begin anew, and finds what there is left to do.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<Turn>);
+
+#[derive(Debug, Default)]
+struct Turn {
+    /// Who has it, and since when it was said last.
+    healer: Option<(Id, Instant)>,
+    /// When all files were read last.
+    verified: Option<Instant>,
+}
+
+impl Turns {
+    pub fn take(&self, who: Id, verify_after: Option<u32>, done: bool) -> Result<(), Failure> {
+        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Turn { healer, verified } = &mut *turn;
+        if healer.is_some_and(|(other, since)| other != who && since.elapsed() < Duration::from_secs(HEALING)) {
+            return Err(Failure::new(Failed::Busy, "another one heals the space"));
+        }
+        if let Some(seconds) = verify_after {
+            if verified.is_some_and(|at| at.elapsed() < Duration::from_secs(seconds.into())) {
+                return Err(Failure::new(Failed::Busy, "all files were read a moment ago"));
+            }
+            *verified = Some(Instant::now());
+        }
+        *healer = (!done).then(|| (who, Instant::now()));
+        Ok(())
+    }
+}
+
+impl Store {
+    pub(super) fn lacking(&self, at: u16) -> Result<Vec<u8>, Failure> {
+        let mut lacking: Lacking = Vec::new();
+        let reading = self.database.begin_read().map_err(database)?;
+        let log = reading.open_table(LOG).map_err(database)?;
+        for row in log.range(0..).map_err(database)? {
+            let (_, row) = row.map_err(database)?;
+            let Ok(Change::There(entry)) = postcard::from_bytes::<Change>(row.value()) else { continue };
+            let Some(file) = entry.file() else { continue };
+            let layout = Layout::of(file);
+            for (position, _) in file.targets.iter().enumerate().filter(|(_, target)| **target == at) {
+                let must = layout.object_length(position);
+                let has = fs::metadata(self.path(&entry.id, position as u16)).map(|found| found.len());
+                if must > 0 && has.ok() != Some(must) {
+                    lacking.push((entry.id, position as u16));
+                }
+            }
+            if lacking.len() >= MAX_PAYLOAD as usize / NAMED {
+                // The rest is found when these are there again.
+                break;
+            }
+        }
+        postcard::to_stdvec(&lacking).map_err(|error| Failure::new(Failed::Nonsense, error.to_string()))
+    }
+
+    pub(super) fn verify(&self, file: &Id, position: u16, first: u64, count: u32) -> Result<Vec<u8>, Failure> {
+        let reading = self.database.begin_read().map_err(database)?;
+        let known = reading.open_table(KNOWN).map_err(database)?.get(file).map_err(database)?.is_some();
+        let Some(Change::There(entry)) = known.then(|| self.known(file)).transpose()?.flatten() else {
+            return Err(Failure::new(Failed::Absent, "it does not know this file"));
+        };
+        let layout = entry.file().map(Layout::of).ok_or_else(|| Failure::new(Failed::Nonsense, "it is a directory"))?;
+        let length = layout.object_length(usize::from(position));
+        let object = File::open(self.path(file, position))?;
+        let mut sums = Vec::new();
+        for number in first..first.saturating_add(count.into()) {
+            let offset = number.saturating_mul(BLOCK);
+            if offset >= length {
+                break;
+            }
+            let mut bytes = vec![0; (length - offset).min(BLOCK) as usize];
+            let index = layout.file_offset(usize::from(position), offset) / BLOCK;
+            let sum = object.read_exact_at(&mut bytes, offset).map_or(0, |()| block_sum(file, index, &bytes));
+            sums.extend_from_slice(&sum.to_le_bytes());
+        }
+        Ok(sums)
+    }
+}

@@ -1,0 +1,308 @@
+//! `mend data check` and `repair` of files in a data space, what heals it by itself, and what is told before a job's ranks start.
+//!
+//! ```text
+//! targets ──lengths, checksums──► examined ──lost ranges──► sources, several at once ──right──► targets that answer ──► new map
+//! ```
+//! One heals a space at a time, or bytes would be fetched twice. Faults assumed: it is killed at any moment (the file is where it was, or where it is to be); targets and sources die
+//! meanwhile; a source holds something else now.
+
+use super::{named, opened};
+use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
+use crate::fetch::{Fetcher, Origins, Sink, Taken};
+use crate::mirrors::{blame, open, told};
+use crate::report;
+use mend_data::ranges;
+use mend_data::request::PathBytes;
+use mend_data::space::layout::Layout;
+use mend_data::space::target::{HEALING, Request};
+use mend_data::space::{BLOCK, Entry, File, Id, Kind, SUMS_OF_PAGE, block_sum, healing, is_path, split};
+use mend_space::client::{Client, Examined, Found};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long it takes at most until one that waits looks again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// True if all paths are places in data spaces. A local file of such a name is `./NAME:PATH`.
+pub fn is_of_spaces(paths: &[PathBytes]) -> bool {
+    let place = |path: &PathBytes| {
+        let Some((_, inside)) = std::str::from_utf8(path).ok().and_then(split) else { return false };
+        (inside.is_empty() || is_path(inside)) && !std::path::Path::new(&*String::from_utf8_lossy(path)).exists()
+    };
+    !paths.is_empty() && paths.iter().all(place)
+}
+
+fn places(paths: &[PathBytes]) -> Result<Vec<(Arc<Client>, String)>, Failure> {
+    let one = |path: &PathBytes| {
+        let text = String::from_utf8_lossy(path).into_owned();
+        let (name, path) = named(&text)?;
+        let client = opened(name)?;
+        if client.names().look(path).is_none() {
+            return Err(Failure::new(format!("{text} is not there"), "`mend data ls NAME:` lists what is", FAILED));
+        }
+        Ok((client, path.to_owned()))
+    };
+    paths.iter().map(one).collect()
+}
+
+fn shown(client: &Client, entry: &Entry) -> String {
+    format!("{}:{}", client.space.name, entry.path)
+}
+
+fn target(client: &Client, at: u16) -> String {
+    client.peer(at).map(|peer| peer.target.name()).unwrap_or_default()
+}
+
+/// Where something is wrong with a file, and what stands in the way.
+fn where_lost(client: &Client, examined: &Examined, found: &Found) -> String {
+    let one = |at: &u16| match examined.rooms.get(usize::from(*at)) {
+        Some(Err(fault)) => fault.to_string(),
+        _ => format!("target {} lacks some of it, or has it damaged", target(client, *at)),
+    };
+    found.blamed.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn count(files: u64) -> String {
+    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
+}
+
+/// `mend data check NAME:PATH`; its exit code.
+pub fn check(paths: &[PathBytes], as_json: bool) -> Result<i32, Failure> {
+    let mut all = Vec::new();
+    let mut bad = false;
+    for (client, path) in places(paths)? {
+        let examined = client.examine(&path, true)?;
+        let mut details = Vec::new();
+        for found in &examined.found {
+            let (name, lost) = (shown(&client, &found.entry), ranges::total(&found.missing));
+            details.push(
+                json!({ "name": name, "lost": lost, "targets": found.blamed.iter().map(|at| target(&client, *at)).collect::<Vec<_>>() }),
+            );
+            if !as_json {
+                report::line(&format!("{name}: {} lost: {}", report::size(lost), where_lost(&client, &examined, found)));
+            }
+        }
+        bad |= !examined.found.is_empty();
+        if !as_json {
+            let whole = examined.files - details.len() as u64;
+            report::line(&format!("{} ({}): {whole} whole", count(examined.files), report::size(examined.bytes)));
+        }
+        all.push(json!({ "space": client.space.name, "files": examined.files, "bytes": examined.bytes, "damaged": details }));
+    }
+    if as_json {
+        report::json(&all)?;
+    }
+    Ok(if bad { DAMAGED } else { 0 })
+}
+
+/// `mend data repair NAME:PATH`; its exit code.
+pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let mut all = Vec::new();
+    let mut code = 0;
+    for (client, path) in tokio::task::block_in_place(|| places(paths))? {
+        let mut turn = Turn::take(&client, None)?;
+        while turn.is_none() {
+            tokio::time::sleep(AGAIN).await;
+            turn = Turn::take(&client, None)?;
+        }
+        tokio::task::block_in_place(|| client.refresh());
+        let (examined, healed, failures) = heal(&client, &path, true, fetcher, !as_json).await?;
+        code = failures.iter().map(Failure::report).next_back().unwrap_or(code);
+        if !as_json {
+            let bad = failures.len();
+            let still = if bad > 0 { format!(", {bad} not repaired") } else { String::new() };
+            report::line(&format!("{} ({}): {} repaired{still}", count(examined.files), report::size(examined.bytes), healed.len()));
+        }
+        all.push(json!({ "space": client.space.name, "files": examined.files, "repaired": healed, "failed": failures.len() }));
+    }
+    if as_json {
+        report::json(&all)?;
+    }
+    Ok(code)
+}
+
+/// Heals a space because of what was seen of it. The exit code.
+pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let client = tokio::task::block_in_place(|| opened(name))?;
+    let Some(_turn) = Turn::take(&client, verify_after)? else { return Ok(0) };
+    // Another one may have done it just now.
+    tokio::task::block_in_place(|| client.refresh());
+    let (_, healed, failures) = heal(&client, "", verify_after.is_some(), fetcher, false).await?;
+    for one in healed {
+        eprintln!("mend data: {}: healed, {} bytes came from its source", one["name"].as_str().unwrap_or_default(), one["fetched"]);
+    }
+    Ok(failures.iter().map(Failure::report).next_back().unwrap_or(0))
+}
+
+/// Says before a job's ranks start which files of these spaces cannot be had: something of them is lost, and so is their source. The exit code.
+pub async fn ready(names: &[String], fetcher: &Fetcher) -> Result<i32, Failure> {
+    let mut code = 0;
+    for name in names {
+        let client = tokio::task::block_in_place(|| opened(name))?;
+        let examined = tokio::task::block_in_place(|| client.examine("", false))?;
+        for found in examined.found.iter().filter(|found| !found.missing.is_empty()) {
+            let Some(file) = found.entry.file() else { continue };
+            let mut sources = file.sources.clone();
+            let blames: Vec<Option<String>> =
+                open(&mut sources, fetcher, true).await.iter().map(|origin| origin.as_ref().err().map(blame)).collect();
+            if blames.iter().all(Option::is_some) {
+                let lost = where_lost(&client, &examined, found);
+                let what = format!("{} cannot be had: {lost}; {}", shown(&client, &found.entry), no_source(&sources, &blames));
+                let hint = format!(
+                    "bring the target or the source back; or stage it from elsewhere (`mend data stage --force URI {0}`), or remove it (`mend data rm {0}`)",
+                    shown(&client, &found.entry)
+                );
+                code = Failure::new(what, hint, UNREACHABLE).report();
+            }
+        }
+    }
+    Ok(code)
+}
+
+fn no_source(sources: &[mend_data::record::Source], blames: &[Option<String>]) -> String {
+    if sources.is_empty() { "no source of it is known".to_owned() } else { format!("and not from {}", told(sources, blames)) }
+}
+
+/// The turn to heal a space, held until it is dropped.
+struct Turn {
+    client: Arc<Client>,
+    who: Id,
+    over: Arc<AtomicBool>,
+}
+
+impl Turn {
+    /// `None` if another one has it.
+    fn take(client: &Arc<Client>, verify_after: Option<u32>) -> Result<Option<Self>, Failure> {
+        let who: Id = mend_wire::random_bytes();
+        if !tokio::task::block_in_place(|| client.take_turn(who, verify_after, false))? {
+            return Ok(None);
+        }
+        let over = Arc::new(AtomicBool::new(false));
+        let (held, ended) = (client.clone(), over.clone());
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(Duration::from_secs(HEALING / 4));
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                // If nobody hears it, another one may begin: what is done twice is not wrong.
+                let _ = held.take_turn(who, None, false);
+            }
+        });
+        Ok(Some(Self { client: client.clone(), who, over }))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let _ = self.client.take_turn(self.who, None, true);
+    }
+}
+
+async fn heal(
+    client: &Arc<Client>,
+    path: &str,
+    deep: bool,
+    fetcher: &Fetcher,
+    tells: bool,
+) -> Result<(Examined, Vec<Value>, Vec<Failure>), Failure> {
+    let examined = tokio::task::block_in_place(|| client.examine(path, deep))?;
+    let (mut healed, mut failures) = (Vec::new(), Vec::new());
+    for found in &examined.found {
+        let name = shown(client, &found.entry);
+        match one(client, &examined, found, fetcher).await {
+            Ok(fetched) => {
+                if tells {
+                    let from = found.blamed.iter().map(|at| target(client, *at)).collect::<Vec<_>>().join(", ");
+                    report::line(&format!("{name}: repaired, fetched {} that {from} lacked", report::size(fetched)));
+                }
+                healed.push(json!({ "name": name, "lost": ranges::total(&found.missing), "fetched": fetched }));
+            }
+            Err(failure) => failures.push(failure),
+        }
+    }
+    Ok((examined, healed, failures))
+}
+
+/// Lost blocks on their way to where they are from now on.
+struct Moving {
+    client: Arc<Client>,
+    entry: Entry,
+    file: File,
+    layout: Layout,
+    sums: Vec<Vec<u8>>,
+    /// Those that are not there yet.
+    wanted: Mutex<BTreeSet<u64>>,
+    fetched: AtomicU64,
+}
+
+impl Moving {
+    fn is_right(&self, block: u64, bytes: &[u8]) -> bool {
+        let (page, from) = ((block / SUMS_OF_PAGE) as usize, (block % SUMS_OF_PAGE) as usize * 16);
+        let sum = self.sums.get(page).and_then(|page| page.get(from..from + 16));
+        sum == Some(&block_sum(&self.entry.id, block, bytes).to_le_bytes()[..])
+    }
+}
+
+impl Sink for Moving {
+    fn wants(&self, block: u64) -> bool {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).contains(&block)
+    }
+
+    fn take(&self, block: u64, bytes: &[u8]) -> io::Result<Taken> {
+        self.fetched.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if !self.is_right(block, bytes) {
+            return Ok(Taken::Wrong(format!("it sent other bytes than were staged, at offset {}", block * BLOCK)));
+        }
+        let (position, offset) = self.layout.place(block * BLOCK);
+        let write = Request::Write { file: self.entry.id, position: position as u16, offset, length: bytes.len() as u32 };
+        self.client.peer(self.file.targets[position]).and_then(|peer| peer.ask(&write, bytes)).map_err(io::Error::other)?;
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).remove(&block);
+        Ok(Taken::Good)
+    }
+}
+
+/// Heals one file. How many bytes came from its sources.
+async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: &Fetcher) -> Result<u64, Failure> {
+    let (old, name) = (&found.entry, shown(client, &found.entry));
+    let Some(before) = old.file() else { return Ok(0) };
+    let free: Vec<Option<u64>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
+    let lives: Vec<Option<Id>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.life)).collect();
+    let lost = || where_lost(client, examined, found);
+    let file = healing::moved(before, &free).map_err(|error| {
+        Failure::new(format!("{name}: {}; what is lost has no room elsewhere: {error}", lost()), "remove files (`mend data rm`)", FAILED)
+    })?;
+    let layout = Layout::of(&file);
+    let version = if file == *before { old.version } else { old.version.saturating_add(1) };
+    let new = Entry { version, kind: Kind::File(file.clone()), ..old.clone() };
+    let pages = if found.missing.is_empty() { 0 } else { layout.blocks().div_ceil(SUMS_OF_PAGE) };
+    let sums = tokio::task::block_in_place(|| (0..pages).map(|page| client.sums(old, before, page as u32)).collect::<Result<Vec<_>, _>>())?;
+    let blocks: BTreeSet<u64> = found.missing.iter().flat_map(|range| range.offset / BLOCK..range.end().div_ceil(BLOCK)).collect();
+    let written: BTreeSet<u16> = blocks.iter().map(|block| layout.place(block * BLOCK).0 as u16).collect();
+    let moving =
+        Moving { client: client.clone(), entry: new.clone(), file, layout, sums, wanted: Mutex::new(blocks), fetched: AtomicU64::new(0) };
+    let moving = Arc::new(moving);
+    if !found.missing.is_empty() {
+        let mut sources = before.sources.clone();
+        let origins: Origins = Arc::new(open(&mut sources, fetcher, true).await);
+        let fetched = fetcher.fetch_blocks(&origins, before.size, found.missing.clone(), BLOCK, &moving).await;
+        let fetched = fetched.map_err(|error| Failure::new(format!("{name}: {error}"), "repeat the command", UNREACHABLE))?;
+        if !fetched.lost.is_empty() {
+            let hint = "bring the target or the source back, or stage the file from elsewhere with --force";
+            let what = format!(
+                "{name}: {} lost: {}; {}",
+                report::size(ranges::total(&fetched.lost)),
+                lost(),
+                no_source(&sources, &fetched.blames)
+            );
+            return Err(Failure::new(what, hint, UNREACHABLE));
+        }
+    }
+    tokio::task::block_in_place(|| client.settle_moved(old, &new, &written, &lives))?;
+    Ok(moving.fetched.load(Ordering::Relaxed))
+}

@@ -3,10 +3,10 @@
 use crate::attach::Attach;
 use crate::data::DataCommand;
 use crate::explain::Explain;
+use crate::job_data::JobData;
 use crate::journal::Log;
 use crate::logs::Logs;
 use crate::nodes::{Health, NodeCommand};
-use crate::space::JobData;
 use crate::version::Version;
 use crate::wait::Wait;
 use clap::{Args, Parser, Subcommand, ValueEnum};

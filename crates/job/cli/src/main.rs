@@ -12,6 +12,7 @@ mod drain;
 mod explain;
 mod failure;
 mod image;
+mod job_data;
 mod journal;
 mod launch;
 mod logs;

@@ -286,7 +286,12 @@ for process in /proc/[0-9]*; do
   [ "$(readlink $process/ns/net)" = "$own" ] && [ ${process#/proc/} != $$ ] && all="$all ${process#/proc/}"
 done 2>/dev/null
 """
-DAEMON_KILLED = OTHERS + 'for pid in $all; do [ "$(cat /proc/$pid/comm)" = mendd ] && kill -KILL $pid; done 2>/dev/null; true'
+# Until all of their threads have ended: only then another one may listen there.
+DAEMON_KILLED = OTHERS + """
+ended() { [ ! -e /proc/$1 ] || { [ "$(ls /proc/$1/task | wc -l)" -le 1 ] && grep -q '^State:.Z' /proc/$1/status; }; }
+for pid in $all; do [ "$(cat /proc/$pid/comm)" = mendd ] && kill -KILL $pid && killed="$killed $pid"; done 2>/dev/null
+for pid in $killed; do until ended $pid; do sleep 0.01; done; done 2>/dev/null
+true"""
 # All of a node stands still for so many seconds.
 STOPPED = OTHERS + 'kill -STOP $all 2>/dev/null; sleep "$1"; kill -CONT $all 2>/dev/null'
 # In a session of its own; the shell ends when it is ready.

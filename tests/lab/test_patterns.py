@@ -125,6 +125,21 @@ class Patterns(Space):
         self.assertEqual(self.followed(name, "migration_asked"), [])
         self.ends_well(job)
 
+    def test_a_successor_of_the_controller_looks_as_well(self):
+        for setting, value in (("MEND_FOLLOW_DATA_PAUSE_MS", "1000"), ("MEND_SUCCESSOR", None)):
+            self.lab.set(setting, value)
+        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        self.addCleanup(self.lab.set, "MEND_SUCCESSOR", "off")
+        job, name = self.start()
+        record = json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
+        self.lab.on(record["controller_host"], "kill", "-9", str(record["controller_pid"]))
+        until(lambda: self.followed(name, "took_over"), "the controller has a successor")
+        self.assertEqual(self.followed(name, "follows_data"), [])
+        until(lambda: self.followed(name, "follows_data"), "a move would pay")
+        job.let_go()
+        self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+        self.assertEqual(job.stdout() + self.lab.mend("logs", name).stdout, "reads ok\n")
+
     def test_nobody_follows_what_is_not_shared(self):
         self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "500")
         self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)

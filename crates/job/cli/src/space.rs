@@ -144,7 +144,7 @@ Examples:
   mend data patterns input --job app-3f2a --svg heat.svg
 
 Shown are the ranks that read files of the space through `mend run --data`: which parts each of them reads (darker: more often), which two ranks read the same, and \
-which moves would have nodes fetch less. A rank shares a block with another one if both read it in their last three windows. What all nodes read anyway is no reason to move.
+which moves would have nodes fetch less. A rank shares a block with another one if both read it in their last three windows. What all nodes read anyway, and what their caches have, is no reason to move.
 
 With --paper ranks are compared by access counting diagrams, as the PARTE paper has it. There parts that neither reads count as agreement.
 
@@ -156,7 +156,7 @@ pub struct Patterns {
     /// Of which job; default: the only one that has read there
     #[arg(long, value_name = "JOB")]
     pub job: Option<String>,
-    /// Reads of a rank that make a window
+    /// Blocks of 64 KiB that a rank reads in a window
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
     pub window: u32,
     /// Compare by access counting diagrams

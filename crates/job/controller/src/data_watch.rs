@@ -51,7 +51,7 @@ impl DataWatch {
         spaces.sort_unstable();
         spaces.dedup();
         let pause = mend_settings::FOLLOW_DATA_PAUSE.milliseconds()?;
-        let wanted = !spaces.is_empty() && mode(program)? != Mode::Off && places.len() > 1;
+        let wanted = !spaces.is_empty() && mode(program)? != Mode::Off && places.len() > 1 && nodes.len() > 1;
         let Some(found) = mend_settings::find_part(PROGRAM).filter(|_| wanted) else { return Ok(None) };
         let mut slots: BTreeMap<String, u32> = BTreeMap::new();
         for name in places.iter().filter_map(|place| nodes.get(*place as usize)) {

@@ -146,7 +146,7 @@ pub enum SpaceRequest {
         name: String,
         /// Of which job; `None`: the only one that is told of.
         job: Option<String>,
-        /// Events of a window.
+        /// Blocks of a window.
         window: u32,
         /// By the rule of the PARTE paper.
         paper: bool,

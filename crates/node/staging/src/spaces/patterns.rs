@@ -23,7 +23,7 @@ const RULES: PlacementRules = PlacementRules { least_bytes: BLOCK, least_share: 
 pub struct Wanted {
     /// Of which job.
     pub job: Option<String>,
-    /// Events of a window.
+    /// Blocks of a window.
     pub window: usize,
     /// By the paper's rule.
     pub paper: bool,

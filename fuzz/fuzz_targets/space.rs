@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
             if let (true, Request::Touched { reports }) = (request.is_sound(), &request) {
                 let mut recorder = Recorder::default();
                 reports.iter().for_each(|report| recorder.take(report));
-                let told = [recorder.tell(0)];
+                let told = [vec![recorder.tell(0)]];
                 for job in sharing::jobs(&told).into_keys() {
                     let ranks = sharing::of_job(&told, &job, 8);
                     assert!(ranks.values().all(|rank| rank.windows.iter().map(|touched| touched.len()).sum::<usize>() <= rank.order.len()));

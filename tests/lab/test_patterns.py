@@ -89,12 +89,16 @@ class Patterns(Space):
         self.assertIn("no move would save anything", self.data("patterns", "input", "--job", name).stdout)
         self.ends_well(job)
 
+    def looks_every(self, milliseconds):
+        """Has targets asked that often during this test."""
+        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", milliseconds)
+        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+
     def followed(self, name, *kinds):
         return [entry for entry in self.lab.verb("log", name) if entry["event"] in kinds]
 
     def test_ranks_move_to_their_data_and_then_stay(self):
-        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "1000")
-        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        self.looks_every("1000")
         job, name = self.start(run=("--follow-data", "auto"))
 
         def together():
@@ -115,8 +119,7 @@ class Patterns(Space):
         self.ends_well(job)
 
     def test_advice_is_in_the_journal_and_nobody_moves(self):
-        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "1000")
-        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        self.looks_every("1000")
         job, name = self.start()
         [told] = until(lambda: self.followed(name, "follows_data"), "a move would pay")
         self.assertFalse(told["data"]["goes"])
@@ -126,9 +129,8 @@ class Patterns(Space):
         self.ends_well(job)
 
     def test_a_successor_of_the_controller_looks_as_well(self):
-        for setting, value in (("MEND_FOLLOW_DATA_PAUSE_MS", "1000"), ("MEND_SUCCESSOR", None)):
-            self.lab.set(setting, value)
-        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        self.looks_every("1000")
+        self.lab.set("MEND_SUCCESSOR", None)
         self.addCleanup(self.lab.set, "MEND_SUCCESSOR", "off")
         job, name = self.start()
         record = json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
@@ -141,16 +143,14 @@ class Patterns(Space):
         self.assertEqual(job.stdout() + self.lab.mend("logs", name).stdout, "reads ok\n")
 
     def test_nobody_follows_what_is_not_shared(self):
-        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "500")
-        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        self.looks_every("500")
         job, name = self.start("-o", run=("--follow-data", "auto"))
         self.has_read(name)
         self.assertEqual(self.followed(name, "follows_data", "stays_from_data", "migration_asked"), [])
         self.ends_well(job)
 
     def test_nobody_looks_where_nobody_is_to(self):
-        self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "500")
-        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
+        self.looks_every("500")
         job, name = self.start(run=("--follow-data", "off"))
         self.has_read(name, *PARTNERS)
         self.assertEqual(self.followed(name, "follows_data", "stays_from_data"), [])

@@ -1,9 +1,10 @@
 //! Job data: which data spaces a job's ranks see, and whether they move to what they read.
 
-use crate::data::ready;
 use crate::failure::Failure;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use mend_data::space::mounts;
+use mend_policy::follow::Mode;
 
 /// Data that a job's ranks see.
 #[derive(Debug, Args)]
@@ -12,52 +13,43 @@ pub struct JobData {
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
     /// Whether ranks move to nodes that fetch the same data. Default: MEND_FOLLOW_DATA
-    #[arg(long, value_name = "HOW")]
-    pub follow_data: Option<FollowData>,
+    #[arg(long, value_name = "HOW", value_parser = modes())]
+    pub follow_data: Option<Mode>,
 }
 
-/// Whether ranks move to their data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FollowData {
-    /// They do where that saves more time than it costs
-    Auto,
-    /// The job's journal has which moves would pay (`mend log`)
-    Advise,
-    /// Nobody looks at what they read
-    Off,
+fn modes() -> impl TypedValueParser<Value = Mode> {
+    let shown = Mode::ALL.map(|mode| {
+        PossibleValue::new(mode.word()).help(match mode {
+            Mode::Auto => "They do where that saves more time than it costs",
+            Mode::Advise => "The job's journal has which moves would pay (`mend log`)",
+            Mode::Off => "Nobody looks at what they read",
+        })
+    });
+    PossibleValuesParser::new(shown).map(|word| Mode::of(&word).unwrap_or_default())
 }
 
 impl JobData {
-    /// Puts it into the environment of a program, with which it goes into checkpoints and to the nodes.
+    /// Puts it into the environment of a program, with which it goes into checkpoints and to the nodes. The names of the spaces that its ranks see.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn put_into(self, env: &mut Vec<(String, String)>) -> Result<(), Failure> {
+    /// What is wrong with it, or with the variables.
+    pub fn put_into(self, env: &mut Vec<(String, String)>) -> Result<Vec<String>, Failure> {
+        let from = if self.data.is_some() { "--data" } else { mounts::VARIABLE };
+        let text = self.data.as_deref().unwrap_or_else(|| mounts::of_environment(env));
+        let mounts = mounts::read(text).map_err(|why| Failure::usage(format!("{from}: {why}"), "for example --data input:/mnt/data"))?;
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));
         };
-        if let Some(text) = self.data {
-            let mounts =
-                mounts::read(&text).map_err(|why| Failure::usage(format!("--data: {why}"), "for example --data input:/mnt/data"))?;
-            let mut names: Vec<String> = mounts.iter().map(|mount| mount.space.clone()).collect();
-            names.sort_unstable();
-            names.dedup();
-            ready(names)?;
+        if self.data.is_some() {
             set(mounts::VARIABLE, mounts::write(&mounts));
         }
-        if let Some(how) = self.follow_data {
-            let word = match how {
-                FollowData::Auto => "auto",
-                FollowData::Advise => "advise",
-                FollowData::Off => "off",
-            };
-            set(mend_settings::FOLLOW_DATA.name, word.to_owned());
-            let sees = env.iter().any(|(name, value)| name == mounts::VARIABLE && !value.trim().is_empty());
-            if !sees && how != FollowData::Off {
+        if let Some(mode) = self.follow_data {
+            set(mend_settings::FOLLOW_DATA.name, mode.word().to_owned());
+            if mounts.is_empty() && mode != Mode::Off {
                 return Err(Failure::usage("--follow-data without a data space", "name one with --data NAME:DIR"));
             }
         }
-        Ok(())
+        Ok(mounts::names(&mounts))
     }
 }

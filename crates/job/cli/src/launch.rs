@@ -1,6 +1,7 @@
 //! `mend run` and `mend restart`.
 
 use crate::arguments::{Input, Restart, Run};
+use crate::data;
 use crate::failure::Failure;
 use crate::programs::{self, Given};
 use mend_controller::candidates::Candidates;
@@ -34,7 +35,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
     let env: Vec<(String, String)> =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     let mut env = programs::with(&env, &arguments.genv)?;
-    arguments.data.put_into(&mut env)?;
+    let spaces = arguments.data.put_into(&mut env)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
     let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();
     if hosts.is_empty() && !spares.is_empty() {
@@ -55,6 +56,9 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
     };
+    if !spaces.is_empty() {
+        data::ready(spaces)?;
+    }
     Ok(mend_controller::run(spec).await?)
 }
 

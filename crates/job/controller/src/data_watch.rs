@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-/// The program.
+/// The program that looks at storage.
 const PROGRAM: &str = "mend-data";
 /// Pause before it is started again.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -27,11 +27,11 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// # Errors
 /// If the word is none of the setting's.
 pub(crate) fn mode(program: &Program) -> Result<Mode, SettingError> {
-    let set = program.env.iter().find(|(name, _)| name == mend_settings::FOLLOW_DATA.name).map(|(_, value)| value.as_str());
-    Ok(match set {
-        Some(word @ ("auto" | "advise" | "off")) => Mode::of(word),
-        _ => Mode::of(mend_settings::FOLLOW_DATA.choice()?),
-    })
+    let set = program.env.iter().find(|(name, _)| name == mend_settings::FOLLOW_DATA.name).and_then(|(_, word)| Mode::of(word));
+    match set {
+        Some(mode) => Ok(mode),
+        None => Ok(Mode::of(mend_settings::FOLLOW_DATA.choice()?).unwrap_or_default()),
+    }
 }
 
 /// What is looked at.
@@ -46,10 +46,7 @@ impl DataWatch {
     /// # Errors
     /// A setting is wrong.
     pub(crate) fn of(program: &Program, id: &str, nodes: &[String], places: &[NodeIndex]) -> Result<Option<Self>, SettingError> {
-        let text = program.env.iter().find(|(name, _)| name == mounts::VARIABLE).map_or("", |(_, value)| value.as_str());
-        let mut spaces: Vec<String> = mounts::read(text).unwrap_or_default().into_iter().map(|mount| mount.space).collect();
-        spaces.sort_unstable();
-        spaces.dedup();
+        let spaces = mounts::names(&mounts::read(mounts::of_environment(&program.env)).unwrap_or_default());
         let pause = mend_settings::FOLLOW_DATA_PAUSE.milliseconds()?;
         let wanted = !spaces.is_empty() && mode(program)? != Mode::Off && places.len() > 1 && nodes.len() > 1;
         let Some(found) = mend_settings::find_part(PROGRAM).filter(|_| wanted) else { return Ok(None) };

@@ -162,14 +162,14 @@ pub enum SpaceRequest {
     },
     /// Of those that serve mounts: fetch what targets lack, unless another one does.
     Heal {
-        /// Which space.
+        /// Name of the space.
         name: String,
         /// Read all files, unless that was done in so many seconds before.
         verify_after: Option<u32>,
     },
     /// `mend run`: tell of files that cannot be had.
     Ready {
-        /// Which spaces.
+        /// Names of the spaces.
         names: Vec<String>,
     },
 }

@@ -33,31 +33,40 @@ const TOLD_AGAIN_US: u64 = 600_000_000;
 /// Whether ranks follow their data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
-    /// They do.
+    /// They move where that pays.
     Auto,
-    /// It is told which moves would pay.
+    /// Nobody moves; the journal has which moves would pay.
     Advise,
-    /// Nobody looks.
+    /// Nobody looks at what they read.
     #[default]
     Off,
 }
 
 impl Mode {
-    /// By the word that the setting has: `auto`, `advise`; else off.
+    /// All of them, in the order in which help shows them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Advise, Self::Off];
+
+    /// The word by which people and settings name it.
     #[must_use]
-    pub fn of(word: &str) -> Self {
-        match word {
-            "auto" => Self::Auto,
-            "advise" => Self::Advise,
-            _ => Self::Off,
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Advise => "advise",
+            Self::Off => "off",
         }
+    }
+
+    /// By its word; `None` if that is no word of these.
+    #[must_use]
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.word() == word)
     }
 }
 
 /// A move that would have nodes fetch less.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wish {
-    /// Who moves.
+    /// The rank that moves.
     pub rank: Rank,
     /// From which node, by name.
     pub from: String,

@@ -35,7 +35,7 @@ pub struct PlacementRules {
 /// A rank moves, or changes places with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Who moves.
+    /// Index of the rank that moves.
     pub rank: usize,
     /// From which node.
     pub from: usize,

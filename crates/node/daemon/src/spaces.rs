@@ -68,8 +68,8 @@ pub struct JobSpaces {
 impl JobSpaces {
     /// As the job's environment says.
     pub fn of(job: &JobIntroduction, node: &str, all: &Arc<Spaces>) -> Self {
-        let text = job.program.env.iter().find(|(name, _)| name == mounts::VARIABLE).map_or("", |(_, value)| value.as_str());
-        Self { whose: (job.id.clone(), node.to_owned()), mounts: mounts::read(text), all: all.clone(), used: Mutex::default() }
+        let mounts = mounts::read(mounts::of_environment(&job.program.env));
+        Self { whose: (job.id.clone(), node.to_owned()), mounts, all: all.clone(), used: Mutex::default() }
     }
 
     /// Whose the mounts of a rank are, for the processes that serve them.

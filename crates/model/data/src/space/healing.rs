@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// The file with targets that answer in the place of those that do not. `free` has the free bytes of each target; `None` means that it is lost.
 ///
 /// # Errors
-/// [`NoPlace`].
+/// [`NoPlace`] if no target has room.
 pub fn moved(file: &File, free: &[Option<u64>]) -> Result<File, NoPlace> {
     let mut free = free.to_vec();
     let there = |free: &[Option<u64>], at: u16| free.get(usize::from(at)).copied().flatten();

@@ -43,6 +43,21 @@ pub fn write(mounts: &[Mount]) -> String {
     mounts.iter().map(|mount| format!("{}:{}", mount.space, mount.directory)).collect::<Vec<_>>().join(",")
 }
 
+/// What the environment of a job's program says, not yet read; empty if its ranks see no spaces.
+#[must_use]
+pub fn of_environment(env: &[(String, String)]) -> &str {
+    env.iter().find(|(name, _)| name == VARIABLE).map_or("", |(_, value)| value.as_str())
+}
+
+/// Names of the spaces, each once, in order.
+#[must_use]
+pub fn names(mounts: &[Mount]) -> Vec<String> {
+    let mut names: Vec<String> = mounts.iter().map(|mount| mount.space.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// True if a path is within what these mount.
 #[must_use]
 pub fn covers(mounts: &[Mount], path: &str) -> bool {
@@ -65,6 +80,7 @@ mod tests {
         for bad in ["input", "input:data", "in put:/a", "a:/", "a:/b/../c", "a:/b,c:/b"] {
             assert!(read(bad).is_err(), "{bad}");
         }
+        assert_eq!(names(&read("b:/1,a:/2,b:/3").unwrap()), ["a", "b"]);
         assert!(covers(&mounts, "/mnt/data/x") && covers(&mounts, "/mnt/more") && !covers(&mounts, "/mnt/database"));
     }
 }

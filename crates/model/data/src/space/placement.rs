@@ -44,7 +44,7 @@ pub enum NoPlace {
 /// Chooses for a file of this size. `free` has the free bytes of each target; `None` means that it does not answer.
 ///
 /// # Errors
-/// [`NoPlace`].
+/// [`NoPlace`] if too few targets have room.
 pub fn choose(free: &[Option<u64>], size: u64, striping: Striping, file: &Id) -> Result<Placement, NoPlace> {
     let mut there: Vec<(u16, u64)> = free.iter().enumerate().filter_map(|(at, free)| Some((u16::try_from(at).ok()?, (*free)?))).collect();
     if there.is_empty() {

@@ -38,7 +38,7 @@ impl Job {
         if self.following.mode == Mode::Off {
             return;
         }
-        if self.departures.looking || !self.may_go_back() {
+        if self.departures.looking || !self.may_move_ranks() {
             self.following.follow.interrupt();
             return;
         }
@@ -74,7 +74,7 @@ impl Job {
     /// Nodes of these names are drained: whoever is still to follow its data, does.
     pub(crate) fn follow_data(&mut self, avoid: &[String]) {
         let going = std::mem::take(&mut self.following.going);
-        if !self.may_go_back() {
+        if !self.may_move_ranks() {
             return;
         }
         for (wish, reckoned) in going {
@@ -83,15 +83,14 @@ impl Job {
                 let state = &self.roster.nodes[*to as usize];
                 !state.alive || self.roster.is_unfit(*to) || avoid.contains(&state.setup.name)
             };
-            if let Some((_, _, to)) = ways.iter().find(|way| kept(way)) {
-                let to = self.roster.node_name(*to).to_owned();
-                let why = format!("node {to} is lost, drained, or ranks are to leave it");
-                self.record_rank(wish.rank, Happened::StaysFromData { to, why });
-                continue;
-            }
-            if let Some((rank, _, to)) = ways.iter().find(|(rank, _, to)| self.roster.runs_on(*rank, *to).is_err()) {
-                let to = self.roster.node_name(*to).to_owned();
-                let why = format!("the processor of node {to} lacks what rank {rank} may be using");
+            let closed = ways.iter().find(|way| kept(way)).map(|(_, _, to)| (*to, "is lost, drained, or ranks are to leave it".to_owned()));
+            let unable = || {
+                let (rank, _, to) = ways.iter().find(|(rank, _, to)| self.roster.runs_on(*rank, *to).is_err())?;
+                Some((*to, format!("has a processor that lacks what rank {rank} may be using")))
+            };
+            if let Some((to, what)) = closed.or_else(unable) {
+                let to = self.roster.node_name(to).to_owned();
+                let why = format!("node {to} {what}");
                 self.record_rank(wish.rank, Happened::StaysFromData { to, why });
                 continue;
             }

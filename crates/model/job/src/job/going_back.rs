@@ -118,7 +118,7 @@ impl Job {
     /// Weighs ranks that are not where they belong, if something was read of any.
     pub(crate) fn look_for_returners(&mut self) {
         let soon = self.now_us < self.returns.weighed_us.saturating_add(PAUSE_US);
-        if !self.returns.news || soon || self.departures.looking || !self.may_go_back() {
+        if !self.returns.news || soon || self.departures.looking || !self.may_move_ranks() {
             return;
         }
         (self.returns.news, self.returns.weighed_us) = (false, self.now_us);
@@ -131,13 +131,14 @@ impl Job {
         }
     }
 
-    pub(crate) fn may_go_back(&self) -> bool {
+    /// True while nothing goes on that a move of the machine's own accord would disturb.
+    pub(crate) fn may_move_ranks(&self) -> bool {
         self.is_idle() && self.roster.ranks.iter().all(|rank| rank.phase == RankPhase::Running || rank.has_ended())
     }
 
     /// Nodes of these names are drained: whoever is still to go back, goes.
     pub(crate) fn go_back(&mut self, avoid: &[String]) {
-        if !std::mem::take(&mut self.returns.some_go) || !self.may_go_back() {
+        if !std::mem::take(&mut self.returns.some_go) || !self.may_move_ranks() {
             return;
         }
         let Verdicts { goes, stays } = self.weigh_all(avoid);

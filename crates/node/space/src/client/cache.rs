@@ -32,7 +32,7 @@ pub struct Cache {
 pub struct Claim<'a> {
     cache: &'a Cache,
     file: Id,
-    /// Which ones.
+    /// Numbers of these blocks.
     pub blocks: Range<u64>,
 }
 
@@ -71,37 +71,29 @@ impl Cache {
                 return Ok(found);
             }
             if !flying.contains(&(*file, wanted.start)) {
-                break;
+                return Err(self.claim_of(&mut flying, file, wanted));
             }
             flying = self.landed.wait(flying).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// A claim for what is read ahead, without waiting: `None` if the first block is here or on its way. Nothing counts as read.
+    pub fn claim(&self, file: &Id, wanted: Range<u64>) -> Option<Claim<'_>> {
+        let first = (*file, wanted.start);
+        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
+        if flying.contains(&first) || self.blocks().contains(&first) {
+            return None;
+        }
+        Some(self.claim_of(&mut flying, file, wanted))
+    }
+
+    fn claim_of(&self, flying: &mut HashSet<Key>, file: &Id, wanted: Range<u64>) -> Claim<'_> {
         let blocks = self.blocks();
         let free = |block: &u64| !flying.contains(&(*file, *block)) && !blocks.contains(&(*file, *block));
         let end = (wanted.start + 1..wanted.end).find(|block| !free(block)).unwrap_or(wanted.end.max(wanted.start + 1));
         drop(blocks);
-        let claim = Claim { cache: self, file: *file, blocks: wanted.start..end };
-        flying.extend(claim.blocks.clone().map(|block| (*file, block)));
-        Err(claim)
-    }
-
-    /// The same without waiting, for what is read ahead: `None` if the first one is here or on its way.
-    pub fn claim(&self, file: &Id, wanted: Range<u64>) -> Option<Claim<'_>> {
-        let first = (*file, wanted.start);
-        let busy = self.flying.lock().unwrap_or_else(PoisonError::into_inner).contains(&first) || self.blocks().contains(&first);
-        // Between the two looks others may have begun: then it waits for them, which is as good.
-        if busy {
-            return None;
-        }
-        match self.get_or_claim(file, wanted.clone()) {
-            Err(claim) => Some(claim),
-            Ok((_, unread)) => {
-                // Nobody has read it by this.
-                if let (true, Some(block)) = (unread, self.blocks().peek_mut(&first)) {
-                    block.unread = true;
-                }
-                None
-            }
-        }
+        flying.extend((wanted.start..end).map(|block| (*file, block)));
+        Claim { cache: self, file: *file, blocks: wanted.start..end }
     }
 }
 

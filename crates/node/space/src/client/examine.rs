@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 /// A file of which something is not as it must be.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Which one.
+    /// The file in question.
     pub entry: Entry,
     /// Its bytes that are lost or damaged.
     pub missing: Vec<Range>,

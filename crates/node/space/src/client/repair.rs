@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The program.
+/// The program that fetches from sources.
 const PROGRAM: &str = "mend-data";
 
 /// Fetches ranges from sources.

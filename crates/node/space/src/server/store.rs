@@ -9,6 +9,8 @@
 //! while after their last byte came. Faults assumed: the process is killed at any moment, the power fails (what was not settled is lost, and the writer is told by
 //! `life`), the medium gives errors or is full.
 
+mod verify;
+
 use mend_data::patterns::Recorder;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
@@ -24,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use verify::Turns;
 
 /// What a directory is of.
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
@@ -444,9 +447,6 @@ fn remove_sums(begun: &WriteTransaction, file: &Id) -> Result<(), Failure> {
     let mut sums = begun.open_table(SUMS).map_err(database)?;
     sums.retain_in((file, 0)..=(file, u32::MAX), |_, _| false).map_err(database)
 }
-
-mod verify;
-use verify::Turns;
 
 #[cfg(test)]
 mod tests;

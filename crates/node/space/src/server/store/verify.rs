@@ -1,6 +1,6 @@
 //! What a target finds out about its own objects, and whose turn it is to heal the space.
 
-use super::{Failure, KNOWN, LOG, Store, database};
+use super::{Failure, LOG, Store, database};
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Failed, HEALING, Lacking, MAX_PAYLOAD};
@@ -70,9 +70,7 @@ impl Store {
     }
 
     pub(super) fn verify(&self, file: &Id, position: u16, first: u64, count: u32) -> Result<Vec<u8>, Failure> {
-        let reading = self.database.begin_read().map_err(database)?;
-        let known = reading.open_table(KNOWN).map_err(database)?.get(file).map_err(database)?.is_some();
-        let Some(Change::There(entry)) = known.then(|| self.known(file)).transpose()?.flatten() else {
+        let Some(Change::There(entry)) = self.known(file)? else {
             return Err(Failure::new(Failed::Absent, "it does not know this file"));
         };
         let layout = entry.file().map(Layout::of).ok_or_else(|| Failure::new(Failed::Nonsense, "it is a directory"))?;

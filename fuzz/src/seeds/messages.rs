@@ -11,6 +11,7 @@ use mend_messages::control::{
 };
 use mend_messages::daemon::{
     ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreSource, Resumption, Stream, Succession, SuccessorCommand, ToDaemon,
+    Way,
 };
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
@@ -430,10 +431,10 @@ fn to_daemon() -> Vec<ToDaemon> {
     all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToDaemon::Ask(vec![vec![Question { seq, rank: 1, request }]])));
     all.extend([
         ToDaemon::Ask(requests().into_iter().zip(10..).map(|(request, seq)| vec![Question { seq, rank: 1, request }]).collect()),
-        ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
+        ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16], way: Way::Local },
         ToDaemon::PrecopyTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
         ToDaemon::Restore { rank: 1, attempt: 3, source: files, image: Some(id(2)), stdin: false },
-        ToDaemon::Restore { rank: 1, attempt: 3, source: RestoreSource::Transfer { token: [3; 16] }, image: None, stdin: true },
+        ToDaemon::Restore { rank: 1, attempt: 3, source: RestoreSource::Transfer { token: [3; 16], way: Way::Shared("/ckpt/rank-1.image.moving".into()) }, image: None, stdin: true },
         ToDaemon::Compare { seq: 9, rank: 1, needs: Box::new(needs()) },
         ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files() })),
         ToDaemon::Discard { rank: 1 },

@@ -2,7 +2,7 @@
 
 use crate::arguments::{Drain, Undrain};
 use crate::failure::Failure;
-use crate::migrate::{self, Manner, Running};
+use crate::migrate::{self, Manner, Running, mode};
 use crate::report;
 use mend_controller::client;
 use mend_controller::record;
@@ -33,7 +33,7 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
     let node = name(node)?;
     // Bad options are told before anything is changed.
     let avoid = drained::list()?.into_iter().chain([node.clone()]).collect();
-    let manner = Manner::new(None, avoid, arguments.mode, arguments.deadline)?;
+    let manner = Manner::new(None, avoid, mode(arguments.mode, None)?, arguments.deadline)?;
     // From here on nothing comes to it.
     drained::add(&node)?;
     let (mut tried, mut left) = (BTreeSet::new(), Vec::new());

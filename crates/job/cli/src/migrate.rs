@@ -1,13 +1,13 @@
 //! `mend migrate`: moves ranks, one or several at once.
 
-use crate::arguments::{Migrate, Moving};
+use crate::arguments::{Migrate, Moving, Strategy};
 use crate::failure::Failure;
 use crate::report;
 use crate::verbs::{ask_and_watch, ask_of, unexpected};
 use mend_controller::RunError;
 use mend_controller::drained;
 use mend_controller::record::{self, JobDirectory, JobRecord};
-use mend_messages::control::{Answer, Ask, MigrationDone, MoveMode, MoveProgress, StopReason};
+use mend_messages::control::{Answer, Ask, MigrationDone, MoveMode, MoveProgress, StopReason, Storage};
 use mend_messages::job::Rank;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
         return interfere(&arguments, &ranks).await;
     }
     let avoid = avoided(arguments.to.as_deref())?;
-    let manner = Manner::new(arguments.to, avoid, arguments.mode, arguments.deadline)?;
+    let manner = Manner::new(arguments.to, avoid, mode(arguments.mode, arguments.strategy)?, arguments.deadline)?;
     let job = record::find(arguments.job.as_deref(), true)?;
     all_are_there(&ranks, &job.1)?;
     if ranks.len() > 1 {
@@ -44,9 +44,9 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// As `--mode` and `--deadline` say; to the node of this name, or to any that is not to be avoided.
-    pub fn new(to: Option<String>, avoid: Vec<String>, mode: Option<Moving>, deadline_s: Option<f64>) -> Result<Self, Failure> {
-        Ok(Self { to, avoid, mode: self::mode(mode)?, deadline_ms: deadline_ms(deadline_s)? })
+    /// In this mode and as `--deadline` says; to the node of this name, or to any that is not to be avoided.
+    pub fn new(to: Option<String>, avoid: Vec<String>, mode: MoveMode, deadline_s: Option<f64>) -> Result<Self, Failure> {
+        Ok(Self { to, avoid, mode, deadline_ms: deadline_ms(deadline_s)? })
     }
 
     fn ask(&self, rank: Rank) -> Ask {
@@ -88,7 +88,23 @@ fn all_are_there(ranks: &BTreeSet<Rank>, job: &JobRecord) -> Result<(), Failure>
     }
 }
 
-fn mode(asked: Option<Moving>) -> Result<MoveMode, Failure> {
+/// What `--mode` and `--strategy` say, else the setting.
+pub fn mode(asked: Option<Moving>, strategy: Option<Strategy>) -> Result<MoveMode, Failure> {
+    let storage = match strategy {
+        None | Some(Strategy::Pipeline) => None,
+        Some(Strategy::Shared) => Some(Storage::Shared),
+        Some(Strategy::Local) => Some(Storage::Local),
+        Some(Strategy::Staged) => Some(Storage::Staged),
+    };
+    if let Some(storage) = storage {
+        return match asked {
+            Some(Moving::Live) => Err(Failure::usage(
+                "--mode live and this --strategy exclude each other: a rank that runs is copied through the pipeline",
+                "leave one of them out",
+            )),
+            _ => Ok(MoveMode::Stored(storage)),
+        };
+    }
     Ok(match asked {
         Some(Moving::Auto) => MoveMode::Auto,
         Some(Moving::Live) => MoveMode::Live,

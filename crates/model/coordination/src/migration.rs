@@ -25,7 +25,7 @@ pub use contract::{Action, Manner, Outcome};
 
 use crate::failure::{Failure, Gone, Refusal, obstacles};
 use mend_messages::agent::{Reply, Request, Round, SaveOrder, SaveTarget, Unasked};
-use mend_messages::control::{MoveMode, MoveProgress, Phases, Precopied, StopReason};
+use mend_messages::control::{MoveMode, MoveProgress, Phases, Precopied, StopReason, Storage};
 use mend_messages::job::Rank;
 use mend_policy::precopy::{MeasuredRates, Precopy, choose};
 use serde::{Deserialize, Serialize};
@@ -112,6 +112,12 @@ impl Migration {
         self.rank
     }
 
+    /// Where its image is stored on its way, if it is.
+    #[must_use]
+    pub fn storage(&self) -> Option<Storage> {
+        self.manner.mode.storage()
+    }
+
     /// Name of the phase that it is in; `None` when it is over.
     #[must_use]
     pub fn phase(&self) -> Option<&'static str> {
@@ -193,7 +199,7 @@ impl Migration {
                 if let Some(failure) = self.failure.take() {
                     return self.finish(now_us, Err(failure));
                 }
-                if self.manner.mode == MoveMode::Frozen {
+                if self.manner.mode != MoveMode::Live {
                     return self.suspend(now_us);
                 }
                 self.state = State::Precopying;
@@ -295,7 +301,7 @@ impl Migration {
     pub fn hurry(&mut self, now_us: u64) -> Vec<Action> {
         if let Some(precopy) = &mut self.precopy {
             precopy.hurry();
-        } else if matches!(self.state, State::Inspecting | State::Comparing) {
+        } else if matches!(self.state, State::Inspecting | State::Comparing) && self.manner.mode.storage().is_none() {
             self.manner.mode = MoveMode::Frozen;
         }
         self.judge(now_us)

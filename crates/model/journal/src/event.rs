@@ -4,7 +4,7 @@
 //! events that it does not know, and takes the default for fields that it misses. So fields and events are added, and never
 //! change their meaning or type; one that has to is a new one.
 
-pub use crate::facts::{Asker, Cause, Code, ImageFacts, Lack, Phase, PhaseTimes, Precopied};
+pub use crate::facts::{Asker, Cause, Code, ImageFacts, Lack, Phase, PhaseTimes, Precopied, Storage};
 use crate::ranks::Ranks;
 use crate::state::State;
 use mend_messages::report::Report;
@@ -175,7 +175,14 @@ pub enum Event {
     /// A node has no room in a tier; what it would hold goes to the next one.
     TierPassedOver { tier: String, why: String },
     /// A migration of this rank begins. `to` is empty if no node will do.
-    MigrationAsked { by: Asker, from: String, to: String },
+    MigrationAsked {
+        by: Asker,
+        from: String,
+        to: String,
+        /// Its image is stored in a file on its way. Journals of older releases lack it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        storage: Option<Storage>,
+    },
     /// The copy on the target is complete and the one at the source is about to be ended: the decision, durable before it takes
     /// effect.
     MigrationDecided { from: String, to: String },

@@ -308,6 +308,26 @@ pub struct PhaseTimes {
     pub reconnect_us: u64,
 }
 
+/// Where the image of a rank that moves is stored on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "they are those of `mend_messages::control::Storage`, with names that files keep")]
+pub enum Storage {
+    Shared,
+    Local,
+    Staged,
+}
+
+impl From<mend_messages::control::Storage> for Storage {
+    fn from(storage: mend_messages::control::Storage) -> Self {
+        match storage {
+            mend_messages::control::Storage::Shared => Self::Shared,
+            mend_messages::control::Storage::Local => Self::Local,
+            mend_messages::control::Storage::Staged => Self::Staged,
+        }
+    }
+}
+
 /// What was sent of a rank while it ran on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -1,6 +1,6 @@
 //! How events read.
 
-use crate::event::{Asker, Cause, Entry, Event, Phase};
+use crate::event::{Asker, Cause, Entry, Event, Phase, Storage};
 use crate::state::State;
 use std::collections::BTreeMap;
 
@@ -267,10 +267,15 @@ pub fn sentence(entry: &Entry) -> String {
         Event::TierComplete { checkpoint, tiers } => format!("checkpoint {checkpoint} is whole in {}", tiers.join(", ")),
         Event::TierFailed { checkpoint, tier, error } => format!("{tier} does not hold the whole checkpoint {checkpoint}: {error}"),
         Event::TierPassedOver { tier, why } => format!("on {node}, what {tier} would hold goes to the next tier: {why}"),
-        Event::MigrationAsked { by: asker, from, to } => {
+        Event::MigrationAsked { by: asker, from, to, storage } => {
             let where_to = if to.is_empty() { format!("away from {from}") } else { format!("from {from} to {to}") };
             let why = if *asker == Asker::User { String::new() } else { format!(": {}", by(*asker)) };
-            format!("{rank} is to move {where_to}{why}")
+            let through = storage.map_or("", |storage| match storage {
+                Storage::Shared => ", through a file in the shared directory (shared)",
+                Storage::Local => ", through a file of the node that it leaves (local)",
+                Storage::Staged => ", through a file of the node that it comes to (staged)",
+            });
+            format!("{rank} is to move {where_to}{through}{why}")
         }
         Event::MigrationDecided { from, to } => format!("{rank}: its copy on {to} is complete, the one on {from} is ended"),
         Event::MigrationCommitted { from, to, bytes, stopped_us, precopied, .. } => {

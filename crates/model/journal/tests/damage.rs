@@ -1,7 +1,7 @@
 //! What a file can suffer: it is torn at every byte, its bits flip, strangers write into it; and the journal of a long job is compacted.
 
 use mend_journal::compact::compact;
-use mend_journal::event::{Asker, Cause, Code, Entry, Event, ImageFacts, Phase, PhaseTimes};
+use mend_journal::event::{Asker, Cause, Code, Entry, Event, ImageFacts, Phase, PhaseTimes, Storage};
 use mend_journal::frame::{FILE_HEAD, HeadError, encode, file_head, scan};
 use mend_journal::{State, text};
 use proptest::prelude::*;
@@ -67,7 +67,7 @@ fn event() -> impl Strategy<Value = Event> {
         (0u64..400).prop_map(|checkpoint| Event::TierComplete { checkpoint, tiers: vec!["memory".into()] }),
         (0u64..400).prop_map(|checkpoint| Event::ImageWritten { checkpoint, image: ImageFacts::default(), note: None }),
         Just(Event::PhaseDone { phase: Phase::Suspend, us: 9, checkpoint: Some(1) }),
-        text().prop_map(|to| Event::MigrationAsked { by: Asker::User, from: "node1".into(), to }),
+        text().prop_map(|to| Event::MigrationAsked { by: Asker::User, from: "node1".into(), to, storage: Some(Storage::Staged) }),
         text().prop_map(|why| Event::NodeUnfit {
             by: Asker::Health,
             why,

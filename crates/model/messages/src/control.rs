@@ -60,6 +60,31 @@ pub enum MoveMode {
     Live,
     /// It stands still for all of it.
     Frozen,
+    /// It stands still, and its image is stored in a file on its way. To compare with.
+    Stored(Storage),
+}
+
+impl MoveMode {
+    /// Where the image is stored on its way, if it is.
+    #[must_use]
+    pub const fn storage(self) -> Option<Storage> {
+        match self {
+            Self::Stored(storage) => Some(storage),
+            Self::Auto | Self::Live | Self::Frozen => None,
+        }
+    }
+}
+
+/// Where the image of a rank is stored on its way to another node: what migrations through a pipeline are compared with (Ouyang et al.,
+/// High Performance Pipelined Process Migration with RDMA, CCGrid 2011).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Storage {
+    /// In the directory of the job's checkpoints, which both nodes share.
+    Shared,
+    /// In a file of the node that it leaves, which is then sent.
+    Local,
+    /// In a file of the node that it comes to, which is then read.
+    Staged,
 }
 
 /// Durations of the five phases, microseconds; zero where a phase does not occur.

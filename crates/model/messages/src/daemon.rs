@@ -106,7 +106,23 @@ pub enum RestoreSource {
     Transfer {
         /// One-time random token, chosen by the controller.
         token: [u8; 16],
+        /// Where the image is stored on its way.
+        way: Way,
     },
+}
+
+/// Where an image is stored on its way from one daemon to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// Nowhere: the agent writes into the connection from which the restorer reads.
+    #[default]
+    Direct,
+    /// In this file, which both nodes see under this name.
+    Shared(PathBuf),
+    /// In an unnamed file of the source's node, until it is complete.
+    Local,
+    /// In an unnamed file of the target's node, until it is complete.
+    Staged,
 }
 
 /// Standard streams of a rank.
@@ -176,6 +192,8 @@ pub enum ToDaemon {
         address: SocketAddr,
         /// Token that the target's daemon was told in `Restore`.
         token: [u8; 16],
+        /// As the target's daemon was told.
+        way: Way,
     },
     /// Have the rank's agent copy its memory into a transfer connection to another daemon while it runs. → `Agent` with the same `seq`, then
     /// `Round`s. It is saved behind that with `Ask`, into [`crate::agent::SaveTarget::Begun`].

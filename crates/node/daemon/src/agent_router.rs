@@ -26,7 +26,7 @@ use mend_image::cpu::Features;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
 };
-use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, Question, Way};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::progress::RankProgress;
 use mend_messages::report::Report;
@@ -199,13 +199,21 @@ impl AgentRouter {
     }
 
     /// A save into a transfer: opens it, then asks.
-    pub fn save_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &LocalRanks) {
+    pub fn save_to(&mut self, (seq, rank): (u64, Rank), (address, token): (SocketAddr, Token), way: Way, ranks: &LocalRanks) {
         self.batch.drop_rest();
-        let (job, patience, progress) = (self.job.clone(), self.patience, self.sinks.progress());
+        let (job, patience, sinks) = (self.job.clone(), self.patience, self.sinks.clone());
         let opening = async move {
+            let encrypts = job.encrypt_data || sinks.encrypts();
+            if encrypts && way != Way::Direct {
+                return Err(NotReady::InTheClear);
+            }
             let image = peer::open(address, &job, token, patience).await?;
-            let file = image.into_descriptor(progress).map_err(TransferError::Socket)?;
-            Ok(Ready { request: Request::Save(SaveOrder::full(SaveTarget::Descriptor)), file: Some(file), sink: None })
+            let (file, sink) = match way {
+                Way::Direct | Way::Staged => (image.into_descriptor(sinks.progress()).map_err(TransferError::Socket)?, None),
+                Way::Local => sinks.stored(image, None).await.map_err(NotReady::Sink)?,
+                Way::Shared(path) => sinks.stored(image, Some(path)).await.map_err(NotReady::Sink)?,
+            };
+            Ok(Ready { request: Request::Save(SaveOrder::full(SaveTarget::Descriptor)), file: Some(file), sink })
         };
         self.ready_save(seq, rank, ranks, opening);
     }

@@ -489,7 +489,9 @@ impl Job {
                 self.agent_router.publish(map);
             }
             ToDaemon::Ask(steps) => self.agent_router.questions(steps, &self.ranks),
-            ToDaemon::SaveTo { seq, rank, address, token } => self.agent_router.save_to(seq, rank, address, token, &self.ranks),
+            ToDaemon::SaveTo { seq, rank, address, token, way } => {
+                self.agent_router.save_to((seq, rank), (address, token), way, &self.ranks);
+            }
             ToDaemon::PrecopyTo { seq, rank, address, token } => self.agent_router.precopy_to(seq, rank, address, token, &self.ranks),
             ToDaemon::Tier(order) => self.tier(*order),
             ToDaemon::Introduce(_) | ToDaemon::Resume(_) | ToDaemon::Succeed(_) | ToDaemon::AskHeard(_) | ToDaemon::Look => {

@@ -13,7 +13,7 @@ use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HE
 use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
 use mend_messages::agent::{ImageId, RollbackOrder};
-use mend_messages::daemon::JobIntroduction;
+use mend_messages::daemon::{JobIntroduction, Way};
 use mend_messages::job::Rank;
 use mend_report::process_hint;
 use mend_sealed::{Key, SealError};
@@ -21,6 +21,7 @@ use mend_transfer::TransferError;
 use mend_transfer::peer::{BegunImage, ExpectedTransfer, receive_header};
 use mend_transfer::process_stream::{self, Opened, StreamFault};
 use mend_transfer::progress::Progress;
+use mend_transfer::stored;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -223,7 +224,7 @@ pub enum Source {
     /// The image and those it builds on, newest first.
     Files(Vec<PathBuf>),
     /// A transfer that another daemon opens.
-    Transfer(ExpectedTransfer, Arc<JobIntroduction>),
+    Transfer(ExpectedTransfer, Arc<JobIntroduction>, Way),
 }
 
 /// A restore that was asked for.
@@ -273,8 +274,15 @@ impl Restoration {
                 }
                 (found, Mode::Restart)
             }
-            Source::Transfer(arrival, job) => {
-                let BegunImage { image, header, fault } = receive_header(arrival, &job, self.patience, self.progress.clone()).await?;
+            Source::Transfer(arrival, job, way) => {
+                let (patience, progress) = (self.patience, self.progress.clone());
+                let begun = match way {
+                    Way::Direct => receive_header(arrival, &job, (patience, patience), progress).await,
+                    Way::Local => receive_header(arrival, &job, (stored::LONGEST, patience), progress).await,
+                    Way::Staged => stored::staged(arrival, &job, patience, progress).await,
+                    Way::Shared(path) => stored::shared(arrival, &job, patience, path, progress).await,
+                };
+                let BegunImage { image, header, fault } = begun?;
                 stream_faults.extend(fault.map(|fault| (None, fault)));
                 (vec![("from the other node".to_owned(), image, header)], Mode::Migrate)
             }

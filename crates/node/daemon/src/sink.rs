@@ -14,8 +14,10 @@ use mend_report::storage_hint;
 use mend_sealed::Key;
 use mend_transfer::TransferError;
 use mend_transfer::atomic_file::AtomicFile;
+use mend_transfer::peer_image::OutgoingImage;
 use mend_transfer::process_stream::{Sealing, named};
 use mend_transfer::progress::Progress;
+use mend_transfer::stored::StoredImage;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,6 +32,8 @@ pub enum Sink {
     Sealed(Sealing),
     /// The agent writes into the file itself.
     Plain(AtomicFile),
+    /// It does, and what it wrote is on its way to another node.
+    Stored(StoredImage),
 }
 
 /// See [`Sinks::filled_in`].
@@ -55,6 +59,22 @@ impl Sinks {
     /// Where what passes through this daemon on its way counts.
     pub fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
+    }
+
+    /// Whether images are to be encrypted.
+    pub fn encrypts(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// A file in which an image is stored on its way: an unnamed one, or one of this name.
+    ///
+    /// # Errors
+    /// Those of making it, with its name.
+    pub async fn stored(&self, image: OutgoingImage, shared: Option<PathBuf>) -> io::Result<(OwnedFd, Option<Sink>)> {
+        let progress = self.progress.clone();
+        let made = tokio::task::spawn_blocking(move || StoredImage::begin(image, shared, progress)).await;
+        let (stored, file) = made.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        Ok((file, Some(Sink::Stored(stored))))
     }
 
     /// The request with what copies of the program's files are encrypted with, if images are: ranks never see the key itself.
@@ -126,6 +146,9 @@ impl Sink {
                 let published = tokio::task::spawn_blocking(publish).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
                 published.map_err(|error| named(&place, "written", &error))
             }
+            Self::Stored(stored) => {
+                tokio::task::spawn_blocking(move || stored.keep(bytes)).await.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+            }
         }
     }
 
@@ -133,7 +156,7 @@ impl Sink {
     pub async fn give_up(self) -> Option<io::Error> {
         match self {
             Self::Sealed(sealing) => sealing.give_up().await,
-            Self::Plain(_) => None,
+            Self::Plain(_) | Self::Stored(_) => None,
         }
     }
 }

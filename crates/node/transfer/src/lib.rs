@@ -28,5 +28,6 @@ pub mod pipeline;
 pub mod process_stream;
 pub mod progress;
 pub mod stage;
+pub mod stored;
 
 pub use error::TransferError;

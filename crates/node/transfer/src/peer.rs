@@ -178,19 +178,20 @@ pub struct BegunImage {
     pub fault: Option<StreamFault>,
 }
 
-/// Waits for the transfer, tells its source that it is wanted, and looks at the image's header without taking it.
+/// Waits for the transfer, tells its source that it is wanted, and looks at the image's header without taking it. It may take as long as the first of `patience`
+/// until that comes, and the image may stop coming for as long as the second.
 pub async fn receive_header(
     arrival: ExpectedTransfer,
     job: &JobIntroduction,
-    patience: Duration,
+    (first, patience): (Duration, Duration),
     progress: Arc<Progress>,
 ) -> Result<BegunImage, TransferError> {
     let (connection, nonces) = meet(arrival, job).await?;
     let Some([theirs, ours]) = nonces else {
         let stream = bare(connection)?;
-        let header = match timeout(patience, peek_header(&stream)).await {
+        let header = match timeout(first, peek_header(&stream)).await {
             Ok(header) => header?,
-            Err(_) => return Err(TransferError::Stalled(patience)),
+            Err(_) => return Err(TransferError::Stalled(first)),
         };
         return Ok(BegunImage { image: plain(stream, patience).map_err(TransferError::Socket)?.into(), header, fault: None });
     };

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use mend_cipher::{EncryptedReader, EncryptedWriter};
 use mend_messages::job::Secret;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -55,6 +55,13 @@ impl OutgoingImage {
     pub(crate) fn encrypted(socket: TcpStream, secret: &Secret, nonces: [&[u8; 32]; 2]) -> Self {
         let (encryptor, _) = mend_cipher::initiator(secret, nonces, CONTEXT);
         Self { out: Way::Encrypted(Box::new(EncryptedWriter::new(socket, encryptor))), bytes: 0 }
+    }
+
+    /// No more is written: waits until the other node has closed the transfer, or says nothing for as long as it may. Blocks.
+    pub(crate) fn wait_until_closed(self) {
+        let Way::Plain(mut socket) = self.out else { return };
+        let _ = socket.shutdown(Shutdown::Write);
+        while matches!(socket.read(&mut [0; 64]), Ok(1..)) {}
     }
 
     /// A stream that an agent can write to. It ends the image by closing it.

@@ -241,7 +241,7 @@ impl World {
                 let first = self.nodes[at].batch.begin(steps);
                 self.ask_agents(at, first);
             }
-            ToDaemon::SaveTo { seq, rank, address, token } => {
+            ToDaemon::SaveTo { seq, rank, address, token, .. } => {
                 self.nodes[at].batch.drop_rest();
                 self.hold_input(at, rank);
                 let to = node_at(address);
@@ -333,7 +333,7 @@ impl World {
                 let delay = self.delay() + self.draw(SECOND_US);
                 self.plan(delay, Coming::Built { at, rank, attempt });
             }
-            RestoreSource::Transfer { token } => {
+            RestoreSource::Transfer { token, .. } => {
                 let attempt = self.new_process(at, (rank, number), Phase::Building, (feeder, fed));
                 self.nodes[at].expected.insert(token, rank);
                 self.plan(NODE_TIMEOUT_US + 5 * SECOND_US, Coming::NoTransfer { at, rank, attempt });
@@ -488,7 +488,14 @@ impl World {
         };
         self.move_input(at, rank, to, token);
         let delay = self.delay();
-        self.plan(delay, Coming::Built { at: to, rank, attempt: other });
+        if self.fails(60) {
+            // The source has stored all of it, and it does not come to the target.
+            self.failed_for_real = true;
+            let late = self.draw(SECOND_US);
+            self.plan(delay + late, Coming::NoTransfer { at: to, rank, attempt: other });
+        } else {
+            self.plan(delay, Coming::Built { at: to, rank, attempt: other });
+        }
         if self.fails(60) {
             // The target has all of it, and the source does not hear that.
             self.failed_for_real = true;

@@ -130,7 +130,7 @@ impl World {
         let image = match source {
             None => None,
             Some(RestoreSource::Files(_)) => image.and_then(|image| self.stdin.images.get(&image)),
-            Some(RestoreSource::Transfer { token }) => self.stdin.moving.get(token),
+            Some(RestoreSource::Transfer { token, .. }) => self.stdin.moving.get(token),
         };
         match source {
             Some(_) => Feeder::of_image(image.cloned().unwrap_or_default(), fed),

@@ -5,7 +5,7 @@ use crate::coming::{Coming, Fault, HORIZON_US, NODE_TIMEOUT_US, SECOND_US};
 use mend_job::healing::{Healing, HealingRules};
 use mend_job::setup::{Moving, NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_messages::agent::SaveMode;
-use mend_messages::control::{Ask, MoveMode};
+use mend_messages::control::{Ask, MoveMode, Storage};
 use mend_messages::daemon::ExitStatus;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::follow::Mode;
@@ -32,7 +32,9 @@ impl World {
                 3..6 => {
                     let node = self.draw(self.nodes.len() as u64);
                     let to = (!self.chance(3)).then(|| format!("n{node}"));
-                    let mode = [MoveMode::Auto, MoveMode::Frozen, MoveMode::Live, MoveMode::Live][self.draw(4) as usize];
+                    let storage = [Storage::Shared, Storage::Local, Storage::Staged][self.draw(3) as usize];
+                    let modes = [MoveMode::Auto, MoveMode::Frozen, MoveMode::Live, MoveMode::Live, MoveMode::Stored(storage)];
+                    let mode = modes[self.draw(5) as usize];
                     let deadline_ms = self.chance(4).then(|| self.rng.next_u64() % 5000);
                     let avoid = if self.chance(4) { vec![format!("n{}", self.draw(self.nodes.len() as u64))] } else { Vec::new() };
                     // Often several ranks at about the same time.

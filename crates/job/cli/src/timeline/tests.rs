@@ -59,7 +59,7 @@ impl Journal {
     }
 
     fn asked(self, ms: u64, rank: u32, from: &str, to: &str) -> Self {
-        self.of(ms, Some(rank), from, Event::MigrationAsked { by: Asker::User, from: from.into(), to: to.into() })
+        self.of(ms, Some(rank), from, Event::MigrationAsked { by: Asker::User, from: from.into(), to: to.into(), storage: None })
     }
 
     fn moves(self, ms: u64, rank: u32, from: &str, to: &str, live: bool) -> Self {

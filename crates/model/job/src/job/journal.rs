@@ -13,6 +13,7 @@ use mend_journal::Event;
 use mend_journal::event::{Asker as By, Cause, Code, ImageFacts, cut};
 use mend_journal::ranks::Ranks;
 use mend_messages::agent::{ImageId, Reply, Round, SaveMode, Saved, Unasked, Unwritten, Written};
+use mend_messages::control::MoveMode;
 use mend_messages::daemon::{ExitStatus, FromDaemon};
 use mend_messages::job::{NodeIndex, Rank};
 use std::collections::BTreeMap;
@@ -272,10 +273,10 @@ impl Job {
     }
 
     /// A migration begins.
-    pub(crate) fn note_migration(&mut self, rank: Rank, to: Option<NodeIndex>, asker: Asker) {
+    pub(crate) fn note_migration(&mut self, rank: Rank, to: Option<NodeIndex>, mode: MoveMode, asker: Asker) {
         let node = self.node_of(rank);
         let (from, to) = (self.node_name(node), self.node_name(to));
-        self.put(node, Some(rank), false, Event::MigrationAsked { by: by(asker), from, to });
+        self.put(node, Some(rank), false, Event::MigrationAsked { by: by(asker), from, to, storage: mode.storage().map(Into::into) });
     }
 
     /// From here on the rank is on its target.

@@ -7,12 +7,13 @@ use crate::event::{Asker, Effect, Outcome};
 use crate::operation::{Move, Operation};
 use crate::roster::{Coming, Process};
 use crate::safeguard::Safeguard;
+use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::{Failure, Refusal, TargetTrouble};
 use mend_coordination::migration::{self, Manner, Migration};
 use mend_journal::event::Code;
 use mend_messages::agent::{Request, Round};
-use mend_messages::control::{Ask, MigrationDone, MoveMode};
-use mend_messages::daemon::{RestoreSource, ToDaemon};
+use mend_messages::control::{Ask, MigrationDone, MoveMode, Storage};
+use mend_messages::daemon::{RestoreSource, ToDaemon, Way};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_messages::needs::NodeNeeds;
 use mend_policy::precopy::Bounds;
@@ -42,7 +43,7 @@ impl Job {
     ) {
         let coming = self.coming(rank);
         let target = self.roster.move_target(rank, to, &coming);
-        self.note_migration(rank, target.as_ref().ok().copied(), asker);
+        self.note_migration(rank, target.as_ref().ok().copied(), mode, asker);
         match target {
             Ok(target) => {
                 let from = self.roster.ranks[rank as usize].node;
@@ -179,7 +180,7 @@ impl Job {
                 }
                 migration::Action::Precopy => {
                     *fed = stdin;
-                    let (seq, address, token) = self.expect_transfer(rank, target, MAX_BEGIN_US);
+                    let (seq, address, token) = self.expect_transfer(rank, target, Way::Direct, MAX_BEGIN_US);
                     self.send_to_rank(rank, ToDaemon::PrecopyTo { seq, rank, address, token });
                 }
                 migration::Action::Withdraw => {
@@ -190,8 +191,9 @@ impl Job {
                 }
                 migration::Action::Stream => {
                     self.roster.ranks[rank as usize].open = false;
-                    let (seq, address, token) = self.expect_transfer(rank, target, MAX_STREAM_US);
-                    self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address, token });
+                    let way = self.way(rank);
+                    let (seq, address, token) = self.expect_transfer(rank, target, way.clone(), MAX_STREAM_US);
+                    self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address, token, way });
                 }
                 migration::Action::Commit => {
                     let (attempt, address, fed) = (attempt.take(), address.take(), *fed);
@@ -236,14 +238,24 @@ impl Job {
         }
     }
 
+    /// Where the image of a rank that moves is stored on its way.
+    fn way(&mut self, rank: Rank) -> Way {
+        match self.move_of(rank).and_then(|one| one.machine.storage()) {
+            None => Way::Direct,
+            Some(Storage::Local) => Way::Local,
+            Some(Storage::Staged) => Way::Staged,
+            Some(Storage::Shared) => Way::Shared(self.checkpoints.join(format!("{}.moving", image_name(rank)))),
+        }
+    }
+
     /// Has a rank built at the target, from what its source will send there: the number of that request, the target's address, the token.
-    fn expect_transfer(&mut self, rank: Rank, target: NodeIndex, patience_us: u64) -> (u64, SocketAddr, [u8; 16]) {
+    fn expect_transfer(&mut self, rank: Rank, target: NodeIndex, way: Way, patience_us: u64) -> (u64, SocketAddr, [u8; 16]) {
         let (token, attempt) = (self.tokens.draw(), self.roster.new_attempt());
         if let Some(one) = self.move_of(rank) {
             one.attempt = Some(attempt);
         }
         let stdin = self.stdin && rank == 0;
-        self.send(target, ToDaemon::Restore { rank, attempt, source: RestoreSource::Transfer { token }, image: None, stdin });
+        self.send(target, ToDaemon::Restore { rank, attempt, source: RestoreSource::Transfer { token, way }, image: None, stdin });
         (self.new_seq(rank, Some(rank), patience_us), self.roster.nodes[target as usize].setup.address, token)
     }
 

@@ -66,7 +66,7 @@ impl Journal {
     }
 
     fn asked(self, ms: u64, rank: u32, from: &str, to: &str) -> Self {
-        self.of(ms, Some(rank), Some(from), Event::MigrationAsked { by: Asker::User, from: from.into(), to: to.into() })
+        self.of(ms, Some(rank), Some(from), Event::MigrationAsked { by: Asker::User, from: from.into(), to: to.into(), storage: None })
     }
 
     /// It stood still for 300 ms, up to then.
@@ -348,7 +348,7 @@ fn event() -> impl Strategy<Value = Event> {
         (0u64..4).prop_map(failed),
         (proptest::sample::select(phases.to_vec()), us(), proptest::option::of(0u64..4))
             .prop_map(|(phase, us, checkpoint)| Event::PhaseDone { phase, us, checkpoint }),
-        (name(), name()).prop_map(|(from, to)| Event::MigrationAsked { by: Asker::User, from, to }),
+        (name(), name()).prop_map(|(from, to)| Event::MigrationAsked { by: Asker::User, from, to, storage: None }),
         (name(), proptest::collection::vec(0u32..6, 0..4)).prop_map(|(why, ranks)| Event::NodeUnfit {
             by: Asker::Health,
             why,

@@ -33,6 +33,8 @@ pub(super) enum NotReady {
     Transfer(#[from] TransferError),
     #[error("no image can be made")]
     Sink(#[source] std::io::Error),
+    #[error("what this job's ranks hold is encrypted outside of them, and files on the way of a move are not")]
+    InTheClear,
 }
 
 impl NotReady {
@@ -40,6 +42,7 @@ impl NotReady {
         match self {
             Self::Transfer(error) => error.hint(),
             Self::Sink(error) => storage_hint(error),
+            Self::InTheClear => "move it through the pipeline (without --strategy)",
         }
     }
 }

@@ -51,7 +51,9 @@ impl Job {
                 }
                 Source::Files(chain)
             }
-            RestoreSource::Transfer { token } => Source::Transfer(self.rendezvous.expect(token, Instant::now()), self.introduction.clone()),
+            RestoreSource::Transfer { token, way } => {
+                Source::Transfer(self.rendezvous.expect(token, Instant::now()), self.introduction.clone(), way)
+            }
         };
         let (restoration, agent) = self.restoration(rank, source, image)?;
         self.admit((rank, attempt), stdin, RankOrigin::Restore(Box::new(restoration)))?;

@@ -6,7 +6,7 @@ use mend_messages::PROTOCOL;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Welcome, Written,
 };
-use mend_messages::daemon::{ExitStatus, FromDaemon, Question, RestoreSource, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, Question, RestoreSource, ToDaemon, Way};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -316,7 +316,7 @@ fn without_an_agent_every_question_has_an_answer() {
         job.start(0, false).await;
         assert_eq!(job.next().await, FromDaemon::Started { rank: 0 });
         assert!(failure(ask(&mut job, 2, Request::Suspend).await).contains("a setuid program"));
-        job.send(ToDaemon::SaveTo { seq: 3, rank: 0, address: daemon.address, token: [1; 16] }).await;
+        job.send(ToDaemon::SaveTo { seq: 3, rank: 0, address: daemon.address, token: [1; 16], way: Way::Direct }).await;
         assert!(matches!(job.next().await, FromDaemon::Agent { seq: 3, reply: Reply::Failed { .. }, .. }));
     });
 }
@@ -404,9 +404,15 @@ fn a_source_that_stalls_ends_the_restore() {
         let mut receiver = target.introduced(introduction).await;
         let token = [9; 16];
         receiver
-            .send(ToDaemon::Restore { rank: 0, attempt: 1, source: RestoreSource::Transfer { token }, image: None, stdin: false })
+            .send(ToDaemon::Restore {
+                rank: 0,
+                attempt: 1,
+                source: RestoreSource::Transfer { token, way: Way::Direct },
+                image: None,
+                stdin: false,
+            })
             .await;
-        sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token }).await;
+        sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token, way: Way::Direct }).await;
         assert!(matches!(receiver.next().await, FromDaemon::RestoreFailed { rank: 0, attempt: 1, .. }));
     });
 }
@@ -420,9 +426,15 @@ fn a_save_into_a_transfer_reaches_the_restore_that_waits_for_it() {
         let mut receiver = target.introduced(sender.introduction.clone()).await;
         let token = [9; 16];
         receiver
-            .send(ToDaemon::Restore { rank: 0, attempt: 2, source: RestoreSource::Transfer { token }, image: None, stdin: false })
+            .send(ToDaemon::Restore {
+                rank: 0,
+                attempt: 2,
+                source: RestoreSource::Transfer { token, way: Way::Direct },
+                image: None,
+                stdin: false,
+            })
             .await;
-        sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token }).await;
+        sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token, way: Way::Direct }).await;
         match news(&mut sender).await {
             FromDaemon::Agent { seq: 4, reply: Reply::Saved(_), .. } => {}
             other => panic!("{other:?}"),
@@ -444,12 +456,12 @@ fn a_save_into_a_transfer_that_nobody_waits_for_leaves_the_rank_alone() {
         let mut sender = performance(&source, "dutiful").await;
         until_fabric(&mut sender, true).await;
         // The target does not have this job: it hangs up before anything of the rank is touched.
-        sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token: [1; 16] }).await;
+        sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token: [1; 16], way: Way::Direct }).await;
         match news(&mut sender).await {
             FromDaemon::Agent { seq: 4, reply: Reply::Failed { error, .. }, .. } => assert!(error.contains("no transfer"), "{error}"),
             other => panic!("{other:?}"),
         }
-        sender.send(ToDaemon::SaveTo { seq: 5, rank: 0, address: "127.0.0.1:1".parse().unwrap(), token: [1; 16] }).await;
+        sender.send(ToDaemon::SaveTo { seq: 5, rank: 0, address: "127.0.0.1:1".parse().unwrap(), token: [1; 16], way: Way::Direct }).await;
         match news(&mut sender).await {
             FromDaemon::Agent { seq: 5, reply: Reply::Failed { error, .. }, .. } => assert!(error.contains("cannot connect"), "{error}"),
             other => panic!("{other:?}"),

@@ -73,7 +73,7 @@ async fn transferred(image: &[u8], encrypted: bool, flip: Option<usize>, cut: us
     assert_eq!((admitted.job, admitted.token), (JOB, TOKEN));
     let mut place = Rendezvous::default();
     place.arrived(TOKEN, admitted.image, Instant::now());
-    let begun = receive_header(place.expect(TOKEN, Instant::now()), &job(JOB, 1, encrypted), PATIENCE, Arc::default()).await;
+    let begun = receive_header(place.expect(TOKEN, Instant::now()), &job(JOB, 1, encrypted), (PATIENCE, PATIENCE), Arc::default()).await;
     let all = async |begun: BegunImage| {
         let mut image = std::fs::File::from(begun.image.try_clone().unwrap());
         let read = move || {

@@ -7,6 +7,9 @@
               the whole move takes, what is sent in all and while it stands still; frozen against raw TCP of as many bytes
     empty     one rank that has next to nothing, frozen: everything, as who asks waits for it
     together  512 MiB in 1, 2, 4 or 8 ranks that move in one go, frozen and live: the whole time against that of one rank
+    strategies
+              1 GiB in 1 and 4 ranks, stopped: through the pipeline, and stored in a file on the way (`mend bench migrate`), with links of any rate
+              and of 2 Gbit/s; the rate of the latter against that of the link
 
 MEND_BENCH_MIB sizes the rank of `live`. Times are wall-clock; the machine should have nothing else to do. All of it takes three minutes.
 """
@@ -25,6 +28,7 @@ MIB = 1 << 20
 LIVE_MIB = int(os.environ.get("MEND_BENCH_MIB", "1024"))
 DIRTY_MIB = 8
 TOGETHER_MIB = 512
+STRATEGIES_MIB = 1024
 
 
 class Job:
@@ -112,7 +116,25 @@ def together(runs, work):
             report(f"{TOGETHER_MIB} MiB in {ranks} ranks, {mode}, in all", times[1, mode], times[ranks, mode], "ms", "one rank")
 
 
-BENCHES = {"live": live, "empty": empty, "together": together}
+def strategies(runs, work):
+    """`mend bench migrate`, which alternates the strategies."""
+    del work
+    link = 2e9 / 8
+    for rate, options in (("links of any rate", ()), ("links of 2 Gbit/s", ("--bandwidth", "2gbit"))):
+        with Lab(2, *options) as lab:
+            for ranks in (1, 4):
+                chosen = ("--sizes", f"{STRATEGIES_MIB}M", "--ranks", str(ranks), "--runs", str(runs), "--strategies", "pipeline,local,staged,shared")
+                moved = lab.verb("bench", "migrate", "--hosts", "node1,node2", *chosen)
+                of = lambda name, figure: [one[figure] / 1e3 for one in moved if one["strategy"] == name]
+                pipeline = of("pipeline", "whole_us")
+                for name in ("local", "staged", "shared"):
+                    report(f"{STRATEGIES_MIB} MiB in {ranks} rank(s), {rate}, in all", of(name, "whole_us"), pipeline, "ms", name)
+                if options and ranks == 1:
+                    sent = [one["bytes"] / (one["write_us"] + one["transfer_us"]) for one in moved if one["strategy"] == "pipeline"]
+                    report("rate through the pipeline", [link / 1e6] * runs, sent, "MB/s", "link of 2 Gbit/s")
+
+
+BENCHES = {"live": live, "empty": empty, "together": together, "strategies": strategies}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

@@ -1,6 +1,7 @@
 """Moves whose image is stored in a file on its way: the strategies that the pipeline is compared with."""
 
 import os
+import subprocess
 import tempfile
 import unittest
 
@@ -104,6 +105,45 @@ class Strategies(InDirectory):
         self.assertIn("--mode live", self.refused(name, "--strategy", "local", "--mode", "live", code=64))
         self.assertIn("pipeline, shared, local, staged", self.refused(name, "--strategy", "carrier", code=2))
         self.ends_well(job)
+
+    def test_the_bench_measures_each_strategy_and_leaves_nothing(self):
+        csv, svg = (os.path.join(self.directory, name) for name in ("moves.csv", "moves.svg"))
+        measured = self.lab.verb(
+            "bench", "migrate", "--hosts", "node1,node2", "--sizes", "8M", "--ranks", "1,3", "--runs", "2", "--csv", csv, "--svg", svg)
+        every = ("pipeline", *STORED, "live")
+        self.assertEqual([(one["ranks"], one["strategy"]) for one in measured], [(ranks, name) for ranks in (1, 3) for _ in "12" for name in every])
+        for one in measured:
+            self.assertGreater(one["bytes"], 8 << 20)
+            self.assertEqual(one["stored_bytes"], one["bytes"] if one["strategy"] in STORED else 0)
+            self.assertLess(one["stopped_bytes"], one["bytes"] if one["strategy"] == "live" else one["bytes"] + 1)
+            self.assertTrue(0 < one["there_us"] <= one["stopped_us"] <= one["whole_us"])
+        with open(csv, encoding="ascii") as file:
+            self.assertEqual(len(file.readlines()), 1 + len(measured))
+        with open(svg, encoding="utf-8") as file:
+            self.assertEqual(file.read().count("<rect "), 1 + 2 * len(every) * 5 + 5)
+        self.assertEqual([job for job in self.lab.verb("ps", "-a") if "bench" in job["command"]], [])
+
+    def test_the_bench_names_what_is_wrong(self):
+        for arguments, code, told in (
+            (["--hosts", "node1"], 64, "ranks move between two nodes"),
+            (["--hosts", "node1,node2", "--sizes", "8Q"], 2, "expected a number of bytes"),
+            (["--hosts", "node1,nowhere"], 1, "node nowhere does not belong to this job"),
+            (["--hosts", "node1,node2", "--sizes", "4000G", "--ranks", "1"], 1, "do not come to hold"),
+        ):
+            done = self.lab.mend("bench", "migrate", *arguments)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(told, done.stderr)
+
+
+class OwnLab(unittest.TestCase):
+    def test_the_bench_makes_a_lab_of_its_own(self):
+        done = subprocess.run(
+            [f"{BIN}/mend", "bench", "migrate", "--sizes", "4M", "--ranks", "1", "--runs", "1", "--strategies", "pipeline,local"],
+            capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([line.split()[3] for line in done.stdout.splitlines() if line.startswith("4.0 MiB")], ["pipeline", "local"])
+        labs = subprocess.run([f"{BIN}/mend", "lab", "ls"], capture_output=True, text=True, check=True)
+        self.assertNotIn("bench-", labs.stdout)
 
 
 if __name__ == "__main__":

@@ -91,6 +91,9 @@ pub enum Command {
     /// Look into image files of checkpoints: show, verify, diff, compact.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Measure Mend on your nodes, or on a lab on this machine.
+    #[command(subcommand)]
+    Bench(crate::bench::BenchCommand),
     /// A cluster on this machine, to try things out.
     #[command(subcommand)]
     Lab(mend_lab::LabCommand),

@@ -1,11 +1,12 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `bench` what measures moves, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
 mod attach;
+mod bench;
 mod checkpoints;
 mod data;
 mod drain;
@@ -56,6 +57,10 @@ fn run(command: Command) -> Result<i32, Failure> {
     // Another program takes this one's place.
     if let Command::Data(command) = command {
         return data::run(command);
+    }
+    // It is single-threaded, as a rank should be that is measured.
+    if let Command::Bench(command) = command {
+        return bench::run(command);
     }
     if let Command::TakeOver(_) = &command {
         return take_over::detach(|| carry_out(command).unwrap_or_else(|failure| failure.report()));
@@ -116,7 +121,7 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
                 print!("{}", mend_settings::reference());
                 Ok(0)
             }
-            Command::Lab(_) | Command::Data(_) => Ok(0),
+            Command::Lab(_) | Command::Data(_) | Command::Bench(_) => Ok(0),
         }
     });
     let result = runtime.block_on(task).unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));

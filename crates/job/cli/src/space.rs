@@ -190,7 +190,7 @@ fn target(text: &str) -> Result<(String, String), &'static str> {
 }
 
 /// A number of bytes, with K, M or G.
-fn bytes(text: &str) -> Result<u64, &'static str> {
+pub fn bytes(text: &str) -> Result<u64, &'static str> {
     let (digits, shift) = match text.strip_suffix(['K', 'M', 'G']) {
         Some(digits) if text.ends_with('K') => (digits, 10),
         Some(digits) if text.ends_with('M') => (digits, 20),

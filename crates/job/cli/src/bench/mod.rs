@@ -1,0 +1,188 @@
+//! `mend bench`: measures Mend on the nodes that somebody has, and makes the tables that a reader of the papers expects.
+//!
+//! ```text
+//! --hosts A,B ─┐
+//! a lab of two ┴─► for each size and number of ranks: a job of `bench rank`s ─► for each strategy: they move ─► table, CSV, JSON, SVG
+//! ```
+//! It calls the same verbs that people call, and reads what these print as JSON.
+
+mod measured;
+mod moves;
+mod rank;
+mod shown;
+
+use crate::failure::Failure;
+use crate::space::bytes;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Move ranks by each strategy, and compare.
+    Migrate(BenchMoves),
+    #[command(hide = true)]
+    Rank(rank::BenchRank),
+}
+
+/// By which way ranks move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Strategy {
+    /// Stopped, through the pipeline
+    Pipeline,
+    /// Stopped, through a file in the shared directory of checkpoints
+    Shared,
+    /// Stopped, through a file of the node that they leave
+    Local,
+    /// Stopped, through a file of the node that they come to
+    Staged,
+    /// Through the pipeline while they run, then stopped for the rest
+    Live,
+}
+
+impl Strategy {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Pipeline => "pipeline",
+            Self::Shared => "shared",
+            Self::Local => "local",
+            Self::Staged => "staged",
+            Self::Live => "live",
+        }
+    }
+
+    /// What `mend migrate` is told.
+    fn options(self) -> [&'static str; 2] {
+        match self {
+            Self::Pipeline => ["--mode", "frozen"],
+            Self::Live => ["--mode", "live"],
+            stored => ["--strategy", stored.word()],
+        }
+    }
+}
+
+/// `mend bench migrate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend bench migrate                                        on a lab of two nodes on this machine
+  mend bench migrate --hosts a,b --sizes 1G,2G --csv moves.csv --svg moves.svg
+  mend bench migrate --bandwidth 2gbit --sizes 256M --ranks 1 --strategies pipeline,local
+
+Ranks hold noise, which nothing can compress, and rewrite a part of it if --dirty says so. They move to and fro; the first move is not counted. \
+Files in the shared directory are synced, temporary ones are not. \
+STOPPED is how long the rank stood still that did so for longest; THERE is when its last page was on the other node, from when it was stopped; \
+WHOLE is all of it as who asks waits for it. Phases are means over the ranks. All are medians over the runs. \
+What is on the nodes besides should have nothing to do.")]
+pub struct BenchMoves {
+    /// Two nodes on which mendd runs; default: a lab of two nodes, which is made for it
+    #[arg(long, value_name = "A,B")]
+    pub hosts: Option<String>,
+    /// Numbers of ranks that move at once
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub ranks: Vec<u32>,
+    /// What they hold together: 64M, 1G
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64M,256M,1G", value_parser = bytes)]
+    pub sizes: Vec<u64>,
+    /// Ways to move them
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pipeline,shared,local,staged,live")]
+    pub strategies: Vec<Strategy>,
+    /// What each rank rewrites, bytes per second: 0, 8M
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = dirty)]
+    pub dirty: u64,
+    /// How often each is measured
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Rate of the lab's links, as tc writes it (1gbit); default: no limit
+    #[arg(long, conflicts_with = "hosts")]
+    pub bandwidth: Option<String>,
+    /// Write each measured move as a line of CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Draw the medians
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON: each measured move
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn dirty(text: &str) -> Result<u64, &'static str> {
+    if text == "0" { Ok(0) } else { bytes(text) }
+}
+
+/// Runs the command.
+pub fn run(command: BenchCommand) -> Result<i32, Failure> {
+    match command {
+        BenchCommand::Rank(rank) => rank.run(),
+        BenchCommand::Migrate(mut moves) => match moves.hosts.take() {
+            Some(hosts) => moves::measure(&moves, &hosts),
+            None => in_a_lab(&moves),
+        },
+    }
+}
+
+/// This program, to be called with these arguments.
+fn mend(arguments: &[&str]) -> Result<Command, Failure> {
+    let program = std::env::current_exe().map_err(|error| Failure::new(format!("mend does not find itself: {error}"), "", 1))?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok(command)
+}
+
+fn not_called(error: &std::io::Error) -> Failure {
+    Failure::new(format!("mend cannot be started: {error}"), "", 1)
+}
+
+/// A lab that is ended when this is dropped.
+struct OwnLab(String);
+
+impl OwnLab {
+    fn up(bandwidth: Option<&str>) -> Result<Self, Failure> {
+        let name = format!("bench-{}", std::process::id());
+        let mut command = mend(&["lab", "up", "--nodes", "2", "--name", &name])?;
+        command.args(bandwidth.iter().flat_map(|rate| ["--bandwidth", rate]));
+        let up = command.stdout(Stdio::null()).status().map_err(|error| not_called(&error))?;
+        // It has said why.
+        if up.success() { Ok(Self(name)) } else { Err(Failure::new("there is no lab to measure in", "name two nodes with --hosts", 1)) }
+    }
+}
+
+impl Drop for OwnLab {
+    fn drop(&mut self) {
+        if let Ok(mut command) = mend(&["lab", "down", "--name", &self.0]) {
+            let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+        }
+    }
+}
+
+/// Calls the same command on the head of a lab of its own, with its nodes as the hosts.
+fn in_a_lab(moves: &BenchMoves) -> Result<i32, Failure> {
+    let lab = OwnLab::up(moves.bandwidth.as_deref())?;
+    let list = |all: &mut dyn Iterator<Item = String>| all.collect::<Vec<_>>().join(",");
+    let mut words = vec![
+        "--ranks".to_owned(),
+        list(&mut moves.ranks.iter().map(u32::to_string)),
+        "--sizes".to_owned(),
+        list(&mut moves.sizes.iter().map(u64::to_string)),
+        "--strategies".to_owned(),
+        list(&mut moves.strategies.iter().map(|strategy| strategy.word().to_owned())),
+        "--dirty".to_owned(),
+        moves.dirty.to_string(),
+        "--runs".to_owned(),
+        moves.runs.to_string(),
+    ];
+    for (option, file) in [("--csv", &moves.csv), ("--svg", &moves.svg)] {
+        if let Some(file) = file {
+            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+            words.extend([option.to_owned(), file.to_string_lossy().into_owned()]);
+        }
+    }
+    words.extend(moves.json.then(|| "--json".to_owned()));
+    let this = std::env::current_exe().map_err(|error| not_called(&error))?;
+    let this = this.to_string_lossy().into_owned();
+    let mut command = mend(&["lab", "exec", "--name", &lab.0, "head", &this, "bench", "migrate", "--hosts", "node1,node2"])?;
+    let status = command.args(&words).status().map_err(|error| not_called(&error))?;
+    Ok(status.code().unwrap_or(1))
+}

@@ -1,0 +1,150 @@
+//! Moves by each strategy, measured: a job for each number of ranks and size, whose ranks go to and fro between two nodes.
+
+use super::measured::Measured;
+use super::rank::READY;
+use super::{BenchMoves, Strategy, mend, not_called, shown};
+use crate::failure::Failure;
+use crate::report;
+use mend_messages::control::MigrationDone;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a job may take until all its ranks hold what they are to hold.
+const READY_TIMEOUT: Duration = Duration::from_secs(600);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A job that is killed, and removed, when this is dropped.
+struct BenchJob {
+    id: String,
+    hosts: [String; 2],
+    ranks: u32,
+    /// Where its ranks are.
+    at: usize,
+}
+
+/// Measures, and shows what came of it. The exit code.
+pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
+    let named: Vec<&str> = hosts.split(',').map(str::trim).filter(|host| !host.is_empty()).collect();
+    let &[one, other] = &named[..] else {
+        return Err(Failure::usage(format!("--hosts {hosts}: ranks move between two nodes"), "for example --hosts a,b"));
+    };
+    let mut all = Vec::new();
+    for &size in &moves.sizes {
+        for &ranks in &moves.ranks {
+            if !moves.json {
+                eprintln!("mend: {} in {ranks} rank(s)", report::size(size));
+            }
+            let mut job = BenchJob::start([one, other], ranks, size, moves.dirty)?;
+            job.moved(Strategy::Pipeline, size, 0)?;
+            for run in 1..=moves.runs {
+                for &strategy in &moves.strategies {
+                    all.push(job.moved(strategy, size, run)?);
+                }
+            }
+        }
+    }
+    if let Some(file) = &moves.csv {
+        shown::write(file, &shown::csv(&all))?;
+    }
+    let medians = shown::medians(&all);
+    if let Some(file) = &moves.svg {
+        shown::write(file, &shown::svg(&medians))?;
+    }
+    if moves.json {
+        report::json(&all)?
+    } else {
+        shown::print(&medians)
+    }
+    Ok(0)
+}
+
+/// What a verb prints.
+fn printed(command: &mut Command) -> Result<String, Failure> {
+    said(command).map(|(printed, _)| printed)
+}
+
+/// What a verb prints, and what it says besides.
+fn said(command: &mut Command) -> Result<(String, String), Failure> {
+    let done = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().map_err(|error| not_called(&error))?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    if done.status.success() {
+        return Ok((String::from_utf8_lossy(&done.stdout).into_owned(), said.into_owned()));
+    }
+    let said = said.trim().trim_start_matches("mend: ");
+    let (what, hint) = said.split_once("\n  hint: ").unwrap_or((said, ""));
+    Err(Failure::new(what, hint, done.status.code().unwrap_or(1)))
+}
+
+impl BenchJob {
+    fn start(hosts: [&str; 2], ranks: u32, size: u64, dirty: u64) -> Result<Self, Failure> {
+        let this = std::env::current_exe().map_err(|error| not_called(&error))?;
+        let (count, each, dirty) = (ranks.to_string(), (size / u64::from(ranks)).to_string(), dirty.to_string());
+        // No checkpoint is wanted, whatever the settings say.
+        let mut command =
+            mend(&["run", "--quiet", "--detach", "-n", &count, "--hosts", hosts[0], "--spares", hosts[1], "--interval", "off", "--"])?;
+        command.arg(this).args(["bench", "rank", "--bytes", &each, "--dirty", &dirty]);
+        let (id, said) = said(&mut command)?;
+        eprint!("{said}");
+        let id = id.trim().to_owned();
+        let job = Self { id, hosts: hosts.map(str::to_owned), ranks, at: 0 };
+        let begun = Instant::now();
+        loop {
+            let told = printed(&mut mend(&["logs", &job.id])?)?;
+            if told.lines().filter(|line| line.trim() == READY).count() >= ranks as usize {
+                return Ok(job);
+            }
+            let running = printed(&mut mend(&["ps", "--json"])?)?.contains(&job.id);
+            if !running || begun.elapsed() > READY_TIMEOUT {
+                let what = format!("the ranks of job {} do not come to hold {} each", job.id, report::size(size / u64::from(ranks)));
+                return Err(Failure::new(what, format!("`mend logs {0}`, `mend log {0}` tell more", job.id), 1));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Moves all ranks to the other node.
+    fn moved(&mut self, strategy: Strategy, size: u64, run: u32) -> Result<Measured, Failure> {
+        let to = 1 - self.at;
+        let ranks = if self.ranks == 1 { "0".to_owned() } else { format!("0-{}", self.ranks - 1) };
+        let mut command = mend(&["migrate", &self.id, &ranks, "--to", &self.hosts[to], "--json"])?;
+        let begun = Instant::now();
+        let told = printed(command.args(strategy.options()))?;
+        let whole_us = begun.elapsed().as_micros() as u64;
+        let done: Vec<MigrationDone> =
+            if self.ranks == 1 { serde_json::from_str(&told).map(|one| vec![one]) } else { serde_json::from_str(&told) }
+                .map_err(|error| Failure::new(format!("a move was not told as it has to be: {error}"), "", 1))?;
+        self.at = to;
+        let mean = |phase: fn(&MigrationDone) -> u64| done.iter().map(phase).sum::<u64>() / done.len().max(1) as u64;
+        let last = done.iter().max_by_key(|one| one.stopped_us);
+        let bytes = done.iter().map(|one| one.bytes).sum();
+        let stored = matches!(strategy, Strategy::Shared | Strategy::Local | Strategy::Staged);
+        Ok(Measured {
+            strategy: strategy.word(),
+            ranks: self.ranks,
+            size,
+            run,
+            suspend_us: mean(|one| one.phases.suspend_us),
+            write_us: mean(|one| one.phases.write_us),
+            transfer_us: mean(|one| one.phases.transfer_us),
+            restart_us: mean(|one| one.phases.restart_us),
+            reconnect_us: mean(|one| one.phases.reconnect_us),
+            stopped_us: last.map_or(0, |one| one.stopped_us),
+            there_us: last.map_or(0, |one| one.stopped_us.saturating_sub(one.phases.reconnect_us)),
+            whole_us,
+            bytes,
+            stopped_bytes: done.iter().map(|one| one.precopied.map_or(one.bytes, |live| live.stopped_bytes)).sum(),
+            rounds: done.iter().filter_map(|one| Some(one.precopied?.rounds)).max().unwrap_or(0),
+            stored_bytes: if stored { bytes } else { 0 },
+        })
+    }
+}
+
+impl Drop for BenchJob {
+    fn drop(&mut self) {
+        for verb in ["kill", "wait", "rm"] {
+            if let Ok(mut command) = mend(&[verb, &self.id]) {
+                let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            }
+        }
+    }
+}

@@ -17,6 +17,7 @@
  *   plan.c        which ranks move where; requests for it
  *   behind.c      the thread that writes
  *   request.c     requests by signal, file, time
+ *   launcher.c    requests by whoever started the job, and their answers
  *   start.c       start, choice of the checkpoint to restore, end
  *   settings.c    the configuration
  *
@@ -42,7 +43,7 @@
 
 /* ---- settings ---- */
 struct settings {
-    char directory[TEXT], watch[TEXT], move[TEXT], move_through[16], move_split[16], restart[64], signal[16], compress[16], on_error[16], verify[16];
+    char directory[TEXT], watch[TEXT], move[TEXT], requests[TEXT], move_through[16], move_split[16], restart[64], signal[16], compress[16], on_error[16], verify[16];
     double interval, watch_seconds, join_seconds, hold_seconds;
     uint64_t calls, keep, full_every, move_chunk;
     bool incremental, behind, shuffle, quiet;
@@ -207,6 +208,15 @@ double requests_known(void);
 double requests_move_time(void);
 void requests_move_taken(double time);
 void requests_move_over(void);
+
+/* ---- requests by whoever started the job; all on rank 0 ---- */
+void launcher_start(const struct settings *s, const char *program, int ranks);
+bool launcher_look(void);
+/* A checkpoint begins: it answers what has been seen. */
+void launcher_taking(void);
+void launcher_published(uint64_t bytes);
+void launcher_answer(uint64_t checkpoint, const char *why);
+void launcher_stop(void);
 void requests_stop(void);
 /* Set by a signal handler or the watching thread. */
 extern _Atomic int request_raised;

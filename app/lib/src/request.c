@@ -81,7 +81,7 @@ static void touch(void) {
 }
 
 static void *watch(void *data) {
-    double answered = 0, known_move = *(double *)data;
+    double answered = 0, noticed = -SAME_REQUEST_SECONDS * 2, known_move = *(double *)data;
     pthread_mutex_lock(&lock);
     while (!atomic_load(&ending)) {
         struct timespec until;
@@ -99,19 +99,25 @@ static void *watch(void *data) {
         }
         pthread_mutex_unlock(&lock);
         retain();
+        if (app.transport.rank == 0 && launcher_look())
+            raised(0);
         double time = touched(watched), move = touched(watched_moves);
         if (move != known_move && move != 0 && move != atomic_load(&taken_move))
             request_raise(REQUEST_MOVE);
         known_move = move;
-        if (atomic_exchange(&from_here, 0)) {
+        /* The others would take it for the request before if it came too soon after that. */
+        bool too_soon = time == atomic_load(&known) && seconds_now() < noticed + 1.1 * SAME_REQUEST_SECONDS;
+        if (!too_soon && atomic_exchange(&from_here, 0)) {
             touch();
             answered = touched(watched);
+            noticed = seconds_now();
             atomic_store(&known, answered);
         } else if (time != atomic_load(&known)) {
             if (time > answered + SAME_REQUEST_SECONDS) {
                 answered = time;
                 request_raise(REQUEST_CHECKPOINT);
             }
+            noticed = seconds_now();
             atomic_store(&known, time);
         }
         pthread_mutex_lock(&lock);
@@ -166,6 +172,8 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     /* A new process knows which one was taken. */
     move_at_start = looked_at < 0 ? touched(watched_moves) : 0;
     atomic_store(&ending, 0);
+    if (app.transport.rank == 0)
+        launcher_start(s, app.program, app.transport.size);
     sigset_t every, mask;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &mask);
@@ -191,6 +199,8 @@ void requests_stop(void) {
     pthread_mutex_unlock(&lock);
     pthread_join(thread, NULL);
     running = false;
+    if (app.transport.rank == 0)
+        launcher_stop();
     retain();
     request_clear(REQUEST_CHECKPOINT | REQUEST_MOVE);
 }

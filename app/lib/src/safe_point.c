@@ -30,6 +30,7 @@ static bool publish(void) {
     struct agree_root *root = app.root_part;
     struct manifest m = {.checkpoint = (uint64_t)((int64_t)root->taking + app.number_offset), .call = root->taking, .ranks = root->size};
     char error[TEXT], *where = context_path(app.current);
+    uint64_t bytes = 0;
     m.needs = m.checkpoint;
     snprintf(m.program, sizeof m.program, "%s", app.program);
     snprintf(m.where, sizeof m.where, "%.1000s", app.writing.table ? app.writing.table->where : where);
@@ -41,11 +42,13 @@ static bool publish(void) {
         m.digest[i][0] = member->digest[0];
         m.digest[i][1] = member->digest[1];
         m.bytes[i] = member->bytes;
+        bytes += member->bytes;
         /* How many checkpoints back. */
         uint64_t needed = m.checkpoint - member->needs;
         m.needs = needed < m.needs ? needed : m.needs;
     }
     int done = store_publish(app.settings.directory, &m, error);
+    launcher_published(bytes);
     manifest_clear(&m);
     if (done)
         fail(done, "%s", error);
@@ -102,6 +105,7 @@ static void over(bool counts, const struct agree_message *m) {
         app.offered = NULL;
         if (app.transport.rank == 0) {
             note("checkpoint %" PRIu64 " is complete", app.newest);
+            launcher_answer(app.newest, NULL);
             requests_retain(app.newest);
         }
     } else {
@@ -109,6 +113,11 @@ static void over(bool counts, const struct agree_message *m) {
             drop_file();
         bool move = !app.taking && (atomic_load(&request_raised) & REQUEST_MOVE);
         say_why_not(move ? "move" : "checkpoint", app.taking ? " at this call" : "", m);
+        if (app.transport.rank == 0) {
+            char why[TEXT];
+            snprintf(why, sizeof why, "rank %" PRIu32 ": %s", m->rank, reasons[m->reason <= AGREE_PUBLISH ? m->reason : 0]);
+            launcher_answer(0, why);
+        }
         if (!app.taking)
             request_clear(REQUEST_CHECKPOINT);
         if (move)
@@ -217,6 +226,8 @@ static void await_end(double seconds) {
 static int take(void) {
     char error[TEXT] = "";
     request_clear(REQUEST_CHECKPOINT);
+    if (app.transport.rank == 0)
+        launcher_taking();
     app.taking = (uint64_t)((int64_t)app.call + app.number_offset);
     bool full = !app.settings.incremental || !app.base || app.since_full + 1 >= app.settings.full_every, behind = app.settings.behind;
     if (full) {

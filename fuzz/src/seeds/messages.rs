@@ -7,7 +7,8 @@ use mend_messages::agent::{
     Tracking, Unasked, Unwritten, Welcome, Written,
 };
 use mend_messages::control::{
-    Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, Precopied, RankStatus, StopReason,
+    Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, PortableNote, Precopied,
+    RankStatus, StopReason,
 };
 use mend_messages::daemon::{
     ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreSource, Resumption, Stream, Succession, SuccessorCommand, ToDaemon,
@@ -279,6 +280,7 @@ fn ask() -> Vec<Ask> {
         Ask::Explain,
         Ask::Remove { numbers: vec![1, 2, 300] },
         Ask::Kill,
+        Ask::NotePortable(PortableNote { directory: "/ckpt".into(), ranks: 4, us: 900_000, taken: Ok((48, 123)) }),
     ]
 }
 
@@ -343,6 +345,7 @@ fn answer() -> Vec<Answer> {
         Answer::Explained(explained),
         Answer::Removed,
         Answer::Killed,
+        Answer::Noted,
         Answer::Failed { error: "no such rank".into(), hint: "`mend ps` lists them".into() },
     ]
 }
@@ -434,7 +437,13 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16], way: Way::Local },
         ToDaemon::PrecopyTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
         ToDaemon::Restore { rank: 1, attempt: 3, source: files, image: Some(id(2)), stdin: false },
-        ToDaemon::Restore { rank: 1, attempt: 3, source: RestoreSource::Transfer { token: [3; 16], way: Way::Shared("/ckpt/rank-1.image.moving".into()) }, image: None, stdin: true },
+        ToDaemon::Restore {
+            rank: 1,
+            attempt: 3,
+            source: RestoreSource::Transfer { token: [3; 16], way: Way::Shared("/ckpt/rank-1.image.moving".into()) },
+            image: None,
+            stdin: true,
+        },
         ToDaemon::Compare { seq: 9, rank: 1, needs: Box::new(needs()) },
         ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files() })),
         ToDaemon::Discard { rank: 1 },

@@ -361,6 +361,12 @@ pub struct TakeCheckpoint {
     /// How long the job is stopped; default: as MEND_CHECKPOINT_MODE said when it was started
     #[arg(long)]
     pub mode: Option<Mode>,
+    /// Have the program save its own variables, which restart elsewhere and on another number of ranks. It must use libmend-app
+    #[arg(long, conflicts_with = "mode")]
+    pub portable: bool,
+    /// Give up a portable checkpoint after so long; default: wait as long as the job runs
+    #[arg(long, value_name = "SECONDS", requires = "portable")]
+    pub timeout: Option<f64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,7 +1,7 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `bench` what measures moves, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `bench` what measures moves, `portable` what asks programs for portable checkpoints, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
@@ -20,6 +20,7 @@ mod logs;
 mod migrate;
 mod mpiexec;
 mod nodes;
+mod portable;
 mod programs;
 mod removal;
 mod report;
@@ -99,6 +100,7 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
             Command::Run(run) => launch::run(run).await,
             Command::Restart(restart) => launch::restart(restart).await,
             Command::Ps(ps) => verbs::ps(ps).await,
+            Command::Checkpoint(verb) if verb.portable => portable::checkpoint(verb.job.as_deref(), verb.timeout, verb.json).await,
             Command::Checkpoint(verb) => verbs::checkpoint(verb).await,
             Command::Checkpoints(arguments) => checkpoints::run(arguments).await,
             Command::Migrate(arguments) => migrate::migrate(arguments).await,

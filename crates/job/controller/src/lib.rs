@@ -39,6 +39,7 @@ pub mod look;
 pub mod manifest;
 mod nodes;
 mod output;
+pub mod portable;
 mod programs;
 pub mod record;
 pub mod removal;

@@ -27,7 +27,7 @@ use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
 use crate::stream_digest::Mark;
 use crate::tiers::is_plain;
-use crate::{client, removal, serve};
+use crate::{client, portable, removal, serve};
 use mend_coordination::placement::place;
 use mend_coordination::pmi::PmiServer;
 use mend_job::event::MeasuredRates;
@@ -418,6 +418,11 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     let places = place(ranks, &wanted)?;
     tell_beyond_slots(spec.quiet, ranks, &spec.hosts);
     let (directory, id) = JobDirectory::create(spec.program.argv.first().map_or("", String::as_str))?;
+    let requests = portable::place(directory.path()).to_string_lossy().into_owned();
+    spec.program.environments().for_each(|environment| {
+        environment.retain(|(name, _)| name != portable::VARIABLE);
+        environment.push((portable::VARIABLE.to_owned(), requests.clone()));
+    });
     let checkpoints = match base {
         Some(base) => base.join(&id),
         None => directory.path().join("checkpoints"),

@@ -248,6 +248,7 @@ impl Names {
             }
             Outcome::Removed => Answer::Removed,
             Outcome::Killed => Answer::Killed,
+            Outcome::Noted => Answer::Noted,
             Outcome::Failed(failure) => {
                 let (error, hint) = self.failure(&failure, alive);
                 Answer::Failed { error, hint }

@@ -459,6 +459,8 @@ pub enum Outcome {
     Removed,
     /// To `Kill`.
     Killed,
+    /// To `NotePortable`.
+    Noted,
     /// It could not be done.
     Failed(Failure),
 }

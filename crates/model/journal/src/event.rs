@@ -166,6 +166,10 @@ pub enum Event {
         mtbf_s: f64,
         averted_percent: u32,
     },
+    /// A library in so many of the job's ranks has taken a portable checkpoint, in its own directory. `us`: from the request to the answer.
+    PortableCheckpoint { directory: String, checkpoint: u64, ranks: u32, bytes: u64, us: u64 },
+    /// It was asked for one, and has taken none.
+    PortableFailed { directory: String, ranks: u32, error: String },
     /// Superseded checkpoints could not be removed or merged.
     UpkeepFailed { error: String },
     /// These tiers hold the whole checkpoint now.
@@ -275,6 +279,7 @@ impl Event {
                 | Self::CheckpointAsked { .. }
                 | Self::CheckpointFailed { .. }
                 | Self::CheckpointRemoved { .. }
+                | Self::PortableFailed { .. }
                 | Self::IntervalChosen { .. }
                 | Self::TierFailed { .. }
                 | Self::TierPassedOver { .. }

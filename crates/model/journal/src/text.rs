@@ -263,6 +263,10 @@ pub fn sentence(entry: &Entry) -> String {
             format!("{} removed ({why})", numbers(checkpoints))
         }
         Event::CheckpointMerged { checkpoint } => format!("checkpoint {checkpoint} was merged with those that it built on"),
+        Event::PortableCheckpoint { directory, checkpoint, ranks, bytes, us } => {
+            format!("portable checkpoint {checkpoint} of {ranks} rank(s) in {directory}: {}, durable after {}", size(*bytes), duration(*us))
+        }
+        Event::PortableFailed { directory, ranks, error } => format!("no portable checkpoint of {ranks} rank(s) in {directory}: {error}"),
         Event::UpkeepFailed { error } => error.clone(),
         Event::TierComplete { checkpoint, tiers } => format!("checkpoint {checkpoint} is whole in {}", tiers.join(", ")),
         Event::TierFailed { checkpoint, tier, error } => format!("{tier} does not hold the whole checkpoint {checkpoint}: {error}"),

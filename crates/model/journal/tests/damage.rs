@@ -64,6 +64,14 @@ fn event() -> impl Strategy<Value = Event> {
         }),
         proptest::collection::vec(0u64..400, 0..4).prop_map(|checkpoints| Event::CheckpointRemoved { checkpoints, by: Asker::Schedule }),
         (0u64..400).prop_map(|checkpoint| Event::CheckpointMerged { checkpoint }),
+        (0u64..400, text()).prop_map(|(checkpoint, directory)| Event::PortableCheckpoint {
+            directory,
+            checkpoint,
+            ranks: 4,
+            bytes: 5,
+            us: 6
+        }),
+        text().prop_map(|error| Event::PortableFailed { directory: "/c".into(), ranks: 2, error }),
         (0u64..400).prop_map(|checkpoint| Event::TierComplete { checkpoint, tiers: vec!["memory".into()] }),
         (0u64..400).prop_map(|checkpoint| Event::ImageWritten { checkpoint, image: ImageFacts::default(), note: None }),
         Just(Event::PhaseDone { phase: Phase::Suspend, us: 9, checkpoint: Some(1) }),

@@ -48,6 +48,21 @@ pub enum Ask {
     },
     /// End all ranks. → `Killed`
     Kill,
+    /// Put into the journal what came of a request for a portable checkpoint, which the program's own library has answered. → `Noted`
+    NotePortable(PortableNote),
+}
+
+/// What came of a request for a portable checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortableNote {
+    /// The library's directory of checkpoints.
+    pub directory: String,
+    /// Ranks that the library is in.
+    pub ranks: u32,
+    /// From the request to the answer, microseconds.
+    pub us: u64,
+    /// Number and bytes of the checkpoint, or why there is none.
+    pub taken: Result<(u64, u64), String>,
 }
 
 /// How a rank moves.
@@ -271,6 +286,8 @@ pub enum Answer {
     Removed,
     /// To `Kill`.
     Killed,
+    /// To `NotePortable`.
+    Noted,
     /// It could not be done; the job runs on.
     Failed {
         /// What and why.

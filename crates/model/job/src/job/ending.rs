@@ -109,6 +109,10 @@ impl Job {
             }
             Ask::Hurry { rank } => self.hurry_move(rank, asker),
             Ask::CancelMove { rank } => self.cancel_move(rank, asker),
+            Ask::NotePortable(note) => {
+                self.note_portable(note);
+                self.answer(asker, Outcome::Noted);
+            }
             ask => {
                 self.waiting.push_back((ask, asker, self.now_us));
                 self.next_operation();

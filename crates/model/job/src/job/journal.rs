@@ -13,7 +13,7 @@ use mend_journal::Event;
 use mend_journal::event::{Asker as By, Cause, Code, ImageFacts, cut};
 use mend_journal::ranks::Ranks;
 use mend_messages::agent::{ImageId, Reply, Round, SaveMode, Saved, Unasked, Unwritten, Written};
-use mend_messages::control::MoveMode;
+use mend_messages::control::{MoveMode, PortableNote};
 use mend_messages::daemon::{ExitStatus, FromDaemon};
 use mend_messages::job::{NodeIndex, Rank};
 use std::collections::BTreeMap;
@@ -277,6 +277,15 @@ impl Job {
         let node = self.node_of(rank);
         let (from, to) = (self.node_name(node), self.node_name(to));
         self.put(node, Some(rank), false, Event::MigrationAsked { by: by(asker), from, to, storage: mode.storage().map(Into::into) });
+    }
+
+    /// A library in the job's ranks has taken a portable checkpoint, or not.
+    pub(crate) fn note_portable(&mut self, note: PortableNote) {
+        let PortableNote { directory, ranks, us, taken } = note;
+        self.record(match taken {
+            Ok((checkpoint, bytes)) => Event::PortableCheckpoint { directory, checkpoint, ranks, bytes, us },
+            Err(error) => Event::PortableFailed { directory, ranks, error: cut(error) },
+        });
     }
 
     /// From here on the rank is on its target.

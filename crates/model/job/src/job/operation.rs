@@ -49,7 +49,7 @@ impl Job {
                 self.removing = Some((asker, numbers.clone()));
                 self.effect(Effect::Remove { asker, numbers });
             }
-            Ask::Status | Ask::Kill | Ask::Hurry { .. } | Ask::CancelMove { .. } => {}
+            Ask::Status | Ask::Kill | Ask::Hurry { .. } | Ask::CancelMove { .. } | Ask::NotePortable(_) => {}
         }
         true
     }

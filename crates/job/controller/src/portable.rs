@@ -1,0 +1,221 @@
+//! Portable checkpoints of a running job: asks the libraries in its ranks (libmend-app), and hears what came of it. Through files, since a library uses no other part of Mend.
+//!
+//! ```text
+//! JOB/portable/R.library     a library is there, which rank R of the job speaks for: its directory, its number of ranks, its program
+//!             /R.request     put there here, whole: `id = HEX`; removed by the library when it is answered
+//!             /R.answer-ID   put there by the library: `checkpoint` and `bytes`, or `why` there is none
+//! ```
+//! Ranks know the directory by their environment. A request stays until it is answered: whoever goes back to an earlier image of its memory sees it again.
+//! Faults assumed: ranks and nodes die at any moment, the asker too; files are anybody's who may write to the job's directory, that is the user's.
+
+use crate::record::JobDirectory;
+use mend_messages::job::Rank;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The variable by which ranks know where requests come, a setting of the library.
+pub const VARIABLE: &str = "MEND_APP_REQUESTS";
+/// Name of the directory.
+const DIRECTORY: &str = "portable";
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often it is looked whether the job still runs.
+const LOOK_AT_JOB: Duration = Duration::from_secs(1);
+/// Longest file that is read.
+const MAX_TEXT: u64 = 64 << 10;
+
+/// A library in some of a job's ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// The rank that speaks for it.
+    pub rank: Rank,
+    /// Where its checkpoints are.
+    pub directory: PathBuf,
+    /// Ranks that it is in.
+    pub ranks: u32,
+    /// What the program calls itself; may be empty.
+    pub program: String,
+}
+
+/// Why there is no portable checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum Untaken {
+    /// The library says why.
+    #[error("{0}")]
+    Refused(String),
+    /// The job has ended.
+    #[error("the job ended first")]
+    JobEnded,
+    /// It took too long.
+    #[error("no answer came within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    /// The job's directory cannot be used.
+    #[error("{} cannot be used", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// A checkpoint that a library has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its number in the library's directory.
+    pub checkpoint: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+}
+
+/// Where requests come of the job with this directory.
+#[must_use]
+pub fn place(job: &Path) -> PathBuf {
+    job.join(DIRECTORY)
+}
+
+/// The libraries that a job's ranks have.
+#[must_use]
+pub fn libraries(job: &Path) -> Vec<Library> {
+    let Ok(entries) = fs::read_dir(place(job)) else { return Vec::new() };
+    let read = |entry: io::Result<fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        let rank = path.file_name()?.to_str()?.strip_suffix(".library")?.parse().ok()?;
+        let text = text(&path)?;
+        let directory = value(&text, "directory")?.into();
+        Some(Library {
+            rank,
+            directory,
+            ranks: value(&text, "ranks")?.parse().ok()?,
+            program: value(&text, "program").unwrap_or_default().to_owned(),
+        })
+    };
+    let mut found: Vec<Library> = entries.filter_map(read).collect();
+    found.sort_by_key(|library| library.rank);
+    found
+}
+
+fn text(path: &Path) -> Option<String> {
+    fs::metadata(path).ok().filter(|found| found.len() <= MAX_TEXT)?;
+    fs::read_to_string(path).ok()
+}
+
+/// What a text has after `key = `.
+fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "))
+}
+
+/// A request that is taken back when it is dropped, unless it is answered.
+struct Request {
+    path: PathBuf,
+    id: String,
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if text(&self.path).is_some_and(|there| value(&there, "id") == Some(&self.id)) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Request {
+    /// `None` if another one is there.
+    fn put(path: &Path) -> Result<Option<Self>, Untaken> {
+        let id = format!("{:032x}", u128::from_le_bytes(mend_wire::random_bytes()));
+        let unusable = |source| Untaken::Unusable { path: path.to_owned(), source };
+        let partial = path.with_extension(format!("request-{id}.part"));
+        fs::write(&partial, format!("id = {id}\n")).map_err(unusable)?;
+        // Not renamed: that would take the place of another one.
+        let linked = fs::hard_link(&partial, path);
+        let _ = fs::remove_file(&partial);
+        match linked {
+            Ok(()) => Ok(Some(Self { path: path.to_owned(), id })),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(unusable(error)),
+        }
+    }
+
+    fn answer(&self) -> Option<Result<Taken, Untaken>> {
+        let path = self.path.with_extension(format!("answer-{}", self.id));
+        let told = text(&path)?;
+        let _ = fs::remove_file(&path);
+        let number = |key| value(&told, key).and_then(|number| number.parse().ok());
+        Some(match (number("checkpoint"), number("bytes")) {
+            (Some(checkpoint), Some(bytes)) => Ok(Taken { checkpoint, bytes }),
+            _ => Err(Untaken::Refused(value(&told, "why").unwrap_or("its answer makes no sense").to_owned())),
+        })
+    }
+}
+
+/// Asks a library for a checkpoint and waits for what comes of it, at most as long as `patience`. Blocks.
+///
+/// # Errors
+/// Why there is none.
+pub fn take(job: &JobDirectory, library: &Library, patience: Option<Duration>) -> Result<Taken, Untaken> {
+    let path = place(job.path()).join(format!("{}.request", library.rank));
+    let begun = Instant::now();
+    let mut looked = Instant::now();
+    let mut request = None;
+    loop {
+        if request.is_none() {
+            request = Request::put(&path)?;
+        }
+        if let Some(answer) = request.as_ref().and_then(Request::answer) {
+            return answer;
+        }
+        if looked.elapsed() >= LOOK_AT_JOB {
+            looked = Instant::now();
+            if !job.is_running() {
+                // It may have answered at its end.
+                return request.as_ref().and_then(Request::answer).unwrap_or(Err(Untaken::JobEnded));
+            }
+        }
+        if let Some(patience) = patience.filter(|patience| begun.elapsed() >= *patience) {
+            return Err(Untaken::TimedOut(patience));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_those_that_say_all() {
+        let job = tempfile::tempdir().unwrap();
+        assert_eq!(libraries(job.path()), []);
+        let place = place(job.path());
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("4.library"), "directory = /a = b\nranks = 2\nprogram = heat 1\n").unwrap();
+        fs::write(place.join("0.library"), "directory = /c\nranks = 4\nprogram = \n").unwrap();
+        fs::write(place.join("1.library"), "directory = /c\n").unwrap();
+        fs::write(place.join("x.library"), "directory = /c\nranks = 4\n").unwrap();
+        let library =
+            |rank, directory: &str, ranks, program: &str| Library { rank, directory: directory.into(), ranks, program: program.into() };
+        assert_eq!(libraries(job.path()), [library(0, "/c", 4, ""), library(4, "/a = b", 2, "heat 1")]);
+    }
+
+    #[test]
+    fn one_request_at_a_time_is_there_and_goes_with_its_asker() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("0.request");
+        let first = Request::put(&path).unwrap().unwrap();
+        assert!(Request::put(&path).unwrap().is_none());
+        assert!(first.answer().is_none());
+        fs::write(place.path().join(format!("0.answer-{}", first.id)), "checkpoint = 48\nbytes = 123\n").unwrap();
+        assert_eq!(first.answer().unwrap().unwrap(), Taken { checkpoint: 48, bytes: 123 });
+        drop(first);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        let second = Request::put(&path).unwrap().unwrap();
+        fs::write(place.path().join(format!("0.answer-{}", second.id)), "why = it can't\n").unwrap();
+        assert_eq!(second.answer().unwrap().unwrap_err().to_string(), "it can't");
+        // Another one's is left alone.
+        fs::write(&path, "id = 00\n").unwrap();
+        drop(second);
+        assert!(path.exists());
+        assert!(matches!(Request::put(&place.path().join("no/0.request")), Err(Untaken::Unusable { .. })));
+    }
+}

@@ -43,23 +43,35 @@ impl Catalogue {
                     return;
                 }
                 if let Some(known) = self.entries.get_mut(&entry.id) {
-                    if entry.replaces(known) && entry.path == known.path {
-                        *known = *entry;
+                    if !entry.replaces(known) {
+                        return;
                     }
-                    return;
+                    if entry.path == known.path {
+                        *known = *entry;
+                        return;
+                    }
+                    if entry.written().is_none() {
+                        return;
+                    }
+                    // It was renamed.
+                    self.take_out(&entry.id);
                 }
                 self.paths.entry(entry.path.clone()).or_default().push(entry.id);
                 self.entries.insert(entry.id, *entry);
             }
             Change::Gone(id) => {
                 self.gone.insert(id);
-                let Some(entry) = self.entries.remove(&id) else { return };
-                if let Some(ids) = self.paths.get_mut(&entry.path) {
-                    ids.retain(|other| *other != id);
-                    if ids.is_empty() {
-                        self.paths.remove(&entry.path);
-                    }
-                }
+                self.take_out(&id);
+            }
+        }
+    }
+
+    fn take_out(&mut self, id: &Id) {
+        let Some(entry) = self.entries.remove(id) else { return };
+        if let Some(ids) = self.paths.get_mut(&entry.path) {
+            ids.retain(|other| other != id);
+            if ids.is_empty() {
+                self.paths.remove(&entry.path);
             }
         }
     }
@@ -112,7 +124,7 @@ impl Catalogue {
             return Some(Node::Directory);
         }
         match self.at(path) {
-            Some(entry) if entry.file().is_some() => Some(Node::File(entry)),
+            Some(entry) if entry.is_file() => Some(Node::File(entry)),
             Some(_) => Some(Node::Directory),
             None => self.below(path).next().map(|_| Node::Directory),
         }
@@ -159,7 +171,7 @@ impl Catalogue {
         if let Some(Node::File(entry)) = self.look(path) {
             return vec![entry];
         }
-        self.below(path).filter_map(|path| self.at(path)).filter(|entry| entry.file().is_some()).collect()
+        self.below(path).filter_map(|path| self.at(path)).filter(|entry| entry.is_file()).collect()
     }
 
     /// All entries at a path or below it, those that were replaced as well.
@@ -195,13 +207,11 @@ impl Catalogue {
         (self.look(path) == Some(Node::Directory)).then(|| format!("{path} is a directory"))
     }
 
-    /// How many files there are, and how many bytes they have.
+    /// How many files there are, and how many bytes those have that were staged.
     #[must_use]
     pub fn total(&self) -> (u64, u64) {
-        self.files("")
-            .iter()
-            .filter_map(|entry| entry.file())
-            .fold((0, 0), |(files, bytes), file| (files + 1, bytes.saturating_add(file.size)))
+        let bytes = |entry: &Entry| entry.file().map_or(0, |file| file.size);
+        self.files("").iter().fold((0, 0), |(files, sum), entry| (files + 1, u64::saturating_add(sum, bytes(entry))))
     }
 }
 

@@ -1,12 +1,12 @@
 //! A data space: files of a job, striped over directories of its nodes (targets), for as long as the job needs them.
 //!
 //! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `healing` which ones it gets instead of those that were lost, `catalogue` what all targets together know, `target` what
-//! clients and targets say to each other, `mounts` where ranks see spaces. Nothing here touches a file or a socket: `mend-space` and `mend-data` do.
+//! clients and targets say to each other, `mounts` where ranks see spaces, `written` what is known of a file that ranks write. Nothing here touches a file or a socket: `mend-space` and `mend-data` do.
 //!
 //! There is no server of metadata. Each file has an [`Entry`], and each of its holders (the targets with its bytes, and always two if there are two)
 //! keeps a copy of it in a database of its own. The catalogue of the space is the union of what the targets know, so the loss of one of them takes no name away.
-//! Files are never changed, only added and removed: an entry is either there or known to be gone, whatever the order in which targets are asked. Where its bytes are
-//! may change, when a target was lost: then the entry is told again with a higher version, and of one entry the highest counts.
+//! Entries are never changed by what is written, only added and removed: an entry is either there or known to be gone, whatever the order in which targets are asked. Where its bytes are
+//! may change, when a target was lost, and the name of a file that ranks wrote: then the entry is told again with a higher version, and of one entry the highest counts.
 
 pub mod catalogue;
 pub mod healing;
@@ -14,10 +14,12 @@ pub mod layout;
 pub mod mounts;
 pub mod placement;
 pub mod target;
+pub mod written;
 
 use crate::record::Source;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use written::Written;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// Layout of the file that describes a space.
@@ -119,6 +121,8 @@ pub enum Kind {
     File(File),
     /// A directory that says how new files below it are spread.
     Directory(Striping),
+    /// A file that ranks write.
+    Written(Written),
 }
 
 /// A file.
@@ -137,13 +141,28 @@ pub struct File {
 }
 
 impl Entry {
-    /// The file, if it is one.
+    /// The file, if it is one that was staged.
     #[must_use]
     pub fn file(&self) -> Option<&File> {
         match &self.kind {
             Kind::File(file) => Some(file),
-            Kind::Directory(_) => None,
+            Kind::Directory(_) | Kind::Written(_) => None,
         }
+    }
+
+    /// The file, if it is one that ranks write.
+    #[must_use]
+    pub fn written(&self) -> Option<&Written> {
+        match &self.kind {
+            Kind::Written(file) => Some(file),
+            Kind::Directory(_) | Kind::File(_) => None,
+        }
+    }
+
+    /// True of a file, whoever made it.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        !matches!(self.kind, Kind::Directory(_))
     }
 
     /// True if this can be an entry of a space with so many targets: whatever a target sent is looked at before it is used.
@@ -152,6 +171,7 @@ impl Entry {
         let path = self.path.is_empty() || is_path(&self.path);
         match &self.kind {
             Kind::Directory(striping) => path && striping.is_sound(),
+            Kind::Written(file) => path && !self.path.is_empty() && file.is_sound(targets),
             Kind::File(file) => {
                 let known =
                     |list: &[u16]| !list.is_empty() && list.len() <= MAX_TARGETS && list.iter().all(|at| usize::from(*at) < targets);
@@ -178,12 +198,23 @@ impl Entry {
                 }
                 holders
             }
+            Kind::Written(file) => {
+                let mut holders: Vec<u16> = file.objects.iter().flatten().copied().collect();
+                holders.sort_unstable();
+                holders.dedup();
+                holders
+            }
         }
     }
 
-    /// True if this tells of the same file as `other`, which it replaces: its bytes are elsewhere now. Of two that were told at the same time one counts, the same for everybody.
+    /// True if this tells of the same file as `other`, which it replaces: its bytes are elsewhere now, or it has another name. Of two that were told at the same time one counts, the same for everybody.
     #[must_use]
     pub fn replaces(&self, other: &Self) -> bool {
+        if let (Some(new), Some(old)) = (self.written(), other.written()) {
+            let same = self.id == other.id && (new.stripe, new.objects.len()) == (old.stripe, old.objects.len());
+            let order = |entry: &Self, file: &Written| (entry.version, file.epoch, entry.path.clone(), file.objects.clone(), file.mode);
+            return same && order(self, new) > order(other, old);
+        }
         let (Some(new), Some(old)) = (self.file(), other.file()) else { return false };
         let same = self.id == other.id && (new.size, new.stripe, new.targets.len()) == (old.size, old.stripe, old.targets.len());
         same && (self.version, &new.targets, &new.keepers) > (other.version, &old.targets, &old.keepers)

@@ -12,9 +12,15 @@ pub struct Mount {
     pub space: String,
     /// The directory where ranks see it, absolute.
     pub directory: String,
+    /// Ranks may write into it.
+    pub writable: bool,
 }
 
-/// Reads `NAME:DIRECTORY`, several with commas between them.
+/// What stands behind a directory in which ranks may write, and in which they may not.
+const WRITABLE: &str = ":rw";
+const READ_ONLY: &str = ":ro";
+
+/// Reads `NAME:DIRECTORY`, `NAME:DIRECTORY:rw` or `NAME:DIRECTORY:ro`, which is the first again, several with commas between them.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -25,6 +31,10 @@ pub fn read(text: &str) -> Result<Vec<Mount>, String> {
         if !is_name(space) {
             return Err(format!("`{space}` is no name of a data space"));
         }
+        let (directory, writable) = match (directory.strip_suffix(WRITABLE), directory.strip_suffix(READ_ONLY)) {
+            (Some(directory), _) => (directory, true),
+            (None, found) => (found.unwrap_or(directory), false),
+        };
         let directory = directory.trim_end_matches(|end: char| end == '/' || end.is_whitespace());
         if !directory.starts_with('/') || directory.split('/').any(|part| part == "..") {
             return Err(format!("`{word}`: the directory must be absolute, without `..`, and not the root"));
@@ -32,7 +42,7 @@ pub fn read(text: &str) -> Result<Vec<Mount>, String> {
         if mounts.iter().any(|mount| mount.directory == directory) {
             return Err(format!("two data spaces are to be seen at {directory}"));
         }
-        mounts.push(Mount { space: space.to_owned(), directory: directory.to_owned() });
+        mounts.push(Mount { space: space.to_owned(), directory: directory.to_owned(), writable });
     }
     Ok(mounts)
 }
@@ -40,7 +50,13 @@ pub fn read(text: &str) -> Result<Vec<Mount>, String> {
 /// The text of these.
 #[must_use]
 pub fn write(mounts: &[Mount]) -> String {
-    mounts.iter().map(|mount| format!("{}:{}", mount.space, mount.directory)).collect::<Vec<_>>().join(",")
+    let one = |mount: &Mount| {
+        // A directory whose name ends like this needs to be told apart.
+        let ends = [WRITABLE, READ_ONLY].iter().any(|end| mount.directory.ends_with(end));
+        let how = if mount.writable { WRITABLE } else if ends { READ_ONLY } else { "" };
+        format!("{}:{}{how}", mount.space, mount.directory)
+    };
+    mounts.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
 /// What the environment of a job's program says, not yet read; empty if its ranks see no spaces.
@@ -77,6 +93,10 @@ mod tests {
         // What stands before the slash at the end would be the end of what is written.
         let spaced = read("input:/mnt/data /\u{b}//").unwrap();
         assert_eq!((write(&spaced), read(&write(&spaced))), ("input:/mnt/data".to_owned(), Ok(spaced)));
+        let writable = read("out:/mnt/out/:rw,in:/mnt/in:ro,odd:/mnt/odd:rw:ro").unwrap();
+        assert_eq!(writable.iter().map(|mount| mount.writable).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(writable[2].directory, "/mnt/odd:rw");
+        assert_eq!((write(&writable), read(&write(&writable))), ("out:/mnt/out:rw,in:/mnt/in,odd:/mnt/odd:rw:ro".to_owned(), Ok(writable)));
         for bad in ["input", "input:data", "in put:/a", "a:/", "a:/b/../c", "a:/b,c:/b"] {
             assert!(read(bad).is_err(), "{bad}");
         }

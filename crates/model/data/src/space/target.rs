@@ -22,6 +22,8 @@ pub const MAX_PAYLOAD: u32 = 4 << 20;
 pub const CHANGES_BYTES: usize = 1 << 20;
 /// Most identities in one request.
 pub const MAX_IDS: usize = 4096;
+/// Most files whose objects are asked for at once: with as many objects as files can have, the answer is not too long.
+pub const MAX_SHAPED: usize = 64;
 
 /// Most blocks that one request verifies: 16 MiB are read in any medium's time.
 pub const MAX_VERIFIED: u32 = 256;
@@ -190,6 +192,84 @@ pub enum Request {
     },
     /// The space is no more: all that is in the directory goes, and the target ends. → [`Answer::Done`]
     Leave,
+    /// Bytes of an object of a file that ranks write, which follow. They are durable after [`Request::Sync`]. → [`Answer::Held`]
+    WriteRange {
+        /// The file.
+        file: Id,
+        /// The [`Written::epoch`](super::written::Written::epoch) of the map by which it is written.
+        epoch: u32,
+        /// Which of its objects.
+        position: u16,
+        /// Where in the object.
+        offset: u64,
+        /// How many follow.
+        length: u32,
+        /// Their checksum ([`range_sum`](super::written::range_sum)).
+        sum: u128,
+    },
+    /// Bytes of such an object, compared with their checksums; fewer at its end. → [`Answer::Bytes`]
+    ReadRange {
+        /// The file.
+        file: Id,
+        /// Which of its objects.
+        position: u16,
+        /// Where in the object.
+        offset: u64,
+        /// How many.
+        length: u32,
+    },
+    /// Such an object is so long now: cut, or with a hole at its end. → [`Answer::Held`]
+    Cut {
+        /// The file.
+        file: Id,
+        /// As of [`Request::WriteRange`].
+        epoch: u32,
+        /// Which of its objects.
+        position: u16,
+        /// Bytes that it has then.
+        length: u64,
+    },
+    /// What was written of such an object becomes durable. → [`Answer::Done`]
+    Sync {
+        /// The file.
+        file: Id,
+        /// As of [`Request::WriteRange`].
+        epoch: u32,
+        /// Which of its objects.
+        position: u16,
+        /// Since which start of the node ([`Answer::Held`]) it was written: what it took before may be lost.
+        boot: Id,
+    },
+    /// Length and time of the objects of some such files that this target has. → [`Answer::Bytes`], for each file its [`Shape`](super::written::Shape)s
+    Shapes {
+        /// The files.
+        files: Vec<Id>,
+    },
+    /// Such a file was changed at this time. → [`Answer::Done`]
+    Stamp {
+        /// The file.
+        file: Id,
+        /// Nanoseconds since 1970.
+        changed_ns: i64,
+    },
+    /// Whoever asks is the only one that does this for [`CLAIM`](super::written::CLAIM) seconds, unless another one is: then it is [`Failed::Busy`]. → [`Answer::Done`]
+    Claim {
+        /// What is done.
+        claim: Claim,
+        /// Drawn by who asks.
+        who: Id,
+        /// It is done.
+        over: bool,
+    },
+}
+
+/// What one client does at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Claim {
+    /// Make the file of this path.
+    Path(String),
+    /// Append to this file.
+    Append(Id),
 }
 
 /// What a target answers.
@@ -231,6 +311,11 @@ pub enum Answer {
         /// What went wrong, for people.
         why: String,
     },
+    /// It has what was written, but not for certain after its node has failed.
+    Held {
+        /// Which start of its node this is.
+        boot: Id,
+    },
 }
 
 /// Kinds of failure.
@@ -248,6 +333,8 @@ pub enum Failed {
     Nonsense,
     /// Another one is at it.
     Busy,
+    /// The file is on other targets now.
+    Moved,
 }
 
 impl Request {
@@ -255,7 +342,7 @@ impl Request {
     #[must_use]
     pub fn payload(&self) -> Option<u32> {
         let length = match self {
-            Self::Write { length, .. } | Self::Sums { length, .. } => *length,
+            Self::Write { length, .. } | Self::Sums { length, .. } | Self::WriteRange { length, .. } => *length,
             _ => 0,
         };
         (length <= MAX_PAYLOAD).then_some(length)
@@ -265,17 +352,23 @@ impl Request {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         match self {
-            Self::Write { offset, length, .. } => offset.checked_add(u64::from(*length)).is_some_and(|end| i64::try_from(end).is_ok()),
-            Self::Read { offset, length, .. } => {
+            Self::Write { offset, length, .. } | Self::WriteRange { offset, length, .. } => {
+                offset.checked_add(u64::from(*length)).is_some_and(|end| i64::try_from(end).is_ok())
+            }
+            Self::Read { offset, length, .. } | Self::ReadRange { offset, length, .. } => {
                 *length <= MAX_PAYLOAD && offset.checked_add(u64::from(*length)).is_some_and(|end| i64::try_from(end).is_ok())
             }
             Self::Sums { length, .. } => length % 16 == 0 && u64::from(*length) <= 16 * super::SUMS_OF_PAGE,
             Self::Put { entry, positions } => {
-                let places = entry.file().map_or(0, |file| file.targets.len());
+                let staged = entry.file().map(|file| file.targets.len());
+                let places = staged.or_else(|| entry.written().map(|file| file.objects.len())).unwrap_or(0);
                 entry.is_sound(super::MAX_TARGETS) && positions.iter().all(|position| usize::from(*position) < places)
             }
             Self::Verify { count, .. } => *count <= MAX_VERIFIED,
             Self::Forget { ids } => ids.len() <= MAX_IDS,
+            Self::Shapes { files } => files.len() <= MAX_SHAPED,
+            Self::Cut { length, .. } => i64::try_from(*length).is_ok(),
+            Self::Claim { claim: Claim::Path(path), .. } => super::is_path(path),
             Self::Touched { reports } => {
                 let touches: usize = reports.iter().map(|report| report.touches.len()).sum();
                 reports.iter().all(Report::is_sound) && reports.len() <= MAX_REPORTS && touches <= MAX_TOUCHES
@@ -288,6 +381,9 @@ impl Request {
             | Self::Changes { .. }
             | Self::Settle { .. }
             | Self::ReadSums { .. }
+            | Self::Sync { .. }
+            | Self::Stamp { .. }
+            | Self::Claim { claim: Claim::Append(_), .. }
             | Self::Discard { .. } => true,
         }
     }

@@ -1,7 +1,7 @@
 //! What a target keeps on its medium.
 //!
 //! ```text
-//! DIRECTORY/objects/ab/ab…ID.POSITION    bytes of a file's object
+//! DIRECTORY/objects/ab/ab…ID.POSITION    bytes of a file's object (what is beside those of files that ranks write: `written`)
 //! DIRECTORY/catalogue.redb               entries and what is gone, in the order in which they came; checksums
 //! ```
 //! An object is durable when it is settled. An entry is durable when it is put, together with its checksums, and only if its objects have the length that they
@@ -10,6 +10,7 @@
 //! `life`), the medium gives errors or is full.
 
 mod verify;
+mod written;
 
 use mend_data::patterns::Recorder;
 use mend_data::space::catalogue::Change;
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use verify::Turns;
+use written::Writing;
 
 /// What a directory is of.
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
@@ -89,6 +91,7 @@ pub struct Store {
     /// Who touches which blocks: in memory, since it is of use for minutes.
     recorder: Mutex<Recorder>,
     turns: Turns,
+    writing: Writing,
 }
 
 fn hex(id: &Id) -> String {
@@ -134,6 +137,7 @@ impl Store {
             begun: Mutex::default(),
             recorder: Mutex::default(),
             turns: Turns::default(),
+            writing: Writing::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
@@ -186,9 +190,14 @@ impl Store {
         for directory in fs::read_dir(&self.objects)? {
             for object in fs::read_dir(directory?.path())? {
                 let object = object?;
-                let id = object.file_name().to_str().and_then(identity);
-                match id.map(|id| self.known(&id)).transpose()?.flatten() {
-                    Some(Change::There(_)) => used += object.metadata()?.len(),
+                let name = object.file_name();
+                let id = name.to_str().and_then(identity);
+                match id.zip(id.map(|id| self.known(&id)).transpose()?.flatten()) {
+                    Some((_, Change::There(_))) if is_object(&object) => used += object.metadata()?.len(),
+                    Some((id, Change::There(_))) => {
+                        let open = name.to_str().and_then(|name| name.strip_suffix(".open")?.rsplit_once('.')?.1.parse().ok());
+                        open.into_iter().for_each(|position| self.writing.found_open(id, position));
+                    }
                     _ => fs::remove_file(object.path())?,
                 }
             }
@@ -239,6 +248,15 @@ impl Store {
             Request::Heal { who, verify_after, done } => self.turns.take(who, verify_after, done).map(|()| Answer::Done)?,
             Request::Leave => self.leave().map(|()| Answer::Done)?,
             Request::Discard { file } => self.discard(&file).map(|()| Answer::Done)?,
+            Request::WriteRange { file, epoch, position, offset, sum, .. } => {
+                self.write_range(&file, epoch, position, offset, payload, sum)?
+            }
+            Request::ReadRange { file, position, offset, length } => return bytes(self.read_range(&file, position, offset, length)?),
+            Request::Cut { file, epoch, position, length } => self.cut(&file, epoch, position, length)?,
+            Request::Sync { file, epoch, position, boot } => self.sync(&file, epoch, position, boot).map(|()| Answer::Done)?,
+            Request::Shapes { files } => return bytes(self.shapes(&files)?),
+            Request::Stamp { file, changed_ns } => self.stamp(&file, changed_ns).map(|()| Answer::Done)?,
+            Request::Claim { claim, who, over } => self.writing.claim(claim, who, over).map(|()| Answer::Done)?,
         };
         Ok((done, Vec::new()))
     }
@@ -333,6 +351,13 @@ impl Store {
                 }
             }
         }
+        if let Some(file) = entry.written() {
+            // Not if it had them before: what is lost must not become zeros.
+            let of = |before: &Entry| before.written().map(|before| before.epoch);
+            if before.as_ref().and_then(|before| of(before)).is_none_or(|epoch| epoch < file.epoch) {
+                self.make_objects(&entry.id, positions)?;
+            }
+        }
         let begun = self.database.begin_write().map_err(database)?;
         append(&begun, entry.id, &Change::There(Box::new(entry.clone())))?;
         begun.commit().map_err(database)?;
@@ -415,14 +440,20 @@ impl Store {
         };
         for object in listed {
             let object = object?;
-            let kept = but.iter().any(|position| self.path(file, *position) == object.path());
+            let place = |name: &str| name.split('.').nth(1).and_then(|place| place.parse::<u16>().ok());
+            let kept = object.file_name().to_str().and_then(place).is_some_and(|place| but.contains(&place));
             if !kept && object.file_name().to_str().and_then(identity) == Some(*file) {
-                bytes += object.metadata()?.len();
+                bytes += if is_object(&object) { object.metadata()?.len() } else { 0 };
                 fs::remove_file(object.path())?;
             }
         }
         Ok(bytes)
     }
+}
+
+/// True of an object, and not of what belongs to one.
+fn is_object(found: &fs::DirEntry) -> bool {
+    found.file_name().to_str().and_then(|name| name.split_once('.')).is_some_and(|(_, place)| place.parse::<u16>().is_ok())
 }
 
 fn bytes(bytes: Vec<u8>) -> Result<(Answer, Vec<u8>), Failure> {

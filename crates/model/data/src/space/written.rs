@@ -1,0 +1,194 @@
+//! Files that ranks write: what is known of one, and where its bytes are.
+//!
+//! ```text
+//! file:      │ stripe 0 │ stripe 1 │ stripe 2 │ …          objects: [[a, b], [b, c]]
+//! object 0:  on targets a and b, the same bytes             object 1: on targets b and c
+//! ```
+//! An entry says where objects are, and nothing that a write changes: a file is as long as its objects make it ([`size`]), so two nodes that write beyond its end need not
+//! agree on a size. Objects have holes; what is in none of them reads as zeros. Each object is on two different targets, and both take each write before it counts.
+//!
+//! What does change is the name, and where an object's copies are. Then the entry is told again with a higher version, and of one entry the highest counts.
+
+use super::layout::Layout;
+use super::placement::{NoPlace, RESERVE};
+use super::{COPIES, Id, MAX_TARGETS, Striping};
+use crate::ranges::Range;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
+
+/// How long a claim lasts that nobody renews, seconds.
+pub const CLAIM: u64 = 20;
+/// Permission bits that a file of a space can have.
+pub const MODES: u32 = 0o777;
+
+/// A file that ranks write. It has no source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// Bytes in one object before the next one's turn.
+    pub stripe: u64,
+    /// For each object its two targets. The first one is read.
+    pub objects: Vec<[u16; COPIES]>,
+    /// How often a copy came onto another target. Who writes by an older map is refused.
+    pub epoch: u32,
+    /// Permissions, of [`MODES`].
+    pub mode: u32,
+}
+
+impl Written {
+    /// True if this can be a file of a space with so many targets.
+    #[must_use]
+    pub fn is_sound(&self, targets: usize) -> bool {
+        let good = |[one, two]: &[u16; COPIES]| one != two && usize::from(*one) < targets && usize::from(*two) < targets;
+        let count = (1..=MAX_TARGETS).contains(&self.objects.len());
+        count && self.objects.iter().all(good) && self.mode & !MODES == 0 && Striping { size: self.stripe, count: 0 }.is_sound()
+    }
+
+    /// Its layout; as long as a file can be.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        Layout { size: i64::MAX as u64, stripe: self.stripe.max(1), count: self.objects.len().max(1) as u64 }
+    }
+
+    /// Places of objects that a target has.
+    pub fn positions(&self, target: u16) -> impl Iterator<Item = u16> + '_ {
+        (0_u16..).zip(&self.objects).filter(move |(_, copies)| copies.contains(&target)).map(|(position, _)| position)
+    }
+
+    /// How long an object of a file of this size is.
+    #[must_use]
+    pub fn object_length(&self, position: usize, size: u64) -> u64 {
+        Layout { size, ..self.layout() }.object_length(position)
+    }
+}
+
+/// What a target tells of an object of a written file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Its place.
+    pub position: u16,
+    /// Its bytes.
+    pub length: u64,
+    /// When it was written last, nanoseconds since 1970.
+    pub changed_ns: i64,
+}
+
+/// How long a file is that has these objects.
+#[must_use]
+pub fn size(file: &Written, shapes: &[Shape]) -> u64 {
+    let layout = file.layout();
+    let there = shapes.iter().filter(|shape| shape.length > 0 && usize::from(shape.position) < file.objects.len());
+    let ends = there.map(|shape| layout.file_offset(usize::from(shape.position), shape.length - 1).saturating_add(1));
+    ends.max().unwrap_or(0).min(i64::MAX as u64)
+}
+
+/// Pieces of a range of bytes, each in one object and at most `most` long: the place, where it is in the object, and in the file.
+pub fn pieces(file: &Written, range: Range, most: u64) -> impl Iterator<Item = (u16, u64, Range)> + use<> {
+    let layout = file.layout();
+    layout.extents(range).flat_map(move |extent| {
+        let steps = extent.range.length.div_ceil(most.max(1));
+        (0..steps).map(move |step| {
+            let from = step * most;
+            let length = most.min(extent.range.length - from);
+            (extent.position as u16, extent.offset + from, Range { offset: extent.range.offset + from, length })
+        })
+    })
+}
+
+/// Targets for a new file. `free` has the free bytes of each; `None` means that it does not answer.
+///
+/// # Errors
+/// [`NoPlace`], also if only one target answers: a byte of a written file is on two.
+pub fn place(free: &[Option<u64>], striping: Striping, mode: u32, file: &Id) -> Result<Written, NoPlace> {
+    let there = free.iter().flatten().count();
+    if there < COPIES {
+        return Err(NoPlace::TooFew { wanted: COPIES, there });
+    }
+    let known = (0_u16..).zip(free).filter_map(|(at, free)| Some((at, (*free)?)));
+    let mut roomy: Vec<u16> = known.filter(|(_, free)| *free > RESERVE).map(|(at, _)| at).collect();
+    if roomy.len() < COPIES {
+        return Err(NoPlace::Full { needed: RESERVE, count: COPIES, roomy: roomy.len() });
+    }
+    // By chance, or all first stripes would be on one; neighbours in this order are each other's second copy.
+    roomy.sort_unstable_by_key(|at| xxh3_64_with_seed(file, u64::from(*at)));
+    let count = if striping.count == 0 { roomy.len() } else { usize::from(striping.count).min(roomy.len()) };
+    let objects = (0..count).map(|at| [roomy[at], roomy[(at + 1) % roomy.len()]]).collect();
+    Ok(Written { stripe: striping.size, objects, epoch: 0, mode: mode & MODES })
+}
+
+/// In which order targets are asked who makes the file of a path: the same everywhere. The first one that answers decides.
+#[must_use]
+pub fn deciders(path: &str, targets: usize) -> Vec<u16> {
+    let mut order: Vec<u16> = (0..targets).filter_map(|at| u16::try_from(at).ok()).collect();
+    order.sort_unstable_by_key(|at| xxh3_64_with_seed(path.as_bytes(), u64::from(*at)));
+    order
+}
+
+/// The checksum of a range of bytes on its way to a target.
+#[must_use]
+pub fn range_sum(bytes: &[u8]) -> u128 {
+    xxh3_128(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BLOCK;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn file(count: u16, stripe: u64) -> Written {
+        let objects = (0..count).map(|at| [at, (at + 1) % count.max(2)]).collect();
+        Written { stripe: stripe * BLOCK, objects, epoch: 0, mode: 0o644 }
+    }
+
+    #[test]
+    fn each_byte_is_on_two_targets_or_there_is_no_file() {
+        const GIB: u64 = 1 << 30;
+        let all = Striping::default();
+        assert_eq!(place(&[Some(GIB), None], all, 0o644, &[0; 16]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+        assert_eq!(place(&[Some(GIB), Some(5)], all, 0o644, &[0; 16]), Err(NoPlace::Full { needed: RESERVE, count: 2, roomy: 1 }));
+        let two = place(&[Some(GIB), None, Some(GIB)], all, 0o100_644, &[0; 16]).unwrap();
+        assert!(two.is_sound(3) && two.objects.len() == 2 && two.mode == 0o644);
+        let one = place(&[Some(GIB); 3], Striping { count: 1, ..all }, 0o644, &[0; 16]).unwrap();
+        assert!(one.is_sound(3) && one.objects.len() == 1);
+        assert!(!Written { objects: vec![[1, 1]], ..one.clone() }.is_sound(3) && !Written { objects: vec![], ..one }.is_sound(3));
+    }
+
+    proptest! {
+        #[test]
+        fn placed_files_are_sound(free in prop::collection::vec(prop::option::of(0_u64..1 << 30), 0..9), count in 0_u16..9, id in any::<[u8; 16]>()) {
+            if let Ok(placed) = place(&free, Striping { size: BLOCK, count }, 0o777, &id) {
+                prop_assert!(placed.is_sound(free.len()));
+                prop_assert!(placed.objects.iter().flatten().all(|at| free[usize::from(*at)].is_some()));
+            }
+        }
+
+        /// The size that objects tell is that of a file that was written in any order, whoever wrote what.
+        #[test]
+        fn sizes_merge(count in 1_u16..6, stripe in 1_u64..4, writes in prop::collection::vec((0_u64..40 * BLOCK, 1_u64..5 * BLOCK), 0..12)) {
+            let file = file(count, stripe);
+            let mut lengths = vec![0_u64; usize::from(count)];
+            for (offset, length) in &writes {
+                let mut next = *offset;
+                for (position, at, range) in pieces(&file, Range { offset: *offset, length: *length }, BLOCK) {
+                    prop_assert_eq!(range.offset, next);
+                    prop_assert!(range.length <= BLOCK);
+                    prop_assert_eq!(file.layout().place(range.offset), (usize::from(position), at));
+                    next = range.end();
+                    let known = &mut lengths[usize::from(position)];
+                    *known = (*known).max(at + range.length);
+                }
+                prop_assert_eq!(next, offset + length);
+            }
+            let shapes: Vec<Shape> = (0_u16..).zip(&lengths).map(|(position, length)| Shape { position, length: *length, changed_ns: 0 }).collect();
+            let end = writes.iter().map(|(offset, length)| offset + length).max().unwrap_or(0);
+            prop_assert_eq!(size(&file, &shapes), end);
+            // Cut to any size, objects tell that size.
+            for cut in [0, 1, end / 2, end, end + BLOCK + 7] {
+                let shapes: Vec<Shape> = (0..count)
+                    .map(|position| Shape { position, length: file.object_length(usize::from(position), cut), changed_ns: 0 })
+                    .collect();
+                prop_assert_eq!(size(&file, &shapes), cut);
+            }
+        }
+    }
+}

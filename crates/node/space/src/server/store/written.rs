@@ -1,0 +1,392 @@
+//! Objects of files that ranks write: byte ranges in any order, with checksums that the target makes.
+//!
+//! ```text
+//! objects/ab/ID.POSITION        bytes, with holes
+//! objects/ab/ID.POSITION.sums   a checksum for each block of 64 KiB, as if it were filled up with zeros; 0 of a block that must be zeros
+//! objects/ab/ID.POSITION.open   there, and durable, from before the first write until all of it is synced
+//! ```
+//! Invariants: a block that is read or partly overwritten is compared with its checksum first, so that damage is never taken for content. Blocks that were
+//! being written when the process or the node ended are of an object that is open: their checksums are made anew, since both halves of what was written may be there.
+//! Faults assumed: the process is killed at any moment; the power fails (what was not synced is lost, and the writer is told by `boot`); the medium is full or damaged.
+
+use super::{Failure, Store, database};
+use mend_data::space::catalogue::Change;
+use mend_data::space::placement::RESERVE;
+use mend_data::space::target::{Answer, Claim, Failed};
+use mend_data::space::written::{CLAIM, Shape, Written, range_sum};
+use mend_data::space::{BLOCK, Id, block_sum};
+use redb::ReadableDatabase;
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, statvfs};
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// Locks for objects, which share them by their names.
+const LOCKS: usize = 64;
+/// Claims that are remembered; those that are over go then.
+const CLAIMS: usize = 4096;
+/// Blocks whose checksums are made at once.
+const BLOCKS: u64 = 64;
+
+/// An object.
+type Object = (Id, u16);
+
+/// What is under way.
+#[derive(Debug)]
+pub(super) struct Writing {
+    /// Which start of the node this is.
+    boot: Id,
+    locks: Vec<RwLock<()>>,
+    /// Objects that are open; true if they were when the target began.
+    open: Mutex<HashMap<Object, bool>>,
+    claims: Mutex<HashMap<Claim, (Id, Instant)>>,
+}
+
+impl Default for Writing {
+    fn default() -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        // If it cannot be told, each start of the process counts as one of the node.
+        let boot = boot.map_or_else(|_| mend_wire::random_bytes(), |boot| xxh3_128(boot.as_bytes()).to_le_bytes());
+        let locks = (0..LOCKS).map(|_| RwLock::default()).collect();
+        Self { boot, locks, open: Mutex::default(), claims: Mutex::default() }
+    }
+}
+
+impl Writing {
+    fn lock(&self, object: &Object) -> &RwLock<()> {
+        let bytes = [&object.0[..], &object.1.to_le_bytes()].concat();
+        &self.locks[xxh3_64(&bytes) as usize % LOCKS]
+    }
+
+    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<Object, bool>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An object was open when the target began.
+    pub fn found_open(&self, file: Id, position: u16) {
+        self.open().insert((file, position), true);
+    }
+
+    pub fn claim(&self, claim: Claim, who: Id, over: bool) -> Result<(), Failure> {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let lasts = |since: &Instant| since.elapsed() < Duration::from_secs(CLAIM);
+        if claims.len() > CLAIMS {
+            claims.retain(|_, (_, since)| lasts(since));
+        }
+        if claims.get(&claim).is_some_and(|(other, since)| *other != who && lasts(since)) {
+            return Err(Failure::new(Failed::Busy, "another node does that"));
+        }
+        match over {
+            true => claims.remove(&claim),
+            false => claims.insert(claim, (who, Instant::now())),
+        };
+        Ok(())
+    }
+}
+
+fn write_guard(lock: &RwLock<()>) -> RwLockWriteGuard<'_, ()> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_guard(lock: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name of what belongs to an object.
+fn beside(object: &Path, what: &str) -> PathBuf {
+    let mut name = object.as_os_str().to_owned();
+    name.push(what);
+    name.into()
+}
+
+/// An object with its checksums, opened.
+struct Opened {
+    id: Id,
+    position: u16,
+    file: Written,
+    path: PathBuf,
+    bytes: File,
+    sums: File,
+    length: u64,
+}
+
+impl Opened {
+    fn sum_of(&self, block: u64, bytes: &[u8]) -> u128 {
+        let index = self.file.layout().file_offset(usize::from(self.position), block.saturating_mul(BLOCK)) / BLOCK;
+        if bytes.len() as u64 == BLOCK {
+            return block_sum(&self.id, index, bytes);
+        }
+        let mut filled = bytes.to_vec();
+        filled.resize(BLOCK as usize, 0);
+        block_sum(&self.id, index, &filled)
+    }
+
+    /// What a block has; less than a whole one at the end of the object.
+    fn block(&self, block: u64) -> io::Result<Vec<u8>> {
+        let from = block.saturating_mul(BLOCK);
+        let mut bytes = vec![0; self.length.saturating_sub(from).min(BLOCK) as usize];
+        self.bytes.read_exact_at(&mut bytes, from)?;
+        Ok(bytes)
+    }
+
+    fn known_sums(&self, first: u64, count: u64) -> io::Result<Vec<u128>> {
+        let mut known = vec![0; count as usize * 16];
+        let mut filled = 0;
+        while filled < known.len() {
+            match self.sums.read_at(&mut known[filled..], first * 16 + filled as u64)? {
+                0 => break,
+                more => filled += more,
+            }
+        }
+        Ok(known.chunks_exact(16).map(|sum| u128::from_le_bytes(sum.try_into().unwrap_or_default())).collect())
+    }
+
+    fn keep_sums(&self, first: u64, sums: &[u128]) -> io::Result<()> {
+        let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        self.sums.write_all_at(&bytes, first * 16)
+    }
+
+    fn is_right(&self, block: u64, bytes: &[u8], sum: u128) -> bool {
+        if sum == 0 { bytes.iter().all(|byte| *byte == 0) } else { self.sum_of(block, bytes) == sum }
+    }
+
+    /// What a block has, if it is as it was written.
+    fn verified(&self, block: u64) -> Result<Vec<u8>, Failure> {
+        let bytes = self.block(block)?;
+        let sum = self.known_sums(block, 1)?.first().copied().unwrap_or_default();
+        if self.is_right(block, &bytes, sum) {
+            return Ok(bytes);
+        }
+        Err(Failure::new(Failed::Medium, format!("block {block} of {} has another checksum than it was written with", self.path.display())))
+    }
+
+    /// Takes these blocks as they are now.
+    fn sum_up(&self, blocks: std::ops::Range<u64>) -> io::Result<()> {
+        let mut first = blocks.start;
+        while first < blocks.end {
+            let count = (blocks.end - first).min(BLOCKS);
+            let mut sums = self.known_sums(first, count)?;
+            for (sum, block) in sums.iter_mut().zip(first..) {
+                let bytes = self.block(block)?;
+                if !self.is_right(block, &bytes, *sum) {
+                    *sum = self.sum_of(block, &bytes);
+                }
+            }
+            self.keep_sums(first, &sums)?;
+            first += count;
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// A file that ranks write, if it is here and its map is of this epoch.
+    fn written(&self, file: &Id, epoch: Option<u32>) -> Result<Written, Failure> {
+        match self.known(file)? {
+            Some(Change::There(entry)) => match entry.written() {
+                Some(known) if epoch.is_none_or(|epoch| epoch == known.epoch) => Ok(known.clone()),
+                Some(_) => Err(Failure::new(Failed::Moved, "the file is on other targets now")),
+                None => Err(Failure::new(Failed::Nonsense, "it was staged, and is never changed")),
+            },
+            Some(Change::Gone(_)) => Err(Failure::new(Failed::Absent, "the file was removed")),
+            None => Err(Failure::new(Failed::Absent, "it does not know this file")),
+        }
+    }
+
+    fn open_object(&self, file: &Id, position: u16, known: Written) -> Result<Opened, Failure> {
+        if usize::from(position) >= known.objects.len() {
+            return Err(Failure::new(Failed::Nonsense, "the file has no such object"));
+        }
+        let path = self.path(file, position);
+        let bytes = OpenOptions::new().read(true).write(true).open(&path)?;
+        let sums = beside(&path, ".sums");
+        let sums = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(sums)?;
+        let length = bytes.metadata()?.len();
+        Ok(Opened { id: *file, position, file: known, path, bytes, sums, length })
+    }
+
+    /// Makes the objects of a new file, empty.
+    pub(super) fn make_objects(&self, file: &Id, positions: &[u16]) -> Result<(), Failure> {
+        for position in positions {
+            let path = self.path(file, *position);
+            let directory = path.parent().unwrap_or(&self.objects);
+            if !directory.exists() {
+                use std::os::unix::fs::DirBuilderExt;
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+                mend_durable::sync_directory(&self.objects)?;
+            }
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+            mend_durable::sync_directory(directory)?;
+        }
+        Ok(())
+    }
+
+    /// Has the checksums of an object made anew that was open when the target began.
+    fn ascertain(&self, object: &Opened) -> Result<(), Failure> {
+        if self.writing.open().get(&(object.id, object.position)) != Some(&true) {
+            return Ok(());
+        }
+        object.sum_up(0..object.length.div_ceil(BLOCK))?;
+        self.writing.open().insert((object.id, object.position), false);
+        Ok(())
+    }
+
+    /// Notes, durably, that an object is being written.
+    fn begin_writing(&self, object: &Opened) -> Result<(), Failure> {
+        self.ascertain(object)?;
+        let key = (object.id, object.position);
+        if self.writing.open().contains_key(&key) {
+            return Ok(());
+        }
+        let note = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(beside(&object.path, ".open"))?;
+        note.sync_all()?;
+        mend_durable::sync_directory(object.path.parent().unwrap_or(&self.objects))?;
+        self.writing.open().insert(key, false);
+        Ok(())
+    }
+
+    fn count_used(&self, before: u64, now: u64) {
+        use std::sync::atomic::Ordering;
+        let count = |used: u64| Some(used.saturating_add(now).saturating_sub(before));
+        let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+    }
+
+    pub(super) fn write_range(&self, file: &Id, epoch: u32, position: u16, offset: u64, bytes: &[u8], sum: u128) -> Result<Answer, Failure> {
+        let known = self.written(file, Some(epoch))?;
+        if range_sum(bytes) != sum {
+            return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
+        }
+        let room = statvfs(&self.objects).map_err(io::Error::from)?;
+        if room.f_bavail.saturating_mul(room.f_frsize) < RESERVE.saturating_add(bytes.len() as u64) {
+            return Err(Failure::new(Failed::Full, "there is no room left"));
+        }
+        let _held = write_guard(self.writing.lock(&(*file, position)));
+        let mut object = self.open_object(file, position, known)?;
+        self.begin_writing(&object)?;
+        let end = offset + bytes.len() as u64;
+        let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        let mut sums = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        for block in blocks.clone() {
+            let start = block * BLOCK;
+            let (from, until) = (offset.max(start), end.min(start + BLOCK));
+            let new = &bytes[(from - offset) as usize..(until - offset) as usize];
+            if new.len() as u64 == BLOCK {
+                sums.push(object.sum_of(block, new));
+                continue;
+            }
+            let mut merged = object.verified(block)?;
+            let (from, until) = ((from - start) as usize, (until - start) as usize);
+            merged.resize(merged.len().max(until), 0);
+            merged[from..until].copy_from_slice(new);
+            sums.push(object.sum_of(block, &merged));
+        }
+        let before = object.length;
+        let written = object.bytes.write_all_at(bytes, offset).and_then(|()| object.keep_sums(blocks.start, &sums));
+        object.length = object.bytes.metadata()?.len();
+        self.count_used(before, object.length);
+        if let Err(error) = written {
+            // A part of it may be there. Who wrote it is told; what else is in these blocks stays.
+            object.sum_up(blocks.start..blocks.end.min(object.length.div_ceil(BLOCK)))?;
+            return Err(error.into());
+        }
+        Ok(Answer::Held { boot: self.writing.boot })
+    }
+
+    pub(super) fn read_range(&self, file: &Id, position: u16, offset: u64, length: u32) -> Result<Vec<u8>, Failure> {
+        let known = self.written(file, None)?;
+        let lock = self.writing.lock(&(*file, position));
+        if self.writing.open().get(&(*file, position)) == Some(&true) {
+            let _held = write_guard(lock);
+            self.ascertain(&self.open_object(file, position, known.clone())?)?;
+        }
+        let _held = read_guard(lock);
+        let object = self.open_object(file, position, known)?;
+        let end = offset.saturating_add(length.into()).min(object.length);
+        let mut bytes = Vec::with_capacity(end.saturating_sub(offset) as usize);
+        let mut at = offset;
+        while at < end {
+            let start = at / BLOCK * BLOCK;
+            let block = object.verified(at / BLOCK)?;
+            let until = (end - start).min(BLOCK) as usize;
+            bytes.extend_from_slice(block.get((at - start) as usize..until).unwrap_or_default());
+            at = start + BLOCK;
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn cut(&self, file: &Id, epoch: u32, position: u16, length: u64) -> Result<Answer, Failure> {
+        let known = self.written(file, Some(epoch))?;
+        let _held = write_guard(self.writing.lock(&(*file, position)));
+        let object = self.open_object(file, position, known)?;
+        if length != object.length {
+            self.begin_writing(&object)?;
+            let partial = length < object.length && !length.is_multiple_of(BLOCK);
+            let last = length / BLOCK;
+            let kept = partial.then(|| object.verified(last)).transpose()?;
+            object.bytes.set_len(length)?;
+            self.count_used(object.length, length);
+            if length < object.length {
+                object.sums.set_len(length.div_ceil(BLOCK) * 16)?;
+            }
+            if let Some(kept) = kept {
+                object.keep_sums(last, &[object.sum_of(last, &kept[..(length % BLOCK) as usize])])?;
+            }
+        }
+        Ok(Answer::Held { boot: self.writing.boot })
+    }
+
+    pub(super) fn sync(&self, file: &Id, epoch: u32, position: u16, boot: Id) -> Result<(), Failure> {
+        let known = self.written(file, Some(epoch))?;
+        if boot != self.writing.boot {
+            return Err(Failure::new(Failed::Absent, "its node was started anew while the file was written"));
+        }
+        let _held = write_guard(self.writing.lock(&(*file, position)));
+        let object = self.open_object(file, position, known)?;
+        self.ascertain(&object)?;
+        object.bytes.sync_all()?;
+        object.sums.sync_all()?;
+        mend_durable::sync_directory(object.path.parent().unwrap_or(&self.objects))?;
+        if self.writing.open().contains_key(&(*file, position)) {
+            fs::remove_file(beside(&object.path, ".open"))?;
+            self.writing.open().remove(&(*file, position));
+        }
+        Ok(())
+    }
+
+    pub(super) fn shapes(&self, files: &[Id]) -> Result<Vec<u8>, Failure> {
+        let mut all = Vec::new();
+        for file in files {
+            let reading = self.database.begin_read().map_err(database)?;
+            let there = reading.open_table(super::KNOWN).map_err(database)?.get(file).map_err(database)?.is_some();
+            let known = there.then(|| self.written(file, None).ok()).flatten();
+            let positions = 0..known.map_or(0, |known| known.objects.len() as u16);
+            let shape = |position: u16| {
+                let about = fs::metadata(self.path(file, position)).ok()?;
+                let changed_ns = about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec());
+                Some(Shape { position, length: about.len(), changed_ns })
+            };
+            all.push(positions.filter_map(shape).collect::<Vec<Shape>>());
+        }
+        postcard::to_stdvec(&all).map_err(|error| Failure::new(Failed::Nonsense, error.to_string()))
+    }
+
+    pub(super) fn stamp(&self, file: &Id, changed_ns: i64) -> Result<(), Failure> {
+        let known = self.written(file, None)?;
+        let time = Timespec { tv_sec: changed_ns.div_euclid(1_000_000_000), tv_nsec: changed_ns.rem_euclid(1_000_000_000) };
+        let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        for position in 0..known.objects.len() as u16 {
+            if let Ok(object) = OpenOptions::new().write(true).open(self.path(file, position)) {
+                futimens(&object, &Timestamps { last_access, last_modification: time }).map_err(io::Error::from)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use super::super::*;
+use super::*;
+use mend_data::space::{Entry, Kind};
+use std::os::unix::fs::FileExt as _;
+
+const SPACE: Id = [7; 16];
+
+fn open(directory: &Path) -> Store {
+    Store::open(directory, &SPACE, true).unwrap()
+}
+
+fn entry(id: u8, epoch: u32) -> Entry {
+    let file = Written { stripe: BLOCK, objects: vec![[0, 1], [1, 2]], epoch, mode: 0o644 };
+    Entry { id: [id; 16], version: 1 + u64::from(epoch), path: format!("f{id}"), made_ns: 0, kind: Kind::Written(file) }
+}
+
+fn ask(store: &Store, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failed> {
+    store.carry_out(request, payload).map_err(|failure| failure.kind)
+}
+
+fn put(store: &Store, entry: &Entry) -> Result<(Answer, Vec<u8>), Failed> {
+    ask(store, Request::Put { entry: Box::new(entry.clone()), positions: vec![1] }, &[])
+}
+
+/// The start of the node that it tells.
+fn write(store: &Store, epoch: u32, offset: u64, bytes: &[u8]) -> Result<Id, Failed> {
+    let sum = range_sum(bytes);
+    let request = Request::WriteRange { file: [1; 16], epoch, position: 1, offset, length: bytes.len() as u32, sum };
+    ask(store, request, bytes).map(|(answer, _)| if let Answer::Held { boot } = answer { boot } else { panic!("{answer:?}") })
+}
+
+fn read(store: &Store, offset: u64, length: u32) -> Result<Vec<u8>, Failed> {
+    ask(store, Request::ReadRange { file: [1; 16], position: 1, offset, length }, &[]).map(|(_, bytes)| bytes)
+}
+
+fn sync(store: &Store, boot: Id) -> Result<(), Failed> {
+    ask(store, Request::Sync { file: [1; 16], epoch: 0, position: 1, boot }, &[]).map(drop)
+}
+
+fn cut(store: &Store, length: u64) -> Result<(), Failed> {
+    ask(store, Request::Cut { file: [1; 16], epoch: 0, position: 1, length }, &[]).map(drop)
+}
+
+/// Numbers that look drawn, the same each time.
+struct Drawn(u64);
+
+impl Drawn {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+#[test]
+fn ranges_are_merged_and_read_back_as_a_plain_file_would_have_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    let (mut model, mut drawn) = (Vec::<u8>::new(), Drawn(5));
+    for step in 0..400_u64 {
+        let (at, length) = (drawn.below(5 * BLOCK), 1 + drawn.below(2 * BLOCK));
+        match drawn.below(8) {
+            0 => {
+                cut(&store, at).unwrap();
+                model.resize(at as usize, 0);
+            }
+            1 => sync(&store, store.writing.boot).unwrap(),
+            2 => {
+                // Killed in between: nothing that was answered is lost while the node lives.
+                drop(store);
+                store = open(directory.path());
+            }
+            _ => {
+                let bytes: Vec<u8> = (0..length).map(|byte| (byte * step) as u8 | 1).collect();
+                write(&store, 0, at, &bytes).unwrap();
+                let end = (at + length) as usize;
+                model.resize(model.len().max(end), 0);
+                model[at as usize..end].copy_from_slice(&bytes);
+            }
+        }
+        let (at, length) = (drawn.below(6 * BLOCK), drawn.below(2 * BLOCK));
+        let end = (at + length).min(model.len() as u64);
+        let expected = model.get(at as usize..end as usize).unwrap_or_default();
+        assert!(read(&store, at, length as u32).unwrap() == expected, "step {step}");
+        assert_eq!(store.used.load(std::sync::atomic::Ordering::Relaxed), model.len() as u64, "step {step}");
+    }
+    let (_, shapes) = ask(&store, Request::Shapes { files: vec![[1; 16], [9; 16]] }, &[]).unwrap();
+    let shapes: Vec<Vec<Shape>> = postcard::from_bytes(&shapes).unwrap();
+    assert_eq!(shapes.iter().map(Vec::len).collect::<Vec<_>>(), [1, 0]);
+    assert_eq!((shapes[0][0].position, shapes[0][0].length), (1, model.len() as u64));
+}
+
+#[test]
+fn damage_is_found_and_never_taken_for_content() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    let boot = write(&store, 0, 0, &vec![5; 3 * BLOCK as usize]).unwrap();
+    sync(&store, boot).unwrap();
+    let object = OpenOptions::new().write(true).open(store.path(&[1; 16], 1)).unwrap();
+    object.write_all_at(b"x", BLOCK + 7).unwrap();
+    assert_eq!(read(&store, 0, 10), Ok(vec![5; 10]));
+    assert_eq!(read(&store, BLOCK, 1), Err(Failed::Medium));
+    // A part of the damaged block cannot be written, all of it can.
+    assert_eq!(write(&store, 0, BLOCK + 9, b"yy"), Err(Failed::Medium));
+    assert_eq!(cut(&store, BLOCK + 3), Err(Failed::Medium));
+    write(&store, 0, BLOCK, &vec![6; BLOCK as usize]).unwrap();
+    assert_eq!(read(&store, BLOCK - 1, 3), Ok(vec![5, 6, 6]));
+    // What was synced is damaged as well if the target begins anew.
+    sync(&store, boot).unwrap();
+    object.write_all_at(b"x", 7).unwrap();
+    drop(store);
+    assert_eq!(read(&open(directory.path()), 0, 1), Err(Failed::Medium));
+}
+
+#[test]
+fn a_block_that_was_being_written_is_taken_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    write(&store, 0, 0, &vec![5; 2 * BLOCK as usize]).unwrap();
+    let path = store.path(&[1; 16], 1);
+    drop(store);
+    // As if it had ended between the bytes and their checksum.
+    OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"new", BLOCK).unwrap();
+    let store = open(directory.path());
+    assert_eq!(read(&store, BLOCK - 1, 5), Ok(b"\x05new\x05".to_vec()));
+    sync(&store, store.writing.boot).unwrap();
+    assert!(!beside(&path, ".open").exists());
+}
+
+#[test]
+fn who_has_an_old_map_or_wrote_before_the_node_failed_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    assert_eq!(write(&store, 0, 0, b"x"), Err(Failed::Absent));
+    put(&store, &entry(1, 0)).unwrap();
+    write(&store, 0, 0, b"x").unwrap();
+    assert_eq!(sync(&store, [9; 16]), Err(Failed::Absent));
+    put(&store, &entry(1, 1)).unwrap();
+    assert_eq!(write(&store, 0, 0, b"y"), Err(Failed::Moved));
+    write(&store, 1, 1, b"y").unwrap();
+    assert_eq!(read(&store, 0, 5), Ok(b"xy".to_vec()));
+    let request = Request::WriteRange { file: [1; 16], epoch: 1, position: 1, offset: 0, length: 1, sum: 0 };
+    assert_eq!(ask(&store, request, b"z").unwrap_err(), Failed::Nonsense);
+    ask(&store, Request::Forget { ids: vec![[1; 16]] }, &[]).unwrap();
+    assert_eq!(write(&store, 1, 0, b"x"), Err(Failed::Absent));
+    assert_eq!(fs::read_dir(directory.path().join("objects/01")).unwrap().count(), 0);
+}
+
+#[test]
+fn an_object_that_was_lost_does_not_become_zeros_by_a_new_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    write(&store, 0, 0, b"x").unwrap();
+    fs::remove_file(store.path(&[1; 16], 1)).unwrap();
+    put(&store, &Entry { version: 2, path: "renamed".into(), ..entry(1, 0) }).unwrap();
+    assert_eq!(read(&store, 0, 1), Err(Failed::Absent));
+}
+
+#[test]
+fn one_claims_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let claim = |who: u8, over| ask(&store, Request::Claim { claim: Claim::Path("a".into()), who: [who; 16], over }, &[]).map(drop);
+    claim(1, false).unwrap();
+    claim(1, false).unwrap();
+    assert_eq!(claim(2, false), Err(Failed::Busy));
+    assert_eq!(claim(2, true), Err(Failed::Busy));
+    claim(1, true).unwrap();
+    claim(2, false).unwrap();
+}

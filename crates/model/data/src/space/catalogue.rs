@@ -3,7 +3,7 @@
 //! Each target tells what it came to know, in its order. Nothing of that contradicts anything else: an entry never changes, and one that is known to be
 //! gone stays gone; one that is told again with other targets has a higher version. So the catalogue is the same whatever the order in which targets are heard, and lacks nothing as long as one holder of each entry is heard.
 
-use super::{Entry, Id, Kind, Striping};
+use super::{Entry, HIDDEN, Id, Kind, Striping};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -154,7 +154,7 @@ impl Catalogue {
                 continue;
             };
             let child = &path[..start + name.len()];
-            if let Some(node) = self.look(child) {
+            if let Some(node) = self.look(child).filter(|_| child != HIDDEN) {
                 found.push((name.to_owned(), node));
             }
             // Behind all that is below it. What stands between (`a` and `a/b` have `a.x` between them) comes by itself, and `a` once more.
@@ -171,7 +171,8 @@ impl Catalogue {
         if let Some(Node::File(entry)) = self.look(path) {
             return vec![entry];
         }
-        self.below(path).filter_map(|path| self.at(path)).filter(|entry| entry.is_file()).collect()
+        let shown = |at: &&str| path.starts_with(HIDDEN) || !at.starts_with(HIDDEN);
+        self.below(path).filter(shown).filter_map(|path| self.at(path)).filter(|entry| entry.is_file()).collect()
     }
 
     /// All entries at a path or below it, those that were replaced as well.

@@ -39,6 +39,9 @@ pub const MAX_NAME: usize = 255;
 /// Copies of an entry and of a file's checksums, if there are so many targets.
 pub const COPIES: usize = 2;
 
+/// Directory of files that were removed while they were open; it is not listed.
+pub const HIDDEN: &str = ".mend-removed";
+
 /// Names one state of a file or directory. Drawn at random, never used twice.
 pub type Id = [u8; 16];
 

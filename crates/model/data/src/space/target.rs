@@ -192,6 +192,15 @@ pub enum Request {
     },
     /// The space is no more: all that is in the directory goes, and the target ends. → [`Answer::Done`]
     Leave,
+    /// Keep the entry of a file that ranks write, as of [`Request::Put`], and make those of its objects that are new here, empty. → [`Answer::Done`]
+    Adopt {
+        /// The entry.
+        entry: Box<Entry>,
+        /// Places of objects that this target has.
+        positions: Vec<u16>,
+        /// Those of them that are new.
+        fresh: Vec<u16>,
+    },
     /// Bytes of an object of a file that ranks write, which follow. They are durable after [`Request::Sync`]. → [`Answer::Held`]
     WriteRange {
         /// The file.
@@ -252,6 +261,22 @@ pub enum Request {
         /// Nanoseconds since 1970.
         changed_ns: i64,
     },
+    /// Bytes, which follow, that another target has of an object that is [filling](super::written::Written::filling) here: what was written meanwhile stays. [`Failed::Absent`] if
+    /// it is not known what was, since the target was started anew. → [`Answer::Held`]
+    Fill {
+        /// The file.
+        file: Id,
+        /// As of [`Request::WriteRange`].
+        epoch: u32,
+        /// Which of its objects.
+        position: u16,
+        /// Where in the object.
+        offset: u64,
+        /// How many follow.
+        length: u32,
+        /// Their checksum.
+        sum: u128,
+    },
     /// Whoever asks is the only one that does this for [`CLAIM`](super::written::CLAIM) seconds, unless another one is: then it is [`Failed::Busy`]. → [`Answer::Done`]
     Claim {
         /// What is done.
@@ -270,6 +295,8 @@ pub enum Claim {
     Path(String),
     /// Append to this file.
     Append(Id),
+    /// Bring a copy of this file onto another target.
+    Move(Id),
 }
 
 /// What a target answers.
@@ -342,7 +369,9 @@ impl Request {
     #[must_use]
     pub fn payload(&self) -> Option<u32> {
         let length = match self {
-            Self::Write { length, .. } | Self::Sums { length, .. } | Self::WriteRange { length, .. } => *length,
+            Self::Write { length, .. } | Self::Sums { length, .. } | Self::WriteRange { length, .. } | Self::Fill { length, .. } => {
+                *length
+            }
             _ => 0,
         };
         (length <= MAX_PAYLOAD).then_some(length)
@@ -352,7 +381,7 @@ impl Request {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         match self {
-            Self::Write { offset, length, .. } | Self::WriteRange { offset, length, .. } => {
+            Self::Write { offset, length, .. } | Self::WriteRange { offset, length, .. } | Self::Fill { offset, length, .. } => {
                 offset.checked_add(u64::from(*length)).is_some_and(|end| i64::try_from(end).is_ok())
             }
             Self::Read { offset, length, .. } | Self::ReadRange { offset, length, .. } => {
@@ -363,6 +392,11 @@ impl Request {
                 let staged = entry.file().map(|file| file.targets.len());
                 let places = staged.or_else(|| entry.written().map(|file| file.objects.len())).unwrap_or(0);
                 entry.is_sound(super::MAX_TARGETS) && positions.iter().all(|position| usize::from(*position) < places)
+            }
+            Self::Adopt { entry, positions, fresh } => {
+                let places = entry.written().map_or(0, |file| file.objects.len());
+                let good = |position: &u16| usize::from(*position) < places && positions.contains(position);
+                entry.is_sound(super::MAX_TARGETS) && positions.iter().chain(fresh).all(good)
             }
             Self::Verify { count, .. } => *count <= MAX_VERIFIED,
             Self::Forget { ids } => ids.len() <= MAX_IDS,
@@ -383,7 +417,7 @@ impl Request {
             | Self::ReadSums { .. }
             | Self::Sync { .. }
             | Self::Stamp { .. }
-            | Self::Claim { claim: Claim::Append(_), .. }
+            | Self::Claim { claim: Claim::Append(_) | Claim::Move(_), .. }
             | Self::Discard { .. } => true,
         }
     }

@@ -30,6 +30,8 @@ pub struct Written {
     pub objects: Vec<[u16; COPIES]>,
     /// How often a copy came onto another target. Who writes by an older map is refused.
     pub epoch: u32,
+    /// Objects whose second copy takes what is written, and lacks some of what was written before.
+    pub filling: Vec<u16>,
     /// Permissions, of [`MODES`].
     pub mode: u32,
 }
@@ -40,13 +42,47 @@ impl Written {
     pub fn is_sound(&self, targets: usize) -> bool {
         let good = |[one, two]: &[u16; COPIES]| one != two && usize::from(*one) < targets && usize::from(*two) < targets;
         let count = (1..=MAX_TARGETS).contains(&self.objects.len());
-        count && self.objects.iter().all(good) && self.mode & !MODES == 0 && Striping { size: self.stripe, count: 0 }.is_sound()
+        let filling = self.filling.len() <= self.objects.len() && self.filling.iter().all(|at| usize::from(*at) < self.objects.len());
+        count && filling && self.objects.iter().all(good) && self.mode & !MODES == 0 && Striping { size: self.stripe, count: 0 }.is_sound()
     }
 
     /// Its layout; as long as a file can be.
     #[must_use]
     pub fn layout(&self) -> Layout {
         Layout { size: i64::MAX as u64, stripe: self.stripe.max(1), count: self.objects.len().max(1) as u64 }
+    }
+
+    /// Targets that have all of an object.
+    #[must_use]
+    pub fn whole(&self, position: u16) -> &[u16] {
+        let copies = self.objects.get(usize::from(position)).map_or(&[][..], |copies| &copies[..]);
+        if self.filling.contains(&position) { copies.get(..1).unwrap_or_default() } else { copies }
+    }
+
+    /// The file with other targets that answer in the place of those that do not; what has to be copied there is [filling](Self::filling) then.
+    /// `free` has the free bytes of each target; `None` means that it is lost. `None` if nothing is lost.
+    ///
+    /// # Errors
+    /// [`NoPlace::NoTarget`] if all that have a whole object are lost, else as [`place`].
+    pub fn moved(&self, free: &[Option<u64>]) -> Result<Option<Self>, NoPlace> {
+        let room = |at: u16| free.get(usize::from(at)).copied().flatten();
+        let mut new = self.clone();
+        for (position, copies) in (0_u16..).zip(&mut new.objects) {
+            if copies.iter().all(|at| room(*at).is_some()) {
+                continue;
+            }
+            let good = self.whole(position).iter().copied().find(|at| room(*at).is_some()).ok_or(NoPlace::NoTarget)?;
+            let others = (0_u16..).zip(free).filter_map(|(at, free)| Some((at, (*free)?))).filter(|(at, free)| *at != good && *free > RESERVE);
+            let there = free.iter().flatten().count();
+            let (other, _) = others.max_by_key(|(at, free)| (*free, *at)).ok_or(NoPlace::TooFew { wanted: COPIES, there })?;
+            *copies = [good, other];
+            if !new.filling.contains(&position) {
+                new.filling.push(position);
+            }
+        }
+        let moved = new != *self;
+        new.epoch = new.epoch.saturating_add(1);
+        Ok(moved.then_some(new))
     }
 
     /// Places of objects that a target has.
@@ -112,7 +148,7 @@ pub fn place(free: &[Option<u64>], striping: Striping, mode: u32, file: &Id) -> 
     roomy.sort_unstable_by_key(|at| xxh3_64_with_seed(file, u64::from(*at)));
     let count = if striping.count == 0 { roomy.len() } else { usize::from(striping.count).min(roomy.len()) };
     let objects = (0..count).map(|at| [roomy[at], roomy[(at + 1) % roomy.len()]]).collect();
-    Ok(Written { stripe: striping.size, objects, epoch: 0, mode: mode & MODES })
+    Ok(Written { stripe: striping.size, objects, epoch: 0, filling: Vec::new(), mode: mode & MODES })
 }
 
 /// In which order targets are asked who makes the file of a path: the same everywhere. The first one that answers decides.
@@ -131,13 +167,14 @@ pub fn range_sum(bytes: &[u8]) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::BLOCK;
+    use super::super::catalogue::{Catalogue, Change};
+    use super::super::{BLOCK, Entry, Kind};
     use super::*;
     use proptest::prelude::*;
 
     fn file(count: u16, stripe: u64) -> Written {
         let objects = (0..count).map(|at| [at, (at + 1) % count.max(2)]).collect();
-        Written { stripe: stripe * BLOCK, objects, epoch: 0, mode: 0o644 }
+        Written { stripe: stripe * BLOCK, objects, epoch: 0, filling: Vec::new(), mode: 0o644 }
     }
 
     #[test]
@@ -153,7 +190,49 @@ mod tests {
         assert!(!Written { objects: vec![[1, 1]], ..one.clone() }.is_sound(3) && !Written { objects: vec![], ..one }.is_sound(3));
     }
 
+    #[test]
+    fn a_lost_copy_is_made_again_from_the_other_one() {
+        const GIB: u64 = 1 << 30;
+        let file = Written { objects: vec![[0, 1], [1, 2], [2, 0]], ..file(1, 1) };
+        assert_eq!(file.moved(&[Some(GIB); 4]), Ok(None));
+        let moved = file.moved(&[Some(GIB), None, Some(GIB), Some(9 * GIB)]).unwrap().unwrap();
+        assert_eq!((moved.objects.clone(), moved.filling.clone(), moved.epoch), (vec![[0, 3], [2, 3], [2, 0]], vec![0, 1], 1));
+        assert!(moved.is_sound(4) && moved.whole(0) == [0] && moved.whole(2) == [2, 0]);
+        // What was to have the second copy is lost, too: another one gets it. The first one must not be.
+        let again = moved.moved(&[Some(GIB), Some(GIB), Some(GIB), None]).unwrap().unwrap();
+        assert_eq!((again.objects, again.filling, again.epoch), (vec![[0, 2], [2, 1], [2, 0]], vec![0, 1], 2));
+        assert_eq!(moved.moved(&[None, Some(GIB), Some(GIB), Some(GIB)]), Err(NoPlace::NoTarget));
+        assert_eq!(file.moved(&[None, None, Some(GIB)]), Err(NoPlace::NoTarget));
+        let two = Written { objects: vec![[0, 1]], ..file };
+        assert_eq!(two.moved(&[Some(GIB), None]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+    }
+
     proptest! {
+        /// Names and maps are told in any order, and all come to know the same.
+        #[test]
+        fn what_was_told_last_counts_in_any_order(steps in prop::collection::vec((0_usize..3, any::<bool>()), 1..8), order in any::<u64>()) {
+            let mut entry = Entry { id: [1; 16], version: 1, path: "a".into(), made_ns: 0, kind: Kind::Written(file(3, 1)) };
+            let mut told = vec![entry.clone()];
+            for (name, moves) in steps {
+                entry.version += 1;
+                entry.path = ["a", "b", "c/d"][name].into();
+                if let (true, Kind::Written(file)) = (moves, &mut entry.kind) {
+                    file.epoch += 1;
+                    file.objects.rotate_left(1);
+                }
+                told.push(entry.clone());
+            }
+            let mut mixed = told.clone();
+            mixed.sort_by_key(|entry| xxh3_64_with_seed(&entry.version.to_le_bytes(), order));
+            let mut names = Catalogue::default();
+            mixed.iter().chain(&mixed).for_each(|entry| names.learn(Change::There(Box::new(entry.clone()))));
+            prop_assert_eq!(names.files(""), vec![&entry]);
+            prop_assert_eq!(names.at(&entry.path), Some(&entry));
+            names.learn(Change::Gone(entry.id));
+            mixed.iter().for_each(|entry| names.learn(Change::There(Box::new(entry.clone()))));
+            prop_assert!(names.files("").is_empty());
+        }
+
         #[test]
         fn placed_files_are_sound(free in prop::collection::vec(prop::option::of(0_u64..1 << 30), 0..9), count in 0_u16..9, id in any::<[u8; 16]>()) {
             if let Ok(placed) = place(&free, Striping { size: BLOCK, count }, 0o777, &id) {

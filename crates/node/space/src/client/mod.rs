@@ -2,16 +2,20 @@
 //!
 //! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `repair` what
 //! fetches lost bytes from a file's source, `examine` finds what targets lack, `healer` has that fetched while nobody reads it, `touches` what mounts tell targets about who reads what.
+//! `writer` is what ranks write, `making` the names that they make, `moving` how a copy of it comes onto another target.
 
 mod cache;
 mod examine;
 mod healer;
+mod making;
+mod moving;
 mod names;
 mod peer;
 mod reader;
 mod repair;
 mod touches;
 mod upload;
+mod writer;
 
 pub use examine::{Examined, Found};
 pub use healer::heal_while_used;
@@ -20,3 +24,4 @@ pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;
 pub use touches::Touches;
 pub use upload::Upload;
+pub use writer::{Refused, Writer};

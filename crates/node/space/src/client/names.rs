@@ -104,8 +104,9 @@ impl Client {
 
     /// Hears all targets, also those that were lost; those that do not answer, with why.
     pub fn refresh(&self) -> Vec<(u16, Fault)> {
+        let begun = Instant::now();
         let faults = self.hear(&self.all());
-        *self.refreshed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.refreshed.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
         faults
     }
 
@@ -114,9 +115,21 @@ impl Client {
         // Whoever comes meanwhile waits for the same.
         let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
         if refreshed.is_none_or(|at| at.elapsed() >= than) {
+            let begun = Instant::now();
             let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_lost()).collect();
             self.hear(&there);
-            *refreshed = Some(Instant::now());
+            *refreshed = Some(begun);
+        }
+    }
+
+    /// Hears the targets that are not lost, unless that was begun after `asked`: what others had done by then is known.
+    pub fn refresh_since(&self, asked: Instant) {
+        let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
+        if refreshed.is_none_or(|at| at < asked) {
+            let begun = Instant::now();
+            let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_lost()).collect();
+            self.hear(&there);
+            *refreshed = Some(begun);
         }
     }
 
@@ -162,6 +175,10 @@ impl Client {
                 peer.ask(&Request::Forget { ids: ids.to_vec() }, &[])?;
             }
             for (old, new) in differing {
+                // One that was away while a file got another name, or a copy elsewhere.
+                if let Some(file) = new.written().filter(|file| file.positions(at).next().is_some()) {
+                    peer.ask(&Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() }, &[])?;
+                }
                 self.tell_of_move(&old, &new);
             }
             if upto < heard.upto {
@@ -218,7 +235,7 @@ impl Client {
     }
 
     /// An error if fewer than two targets did it, where there are two.
-    fn enough(&self, done: Vec<Option<Result<(), Fault>>>) -> Result<(), Fault> {
+    pub(super) fn enough(&self, done: Vec<Option<Result<(), Fault>>>) -> Result<(), Fault> {
         let good = done.iter().flatten().filter(|result| result.is_ok()).count();
         let needed = self.peers.len().min(mend_data::space::COPIES);
         match done.into_iter().flatten().find_map(Result::err) {

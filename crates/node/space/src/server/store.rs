@@ -252,6 +252,8 @@ impl Store {
                 self.write_range(&file, epoch, position, offset, payload, sum)?
             }
             Request::ReadRange { file, position, offset, length } => return bytes(self.read_range(&file, position, offset, length)?),
+            Request::Adopt { entry, positions, fresh } => self.adopt(&entry, &positions, &fresh).map(|()| Answer::Done)?,
+            Request::Fill { file, epoch, position, offset, sum, .. } => self.fill(&file, epoch, position, offset, payload, sum)?,
             Request::Cut { file, epoch, position, length } => self.cut(&file, epoch, position, length)?,
             Request::Sync { file, epoch, position, boot } => self.sync(&file, epoch, position, boot).map(|()| Answer::Done)?,
             Request::Shapes { files } => return bytes(self.shapes(&files)?),
@@ -349,13 +351,6 @@ impl Store {
                 if before.as_ref().and_then(|before| before.file()).and_then(of) != of(file) {
                     bytes += has;
                 }
-            }
-        }
-        if let Some(file) = entry.written() {
-            // Not if it had them before: what is lost must not become zeros.
-            let of = |before: &Entry| before.written().map(|before| before.epoch);
-            if before.as_ref().and_then(|before| of(before)).is_none_or(|epoch| epoch < file.epoch) {
-                self.make_objects(&entry.id, positions)?;
             }
         }
         let begun = self.database.begin_write().map_err(database)?;

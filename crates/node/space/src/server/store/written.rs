@@ -10,17 +10,18 @@
 //! Faults assumed: the process is killed at any moment; the power fails (what was not synced is lost, and the writer is told by `boot`); the medium is full or damaged.
 
 use super::{Failure, Store, database};
+use mend_data::ranges::{self, Range};
 use mend_data::space::catalogue::Change;
 use mend_data::space::placement::RESERVE;
 use mend_data::space::target::{Answer, Claim, Failed};
 use mend_data::space::written::{CLAIM, Shape, Written, range_sum};
-use mend_data::space::{BLOCK, Id, block_sum};
+use mend_data::space::{BLOCK, Entry, Id, block_sum};
 use redb::ReadableDatabase;
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, statvfs};
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ pub(super) struct Writing {
     locks: Vec<RwLock<()>>,
     /// Objects that are open; true if they were when the target began.
     open: Mutex<HashMap<Object, bool>>,
+    /// What was written of objects that are being filled, since they were made.
+    filling: Mutex<HashMap<Object, Vec<Range>>>,
     claims: Mutex<HashMap<Claim, (Id, Instant)>>,
 }
 
@@ -53,7 +56,7 @@ impl Default for Writing {
         // If it cannot be told, each start of the process counts as one of the node.
         let boot = boot.map_or_else(|_| mend_wire::random_bytes(), |boot| xxh3_128(boot.as_bytes()).to_le_bytes());
         let locks = (0..LOCKS).map(|_| RwLock::default()).collect();
-        Self { boot, locks, open: Mutex::default(), claims: Mutex::default() }
+        Self { boot, locks, open: Mutex::default(), filling: Mutex::default(), claims: Mutex::default() }
     }
 }
 
@@ -65,6 +68,18 @@ impl Writing {
 
     fn open(&self) -> std::sync::MutexGuard<'_, HashMap<Object, bool>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn filling(&self) -> std::sync::MutexGuard<'_, HashMap<Object, Vec<Range>>> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what was written, if the object is being filled.
+    fn note(&self, object: Object, range: Range) {
+        if let Some(written) = self.filling().get_mut(&object) {
+            let before = std::mem::take(written);
+            *written = ranges::merged(before.into_iter().chain([range]).collect());
+        }
     }
 
     /// An object was open when the target began.
@@ -210,20 +225,30 @@ impl Store {
         Ok(Opened { id: *file, position, file: known, path, bytes, sums, length })
     }
 
-    /// Makes the objects of a new file, empty.
-    pub(super) fn make_objects(&self, file: &Id, positions: &[u16]) -> Result<(), Failure> {
-        for position in positions {
-            let path = self.path(file, *position);
+    /// Makes objects that come here, empty. What of them is to be copied from another target is filled then.
+    pub(super) fn adopt(&self, entry: &Entry, positions: &[u16], fresh: &[u16]) -> Result<(), Failure> {
+        let Some(known) = entry.written() else { return Err(Failure::new(Failed::Nonsense, "ranks do not write it")) };
+        for position in fresh {
+            let key = (entry.id, *position);
+            let path = self.path(&entry.id, *position);
             let directory = path.parent().unwrap_or(&self.objects);
             if !directory.exists() {
-                use std::os::unix::fs::DirBuilderExt;
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
                 mend_durable::sync_directory(&self.objects)?;
             }
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+            let _held = write_guard(self.writing.lock(&key));
+            // One that was here before the file went onto other targets is out of date.
+            let before = fs::metadata(&path).map_or(0, |about| about.len());
+            for name in [path.clone(), beside(&path, ".sums")] {
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(name)?.sync_all()?;
+            }
             mend_durable::sync_directory(directory)?;
+            self.count_used(before, 0);
+            if known.filling.contains(position) {
+                self.writing.filling().insert(key, Vec::new());
+            }
         }
-        Ok(())
+        self.put(entry, positions)
     }
 
     /// Has the checksums of an object made anew that was open when the target began.
@@ -250,6 +275,29 @@ impl Store {
         Ok(())
     }
 
+    pub(super) fn fill(&self, file: &Id, epoch: u32, position: u16, offset: u64, bytes: &[u8], sum: u128) -> Result<Answer, Failure> {
+        if range_sum(bytes) != sum {
+            return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
+        }
+        let known = self.written(file, Some(epoch))?;
+        // Whoever writes meanwhile is before or behind all of this.
+        let _held = write_guard(self.writing.lock(&(*file, position)));
+        let Some(written) = self.writing.filling().get(&(*file, position)).cloned() else {
+            return Err(Failure::new(Failed::Absent, "it was started anew while a copy was made"));
+        };
+        let wanted = Range { offset, length: bytes.len() as u64 };
+        let mut at = wanted.offset;
+        let end = Range { offset: wanted.end(), length: 0 };
+        for taken in written.into_iter().filter(|taken| taken.end() > wanted.offset && taken.offset < wanted.end()).chain([end]) {
+            if taken.offset > at {
+                let piece = &bytes[(at - offset) as usize..(taken.offset.min(wanted.end()) - offset) as usize];
+                self.put_range(file, position, known.clone(), at, piece)?;
+            }
+            at = at.max(taken.end());
+        }
+        Ok(Answer::Held { boot: self.writing.boot })
+    }
+
     fn count_used(&self, before: u64, now: u64) {
         use std::sync::atomic::Ordering;
         let count = |used: u64| Some(used.saturating_add(now).saturating_sub(before));
@@ -266,6 +314,13 @@ impl Store {
             return Err(Failure::new(Failed::Full, "there is no room left"));
         }
         let _held = write_guard(self.writing.lock(&(*file, position)));
+        self.put_range(file, position, known, offset, bytes)?;
+        self.writing.note((*file, position), Range { offset, length: bytes.len() as u64 });
+        Ok(Answer::Held { boot: self.writing.boot })
+    }
+
+    /// Whoever calls holds the object's lock.
+    fn put_range(&self, file: &Id, position: u16, known: Written, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         let mut object = self.open_object(file, position, known)?;
         self.begin_writing(&object)?;
         let end = offset + bytes.len() as u64;
@@ -294,7 +349,7 @@ impl Store {
             object.sum_up(blocks.start..blocks.end.min(object.length.div_ceil(BLOCK)))?;
             return Err(error.into());
         }
-        Ok(Answer::Held { boot: self.writing.boot })
+        Ok(())
     }
 
     pub(super) fn read_range(&self, file: &Id, position: u16, offset: u64, length: u32) -> Result<Vec<u8>, Failure> {
@@ -323,6 +378,7 @@ impl Store {
         let known = self.written(file, Some(epoch))?;
         let _held = write_guard(self.writing.lock(&(*file, position)));
         let object = self.open_object(file, position, known)?;
+        self.writing.note((*file, position), Range::between(length, u64::MAX));
         if length != object.length {
             self.begin_writing(&object)?;
             let partial = length < object.length && !length.is_multiple_of(BLOCK);

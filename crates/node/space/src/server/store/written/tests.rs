@@ -1,7 +1,6 @@
 use super::super::*;
 use super::*;
 use mend_data::space::{Entry, Kind};
-use std::os::unix::fs::FileExt as _;
 
 const SPACE: Id = [7; 16];
 
@@ -10,7 +9,7 @@ fn open(directory: &Path) -> Store {
 }
 
 fn entry(id: u8, epoch: u32) -> Entry {
-    let file = Written { stripe: BLOCK, objects: vec![[0, 1], [1, 2]], epoch, mode: 0o644 };
+    let file = Written { stripe: BLOCK, objects: vec![[0, 1], [1, 2]], epoch, filling: Vec::new(), mode: 0o644 };
     Entry { id: [id; 16], version: 1 + u64::from(epoch), path: format!("f{id}"), made_ns: 0, kind: Kind::Written(file) }
 }
 
@@ -18,8 +17,10 @@ fn ask(store: &Store, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u
     store.carry_out(request, payload).map_err(|failure| failure.kind)
 }
 
+/// It comes to know the file; of a new one the object is made.
 fn put(store: &Store, entry: &Entry) -> Result<(Answer, Vec<u8>), Failed> {
-    ask(store, Request::Put { entry: Box::new(entry.clone()), positions: vec![1] }, &[])
+    let fresh = if entry.version == 1 { vec![1] } else { Vec::new() };
+    ask(store, Request::Adopt { entry: Box::new(entry.clone()), positions: vec![1], fresh }, &[])
 }
 
 /// The start of the node that it tells.
@@ -170,4 +171,28 @@ fn one_claims_at_a_time() {
     assert_eq!(claim(2, true), Err(Failed::Busy));
     claim(1, true).unwrap();
     claim(2, false).unwrap();
+}
+
+#[test]
+fn what_is_written_while_a_copy_is_made_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let Kind::Written(file) = entry(1, 1).kind else { panic!("no written file") };
+    let moved = Entry { kind: Kind::Written(Written { filling: vec![1], ..file }), ..entry(1, 1) };
+    let adopt = || ask(&store, Request::Adopt { entry: Box::new(moved.clone()), positions: vec![1], fresh: vec![1] }, &[]).unwrap();
+    let fill = |store: &Store, offset, bytes: &[u8]| {
+        let request = Request::Fill { file: [1; 16], epoch: 1, position: 1, offset, length: bytes.len() as u32, sum: range_sum(bytes) };
+        ask(store, request, bytes).map(drop)
+    };
+    adopt();
+    write(&store, 1, 3, b"new").unwrap();
+    write(&store, 1, 8, b"er").unwrap();
+    fill(&store, 0, b"before now").unwrap();
+    assert_eq!(read(&store, 0, 20), Ok(b"befnew ner".to_vec()));
+    ask(&store, Request::Cut { file: [1; 16], epoch: 1, position: 1, length: 4 }, &[]).unwrap();
+    fill(&store, 2, b"longer").unwrap();
+    assert_eq!(read(&store, 0, 20), Ok(b"beln".to_vec()));
+    drop(store);
+    let store = open(directory.path());
+    assert_eq!(fill(&store, 0, b"x"), Err(Failed::Absent));
 }

@@ -1,0 +1,232 @@
+//! Names of files and directories that ranks make, change and remove.
+//!
+//! There is no server of names, so whoever makes a file of a path claims that first: the first target that answers, in an order that the path gives, lets one client at a
+//! time do it. A name is another version of the same file; a file that is removed while it is open has a hidden name until it is closed.
+
+use super::names::now_ns;
+use super::peer::Peer;
+use super::writer::{Refused, Writer};
+use crate::link::Fault;
+use mend_data::space::catalogue::{Catalogue, Change, Node};
+use mend_data::space::target::{Claim, Failed, Request};
+use mend_data::space::written::{self, CLAIM, MODES, Written};
+use mend_data::space::{Entry, HIDDEN, Id, Kind};
+use std::time::{Duration, Instant};
+
+/// How long another client's end is waited for before one looks again.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A directory that is there because something is below it.
+type Implied = (String, mend_data::space::Striping);
+
+impl Writer {
+    /// The file of a path, made if it is not there; true if it was. With `exclusive` one that is there is an error.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn create(&self, path: &str, mode: u32, exclusive: bool) -> Result<(Entry, bool), Refused> {
+        let there = || -> Result<Option<Entry>, Refused> {
+            self.client.refresh_since(Instant::now());
+            match self.client.names().look(path) {
+                Some(Node::File(_)) if exclusive => Err(Refused::Exists),
+                Some(Node::File(entry)) => Ok(Some(entry.clone())),
+                Some(Node::Directory) => Err(Refused::IsDirectory),
+                None => Ok(None),
+            }
+        };
+        if let Some(entry) = there()? {
+            return Ok((entry, false));
+        }
+        if self.client.names().obstacle(path).is_some() {
+            return Err(Refused::NotDirectory);
+        }
+        let Some(decider) = self.claim_path(path, || Ok(there()?.is_some()))? else {
+            return there()?.map(|entry| (entry, false)).ok_or(Refused::Absent);
+        };
+        // Somebody may have been first.
+        let made = there().and_then(|found| found.map_or_else(|| self.make(path, mode).map(|entry| (entry, true)), |entry| Ok((entry, false))));
+        let over = Request::Claim { claim: Claim::Path(path.to_owned()), who: self.who, over: true };
+        let _ = self.client.peer(decider).and_then(|peer| peer.ask(&over, &[]));
+        made
+    }
+
+    /// The target that lets this client make a path; `None` if `there` says that another one has made it.
+    fn claim_path(&self, path: &str, there: impl Fn() -> Result<bool, Refused>) -> Result<Option<u16>, Refused> {
+        let claim = Request::Claim { claim: Claim::Path(path.to_owned()), who: self.who, over: false };
+        let until = Instant::now() + 2 * Duration::from_secs(CLAIM);
+        let mut fault = None;
+        for at in written::deciders(path, self.client.targets()) {
+            loop {
+                match self.client.peer(at)?.ask(&claim, &[]) {
+                    Ok(_) => return Ok(Some(at)),
+                    Err(Fault::Failed { kind: Failed::Busy, .. }) if Instant::now() < until => {
+                        std::thread::sleep(PAUSE);
+                        if there()? {
+                            return Ok(None);
+                        }
+                    }
+                    Err(other) => {
+                        fault.get_or_insert(other);
+                        break;
+                    }
+                }
+            }
+        }
+        Err(fault.map_or(Refused::Absent, Refused::Fault))
+    }
+
+    fn make(&self, path: &str, mode: u32) -> Result<Entry, Refused> {
+        let (striping, version) = {
+            let names = self.client.names();
+            (names.striping(path, self.client.space.striping), names.next_version(path))
+        };
+        let id = mend_wire::random_bytes();
+        let free: Vec<Option<u64>> = self.client.rooms().iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
+        let file = written::place(&free, striping, mode, &id)?;
+        let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Written(file.clone()) };
+        let adopt = |at: u16, peer: &Peer| {
+            let positions: Vec<u16> = file.positions(at).collect();
+            peer.ask(&Request::Adopt { entry: Box::new(entry.clone()), fresh: positions.clone(), positions }, &[]).map(drop)
+        };
+        let holders = entry.holders(self.client.targets());
+        let done: Result<(), Fault> = self.client.each(&holders, adopt).into_iter().flatten().collect();
+        if let Err(fault) = done {
+            let _ = self.client.forget(&[id]);
+            return Err(fault.into());
+        }
+        self.client.names_mut().learn(Change::There(Box::new(entry.clone())));
+        Ok(entry)
+    }
+
+    /// The file of a path that ranks wrote.
+    fn written_at(names: &Catalogue, path: &str) -> Result<(Entry, Written), Refused> {
+        match names.look(path) {
+            None => Err(Refused::Absent),
+            Some(Node::Directory) => Err(Refused::IsDirectory),
+            Some(Node::File(entry)) => entry.written().map(|file| (entry.clone(), file.clone())).ok_or(Refused::Staged),
+        }
+    }
+
+    /// Removes the name of a file, and the file when nobody here has it open.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn unlink(&self, path: &str) -> Result<(), Refused> {
+        self.client.refresh_since(Instant::now());
+        let (entry, kept) = {
+            let names = self.client.names();
+            (Self::written_at(&names, path)?.0, implied(&names, path))
+        };
+        self.keep_directory(kept)?;
+        self.hide_or_forget(&entry)?;
+        // Those that it hid.
+        let hidden: Vec<Id> = self.client.names().all_at(path).iter().map(|entry| entry.id).collect();
+        Ok(self.client.forget(&hidden)?)
+    }
+
+    fn hide_or_forget(&self, entry: &Entry) -> Result<(), Refused> {
+        if !self.is_open(&entry.id) {
+            return Ok(self.client.forget(&[entry.id])?);
+        }
+        self.is_nameless(&entry.id);
+        let name: String = entry.id.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.tell(&Entry { version: entry.version.saturating_add(1), path: format!("{HIDDEN}/{name}"), ..entry.clone() })
+    }
+
+    /// A directory in which nothing is left stays.
+    fn keep_directory(&self, implied: Option<Implied>) -> Result<(), Refused> {
+        if let Some((directory, striping)) = implied {
+            self.client.set_striping(&directory, striping)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a file another name; one that had it goes.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), Refused> {
+        self.client.refresh_since(Instant::now());
+        let (entry, before, kept, version) = {
+            let names = self.client.names();
+            let (entry, _) = match Self::written_at(&names, from) {
+                Err(Refused::IsDirectory) => return Err(Refused::Directory),
+                found => found?,
+            };
+            let before = match Self::written_at(&names, to) {
+                Err(Refused::Absent) => None,
+                _ if !replace => return Err(Refused::Exists),
+                found => Some(found?.0),
+            };
+            if names.obstacle(to).is_some() {
+                return Err(Refused::NotDirectory);
+            }
+            (entry.clone(), before, implied(&names, from), names.next_version(to).max(entry.version.saturating_add(1)))
+        };
+        if from == to {
+            return Ok(());
+        }
+        self.keep_directory(kept)?;
+        self.tell(&Entry { version, path: to.to_owned(), ..entry })?;
+        if let Some(before) = before {
+            self.hide_or_forget(&before)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the permissions of a file.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn set_mode(&self, file: &Id, mode: u32) -> Result<(), Refused> {
+        let (entry, known) = self.now(file)?;
+        let kind = Kind::Written(Written { mode: mode & MODES, ..known });
+        self.tell(&Entry { version: entry.version.saturating_add(1), kind, ..entry })
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn make_directory(&self, path: &str) -> Result<(), Refused> {
+        self.client.refresh_since(Instant::now());
+        let striping = {
+            let names = self.client.names();
+            if names.look(path).is_some() {
+                return Err(Refused::Exists);
+            }
+            if names.obstacle(path).is_some() {
+                return Err(Refused::NotDirectory);
+            }
+            names.striping(path, self.client.space.striping)
+        };
+        Ok(self.client.set_striping(path, striping)?)
+    }
+
+    /// Removes a directory that has nothing in it.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn remove_directory(&self, path: &str) -> Result<(), Refused> {
+        self.client.refresh_since(Instant::now());
+        let (ids, kept) = {
+            let names = self.client.names();
+            match names.look(path) {
+                None => return Err(Refused::Absent),
+                Some(Node::File(_)) => return Err(Refused::NotDirectory),
+                Some(Node::Directory) if !names.list(path).is_empty() => return Err(Refused::NotEmpty),
+                Some(Node::Directory) => {}
+            }
+            (names.all_at(path).iter().map(|entry| entry.id).collect::<Vec<Id>>(), implied(&names, path))
+        };
+        self.keep_directory(kept)?;
+        Ok(self.client.forget(&ids)?)
+    }
+}
+
+/// The directory of a path, if nothing but this path lets it be there.
+fn implied(names: &Catalogue, path: &str) -> Option<Implied> {
+    let (directory, _) = path.rsplit_once('/')?;
+    let alone = names.at(directory).is_none() && names.list(directory).len() == 1;
+    alone.then(|| (directory.to_owned(), names.striping(path, mend_data::space::Striping::default())))
+}

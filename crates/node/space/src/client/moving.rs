@@ -1,0 +1,256 @@
+//! A copy of a file that ranks write comes onto another target, while they go on writing.
+//!
+//! ```text
+//! 1. the new target has the new map, and empty objects: it notes what is written to them from now on
+//! 2. all others have the new map: who writes by the old one is refused, hears the new one, and writes to the good copy and the new one
+//! 3. what the good copy has is copied; what was written to the new one meanwhile stays
+//! 4. it is durable there, and all hear that the copy is whole
+//! ```
+//! A write that is over before 2 is in the good copy when 3 reads it; one that is over later is in both. Until 4 only the good copy is read. One client does this at a time
+//! (a claim). Faults assumed: it dies at any step, and another one goes on; the new target is lost or begins anew, and another map is made.
+
+use super::names::Client;
+use super::peer::Peer;
+use super::writer::{Outcome, Refused, Writer, distinct, outcome};
+use crate::link::Fault;
+use mend_data::space::catalogue::Change;
+use mend_data::space::placement::NoPlace;
+use mend_data::space::target::{Answer, Claim, Failed, Request};
+use mend_data::space::written::{Shape, Written, range_sum};
+use mend_data::space::{Entry, Id, Kind};
+use std::time::Duration;
+
+/// Bytes that are copied at once.
+const PIECE: u64 = 1 << 20;
+/// How often it is begun anew.
+const TRIES: usize = 4;
+/// How long another client's end is waited for before one looks again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Writer {
+    /// Brings what targets had of a file onto others: these, which are lost or have lost it.
+    pub(super) fn move_away(&self, file: &Id, lost: &[u16], why: &Fault) -> Result<(), Refused> {
+        for _ in 0..TRIES {
+            let known = loop {
+                self.client.refresh();
+                let (entry, known) = self.now(file)?;
+                if !known.objects.iter().flatten().any(|at| lost.contains(at)) {
+                    // Another node has done it; what is not copied yet is waited for when it is synced.
+                    return Ok(());
+                }
+                if self.claim_move(file, &known, lost)? {
+                    break entry;
+                }
+                std::thread::sleep(PAUSE);
+            };
+            let moved = self.make_map(&known, lost).and_then(|moved| self.tell_map(&moved, &known)).and_then(|()| self.copy(file));
+            self.release_move(file);
+            match moved {
+                Ok(()) => {
+                    eprintln!(
+                        "mend data: {}:{}: {why}; its copy is on another target now",
+                        self.client.space.name, known.path
+                    );
+                    return Ok(());
+                }
+                Err(Refused::Fault(Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Moved, .. })) => {}
+                Err(Refused::NoPlace(no)) => {
+                    return Err(Fault::Other(format!("{}:{}: {why}; no second copy can be made: {no}", self.client.space.name, known.path)).into());
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Err(why.clone().into())
+    }
+
+    /// Ends what another client may have begun: copies that lack something.
+    pub(super) fn fill(&self, file: &Id) -> Result<(), Refused> {
+        loop {
+            self.client.refresh();
+            let (_, known) = self.now(file)?;
+            if known.filling.is_empty() {
+                return Ok(());
+            }
+            if !self.claim_move(file, &known, &[])? {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            let copied = self.copy(file);
+            self.release_move(file);
+            return match copied {
+                Err(Refused::Fault(fault @ (Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent, .. }))) => {
+                    let lacking = known.filling.iter().filter_map(|position| known.objects.get(usize::from(*position))).map(|[_, at]| *at);
+                    self.move_away(file, &distinct(lacking), &fault)
+                }
+                copied => copied,
+            };
+        }
+    }
+
+    /// True if nobody else moves the file. Those targets decide that have all of an object, and answer.
+    fn claim_move(&self, file: &Id, known: &Written, lost: &[u16]) -> Result<bool, Refused> {
+        let good = (0..known.objects.len() as u16).flat_map(|position| known.whole(position).to_vec());
+        let good = distinct(good.filter(|at| !lost.contains(at)));
+        let request = Request::Claim { claim: Claim::Move(*file), who: self.who, over: false };
+        let done = self.client.each(&good, |_, peer| peer.ask(&request, &[]).map(drop));
+        let busy = done.iter().flatten().any(|result| matches!(result, Err(Fault::Failed { kind: Failed::Busy, .. })));
+        if !busy && !done.iter().flatten().any(Result::is_ok) {
+            return Err(Refused::NoPlace(NoPlace::NoTarget));
+        }
+        if busy {
+            // Two that begin at once let go, and one is first the next time.
+            self.release_move(file);
+        }
+        Ok(!busy)
+    }
+
+    fn release_move(&self, file: &Id) {
+        let all: Vec<u16> = (0..self.client.targets() as u16).collect();
+        let request = Request::Claim { claim: Claim::Move(*file), who: self.who, over: true };
+        self.client.each(&all, |_, peer: &Peer| if peer.is_lost() { Ok(()) } else { peer.ask(&request, &[]).map(drop) });
+    }
+
+    fn make_map(&self, old: &Entry, lost: &[u16]) -> Result<Entry, Refused> {
+        let Some(known) = old.written() else { return Err(Refused::Staged) };
+        let rooms = self.client.rooms();
+        let free: Vec<Option<u64>> =
+            (0_u16..).zip(&rooms).map(|(at, room)| room.as_ref().ok().filter(|_| !lost.contains(&at)).map(|room| room.free)).collect();
+        let new = match known.moved(&free) {
+            // With two targets, one that has lost its objects and answers gets them again.
+            Err(NoPlace::TooFew { .. } | NoPlace::Full { .. }) => {
+                let mut free = free;
+                for (at, room) in (0_u16..).zip(&rooms).filter(|(at, _)| lost.contains(at)) {
+                    let taken = (0..known.objects.len() as u16).any(|position| known.whole(position) == [at]);
+                    free[usize::from(at)] = room.as_ref().ok().filter(|_| !taken).map(|room| room.free);
+                }
+                again(known, lost, &free)?
+            }
+            other => other?.ok_or(Refused::NoPlace(NoPlace::NoTarget))?,
+        };
+        Ok(Entry { version: old.version.saturating_add(1), kind: Kind::Written(new), ..old.clone() })
+    }
+
+    fn tell_map(&self, new: &Entry, old: &Entry) -> Result<(), Refused> {
+        let (Some(file), Some(before)) = (new.written(), old.written()) else { return Err(Refused::Staged) };
+        let fresh = |at: u16| -> Vec<u16> {
+            let comes = |position: &u16| file.objects[usize::from(*position)][1] == at && file.filling.contains(position);
+            file.positions(at).filter(comes).collect()
+        };
+        let mut holders = new.holders(self.client.targets());
+        holders.extend(old.holders(self.client.targets()).into_iter().filter(|at| !new.holders(self.client.targets()).contains(at)));
+        let (first, then): (Vec<u16>, Vec<u16>) = holders.into_iter().partition(|at| !fresh(*at).is_empty());
+        let adopt = |at: u16, peer: &Peer| -> Result<(), Fault> {
+            let request = Request::Adopt { entry: Box::new(new.clone()), positions: file.positions(at).collect(), fresh: fresh(at) };
+            let told = peer.ask(&request, &[]).map(drop);
+            // Those that have nothing of it any more may be lost: they are told when they are heard again.
+            if file.positions(at).next().is_none() && before.positions(at).next().is_some() { Ok(()) } else { told }
+        };
+        for targets in [first, then] {
+            match outcome(&targets, self.client.each(&targets, adopt)) {
+                Outcome::Done => {}
+                Outcome::Moved => return Err(Fault::Other("the file was moved by another node".to_owned()).into()),
+                Outcome::Lost(_, fault) | Outcome::Failed(fault) => return Err(fault.into()),
+            }
+        }
+        self.client.names_mut().learn(Change::There(Box::new(new.clone())));
+        Ok(())
+    }
+
+    /// Copies what is lacking, and says that it is whole.
+    fn copy(&self, file: &Id) -> Result<(), Refused> {
+        let (entry, known) = self.now(file)?;
+        for position in known.filling.clone() {
+            let [good, new] = known.objects[usize::from(position)];
+            let (good, new) = (self.client.peer(good)?, self.client.peer(new)?);
+            let length = length_of(good, file, position)?;
+            let (mut at, mut boot) = (0, None);
+            while at < length || boot.is_none() {
+                let wanted = PIECE.min(length - at) as u32;
+                let (_, bytes) = good.ask(&Request::ReadRange { file: *file, position, offset: at, length: wanted }, &[])?;
+                let (epoch, sum, length) = (known.epoch, range_sum(&bytes), bytes.len() as u32);
+                let (answer, _) = new.ask(&Request::Fill { file: *file, epoch, position, offset: at, length, sum }, &bytes)?;
+                let Answer::Held { boot: held } = answer else { return Err(super::names::nonsense(new).into()) };
+                if *boot.get_or_insert(held) != held {
+                    return Err(Fault::Other("the node of the new copy was started anew".to_owned()).into());
+                }
+                at += u64::from(wanted);
+                if at % (64 * PIECE) == 0 && !self.claim_move(file, &known, &[])? {
+                    return Err(Fault::Other("another node moves the file".to_owned()).into());
+                }
+                if bytes.len() < wanted as usize {
+                    // It was cut meanwhile.
+                    break;
+                }
+            }
+            for peer in [good, new] {
+                let boot = boot_of(peer, file, &known, position)?;
+                peer.ask(&Request::Sync { file: *file, epoch: known.epoch, position, boot }, &[])?;
+            }
+        }
+        let whole = Written { filling: Vec::new(), ..known };
+        self.tell(&Entry { version: entry.version.saturating_add(1), kind: Kind::Written(whole), ..entry })
+    }
+
+    /// Tells all that hold a file what is new of it: its name, or that a copy is whole.
+    pub(super) fn tell(&self, new: &Entry) -> Result<(), Refused> {
+        let Some(file) = new.written() else { return Err(Refused::Staged) };
+        let holders = new.holders(self.client.targets());
+        let put = |at: u16, peer: &Peer| {
+            peer.ask(&Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() }, &[]).map(drop)
+        };
+        // One that is lost hears of it when it is back.
+        self.client.enough(self.client.each(&holders, put))?;
+        self.client.names_mut().learn(Change::There(Box::new(new.clone())));
+        Ok(())
+    }
+}
+
+/// The file with the copies of these targets made anew where they are.
+fn again(known: &Written, lost: &[u16], free: &[Option<u64>]) -> Result<Written, Refused> {
+    let mut new = known.clone();
+    for (position, copies) in (0_u16..).zip(&mut new.objects) {
+        let [one, two] = *copies;
+        let (good, other) = match (lost.contains(&one), lost.contains(&two)) {
+            (false, false) => continue,
+            (false, true) => (one, two),
+            (true, false) if !known.filling.contains(&position) => (two, one),
+            _ => return Err(Refused::NoPlace(NoPlace::NoTarget)),
+        };
+        let there = free.iter().flatten().count();
+        if free.get(usize::from(other)).copied().flatten().is_none() || free.get(usize::from(good)).copied().flatten().is_none() {
+            return Err(Refused::NoPlace(NoPlace::TooFew { wanted: 2, there }));
+        }
+        *copies = [good, other];
+        if !new.filling.contains(&position) {
+            new.filling.push(position);
+        }
+    }
+    new.epoch = new.epoch.saturating_add(1);
+    Ok(new)
+}
+
+fn length_of(peer: &Peer, file: &Id, position: u16) -> Result<u64, Fault> {
+    let (_, bytes) = peer.ask(&Request::Shapes { files: vec![*file] }, &[])?;
+    let told: Vec<Vec<Shape>> = postcard::from_bytes(&bytes).map_err(|_| super::names::nonsense(peer))?;
+    let found = told.into_iter().flatten().find(|shape| shape.position == position).map(|shape| shape.length);
+    found.ok_or_else(|| Fault::Failed { target: peer.target.name(), kind: Failed::Absent, why: "it does not have the object".to_owned() })
+}
+
+/// Which start of its node a target is in. To write nothing tells it.
+fn boot_of(peer: &Peer, file: &Id, known: &Written, position: u16) -> Result<Id, Fault> {
+    let request = Request::WriteRange { file: *file, epoch: known.epoch, position, offset: 0, length: 0, sum: range_sum(&[]) };
+    match peer.ask(&request, &[])?.0 {
+        Answer::Held { boot } => Ok(boot),
+        _ => Err(super::names::nonsense(peer)),
+    }
+}
+
+impl Client {
+    /// Files that ranks write with something on one of these targets.
+    #[must_use]
+    pub fn written_on(&self, targets: &[u16]) -> Vec<Id> {
+        let names = self.names();
+        let on = |entry: &&Entry| entry.written().is_some_and(|file| file.objects.iter().flatten().any(|at| targets.contains(at)));
+        names.files("").into_iter().filter(on).map(|entry| entry.id).collect()
+    }
+}

@@ -1,0 +1,418 @@
+//! Files that ranks write: byte ranges go to both targets of each object before a write is over, and are durable on both when it is synced.
+//!
+//! ```text
+//! write ──► WriteRange ──► both targets of each object       nothing is kept back here: whoever kills this process takes no byte along
+//! fsync, close ──► Sync ──► the same targets                 only what was written since the last one
+//! read ──► ReadRange ──► the first target, else the second   compared with its checksum there
+//! ```
+//! If a target is lost, what it had of the file is copied onto another one (`moving`), and the write goes on. Faults assumed: targets and whole nodes are lost at any
+//! moment, and so is this process; other nodes write the same file. What cannot be kept right is refused.
+
+use super::names::{Client, nonsense};
+use super::peer::Peer;
+use crate::link::Fault;
+use mend_data::ranges::Range;
+use mend_data::space::placement::NoPlace;
+use mend_data::space::target::{Answer, Claim, Failed, MAX_PAYLOAD, MAX_SHAPED, Request};
+use mend_data::space::written::{CLAIM, Shape, Written, pieces, range_sum, size};
+use mend_data::space::{Entry, Id};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that go to a target at once.
+const PIECE: u64 = 1 << 20;
+/// How often the same is tried while files move to other targets.
+const TRIES: usize = 16;
+/// After this part of its time a claim is made again.
+const RENEWED: Duration = Duration::from_secs(CLAIM / 2);
+
+/// Why something is not done.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Refused {
+    /// There is one of that name.
+    #[error("there is one of that name")]
+    Exists,
+    /// There is none.
+    #[error("there is none")]
+    Absent,
+    /// It was removed while it was open.
+    #[error("it was removed on another node while it was open")]
+    Removed,
+    /// Something is in the directory.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// It is a directory.
+    #[error("it is a directory")]
+    IsDirectory,
+    /// Something above it is no directory.
+    #[error("a file is no directory")]
+    NotDirectory,
+    /// It was staged.
+    #[error("it was staged, and staged files are never changed; `mend data rm` removes them")]
+    Staged,
+    /// Directories are not renamed.
+    #[error("a directory of a data space keeps its name")]
+    Directory,
+    /// No targets for it.
+    #[error("each byte that ranks write is on two targets: {0}")]
+    NoPlace(#[from] NoPlace),
+    /// Another node appends.
+    #[error("another node appends to it: only one can at a time")]
+    Appending,
+    /// Something failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// What is known here of a file that somebody has open.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Objects and their targets that were written since they were synced, and since which start of the node.
+    pub unsynced: Mutex<BTreeMap<(u16, u16), Id>>,
+    /// When it was claimed for appending.
+    appending: Mutex<Option<Instant>>,
+    opens: AtomicUsize,
+    /// It has no name any more, and goes with the last one that has it open.
+    nameless: Mutex<bool>,
+}
+
+/// Writes files of a space.
+#[derive(Debug)]
+pub struct Writer {
+    pub(super) client: Arc<Client>,
+    pub(super) who: Id,
+    files: Mutex<HashMap<Id, Arc<State>>>,
+}
+
+pub(super) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Targets of these copies, each once.
+pub(super) fn distinct(targets: impl Iterator<Item = u16>) -> Vec<u16> {
+    let mut targets: Vec<u16> = targets.collect();
+    targets.sort_unstable();
+    targets.dedup();
+    targets
+}
+
+/// What came of something that each of some targets was to do.
+pub(super) enum Outcome {
+    Done,
+    /// Another map of the file is known by now.
+    Moved,
+    /// These targets are lost, or have lost it.
+    Lost(Vec<u16>, Fault),
+    Failed(Fault),
+}
+
+pub(super) fn outcome(targets: &[u16], done: Vec<Option<Result<(), Fault>>>) -> Outcome {
+    let (mut lost, mut failed, mut moved) = (Vec::new(), None, false);
+    for (at, result) in targets.iter().zip(done) {
+        match result {
+            Some(Ok(())) | None => {}
+            Some(Err(Fault::Failed { kind: Failed::Moved, .. })) => moved = true,
+            Some(Err(fault @ (Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Medium | Failed::Short, .. }))) => {
+                lost.push((*at, fault));
+            }
+            Some(Err(fault)) => failed = Some(fault),
+        }
+    }
+    match (failed, moved, lost.first().map(|(_, fault)| fault.clone())) {
+        (Some(fault), _, _) => Outcome::Failed(fault),
+        (None, true, _) => Outcome::Moved,
+        (None, false, Some(fault)) => Outcome::Lost(lost.into_iter().map(|(at, _)| at).collect(), fault),
+        (None, false, None) => Outcome::Done,
+    }
+}
+
+impl Writer {
+    /// Writes through this client.
+    #[must_use]
+    pub fn new(client: Arc<Client>) -> Self {
+        Self { client, who: mend_wire::random_bytes(), files: Mutex::default() }
+    }
+
+    pub(super) fn state(&self, file: &Id) -> Arc<State> {
+        held(&self.files).entry(*file).or_default().clone()
+    }
+
+    /// Somebody opens it.
+    pub fn opened(&self, file: &Id) {
+        self.state(file).opens.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True if somebody has it open here.
+    pub(super) fn is_open(&self, file: &Id) -> bool {
+        held(&self.files).get(file).is_some_and(|state| state.opens.load(Ordering::Relaxed) > 0)
+    }
+
+    /// It goes when the last one that has it open closes it.
+    pub(super) fn is_nameless(&self, file: &Id) {
+        *held(&self.state(file).nameless) = true;
+    }
+
+    /// Somebody that had it open has closed it.
+    pub fn closed(&self, file: &Id) {
+        let state = self.state(file);
+        let mut files = held(&self.files);
+        if state.opens.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        files.remove(file);
+        drop(files);
+        if held(&state.appending).is_some() {
+            let over = |_: u16, peer: &Peer| {
+                let _ = peer.ask(&Request::Claim { claim: Claim::Append(*file), who: self.who, over: true }, &[]);
+            };
+            if let Ok((_, known)) = self.now(file) {
+                self.client.each(&known.objects[0], over);
+            }
+        }
+        if *held(&state.nameless) {
+            // What is not removed now has no name, and is removed with the space.
+            let _ = self.client.forget(&[*file]);
+        }
+    }
+
+    /// What is known of a file now.
+    pub(super) fn now(&self, file: &Id) -> Result<(Entry, Written), Refused> {
+        let names = self.client.names();
+        if names.is_gone(file) {
+            return Err(Refused::Removed);
+        }
+        let entry = names.entry(file).ok_or(Refused::Absent)?;
+        entry.written().map(|known| (entry.clone(), known.clone())).ok_or(Refused::Staged)
+    }
+
+    /// Has each of the targets of a file do its part, by the map that is known then, and by another one if the file was moved meanwhile or a target is lost.
+    fn on_all(
+        &self,
+        file: &Id,
+        work: impl Fn(&Written, u16, &Peer) -> Result<(), Fault> + Sync,
+        part: impl Fn(&Written) -> Vec<u16>,
+    ) -> Result<(), Refused> {
+        let mut fault = None;
+        for _ in 0..TRIES {
+            let (_, known) = self.now(file)?;
+            let targets = part(&known);
+            match outcome(&targets, self.client.each(&targets, |at, peer| work(&known, at, peer))) {
+                Outcome::Done => return Ok(()),
+                Outcome::Failed(fault) => return Err(fault.into()),
+                Outcome::Moved => drop(self.client.refresh()),
+                Outcome::Lost(lost, why) => {
+                    self.move_away(file, &lost, &why)?;
+                    fault = Some(why);
+                }
+            }
+        }
+        Err(fault.unwrap_or_else(|| Fault::Other("the file is moved again and again".to_owned())).into())
+    }
+
+    fn note_unsynced(state: &State, position: u16, at: u16, answer: Answer, peer: &Peer) -> Result<(), Fault> {
+        let Answer::Held { boot } = answer else { return Err(nonsense(peer)) };
+        // What was written first is the oldest that may be lost.
+        held(&state.unsynced).entry((position, at)).or_insert(boot);
+        Ok(())
+    }
+
+    /// Writes bytes; both targets of each have them then.
+    ///
+    /// # Errors
+    /// [`Refused`]. What was written before stays.
+    pub fn write(&self, file: &Id, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
+        let state = self.state(file);
+        let range = Range { offset, length: bytes.len() as u64 };
+        let cut = |known: &Written| -> Vec<(u16, u64, Range)> { pieces(known, range, PIECE).collect() };
+        let part = |known: &Written| distinct(cut(known).iter().flat_map(|(position, _, _)| known.objects[usize::from(*position)]));
+        let work = |known: &Written, at: u16, peer: &Peer| -> Result<(), Fault> {
+            for (position, place, piece) in cut(known).into_iter().filter(|(position, _, _)| known.objects[usize::from(*position)].contains(&at)) {
+                let from = (piece.offset - offset) as usize;
+                let bytes = &bytes[from..from + piece.length as usize];
+                let (epoch, sum, length) = (known.epoch, range_sum(bytes), bytes.len() as u32);
+                let (answer, _) = peer.ask(&Request::WriteRange { file: *file, epoch, position, offset: place, length, sum }, bytes)?;
+                Self::note_unsynced(&state, position, at, answer, peer)?;
+            }
+            Ok(())
+        };
+        self.on_all(file, work, part)
+    }
+
+    /// Writes bytes behind the end. Where they begin.
+    ///
+    /// # Errors
+    /// [`Refused::Appending`] if another node does that, too.
+    pub fn append(&self, file: &Id, bytes: &[u8]) -> Result<u64, Refused> {
+        let state = self.state(file);
+        // Ranks of this node append one after the other.
+        let mut appending = held(&state.appending);
+        if appending.is_none_or(|since| since.elapsed() > RENEWED) {
+            let (_, known) = self.now(file)?;
+            let request = Request::Claim { claim: Claim::Append(*file), who: self.who, over: false };
+            let targets = known.objects[0];
+            let done = self.client.each(&targets, |_, peer| peer.ask(&request, &[]).map(drop));
+            let busy = |result: &Result<(), Fault>| matches!(result, Err(Fault::Failed { kind: Failed::Busy, .. }));
+            if done.iter().flatten().any(busy) {
+                *appending = None;
+                return Err(Refused::Appending);
+            }
+            if !done.iter().flatten().any(Result::is_ok) {
+                return Err(done.into_iter().flatten().find_map(Result::err).map_or(Refused::Absent, Refused::Fault));
+            }
+            *appending = Some(Instant::now());
+        }
+        let (entry, _) = self.now(file)?;
+        let (end, _) = self.shape(&entry)?;
+        self.write(file, end, bytes)?;
+        Ok(end)
+    }
+
+    /// Has the file end there.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn cut(&self, file: &Id, length: u64) -> Result<(), Refused> {
+        let state = self.state(file);
+        let part = |known: &Written| distinct(known.objects.iter().flatten().copied());
+        let work = |known: &Written, at: u16, peer: &Peer| -> Result<(), Fault> {
+            for position in known.positions(at) {
+                let length = known.object_length(usize::from(position), length);
+                let (answer, _) = peer.ask(&Request::Cut { file: *file, epoch: known.epoch, position, length }, &[])?;
+                Self::note_unsynced(&state, position, at, answer, peer)?;
+            }
+            Ok(())
+        };
+        self.on_all(file, work, part)
+    }
+
+    /// Makes durable what was written here. Each byte is on two targets then, whichever node fails.
+    ///
+    /// # Errors
+    /// [`Refused`]. What was not synced is synced by the next one.
+    pub fn sync(&self, file: &Id) -> Result<(), Refused> {
+        let state = self.state(file);
+        for _ in 0..TRIES {
+            let (_, known) = self.now(file)?;
+            let written = std::mem::take(&mut *held(&state.unsynced));
+            // A copy that is elsewhere now was synced there when it was made.
+            let written: BTreeMap<(u16, u16), Id> =
+                written.into_iter().filter(|((position, at), _)| known.objects[usize::from(*position)].contains(at)).collect();
+            let targets = distinct(written.keys().map(|(_, at)| *at));
+            let done = self.client.each(&targets, |at, peer| -> Result<(), Fault> {
+                for ((position, _), boot) in written.iter().filter(|((_, of), _)| *of == at) {
+                    peer.ask(&Request::Sync { file: *file, epoch: known.epoch, position: *position, boot: *boot }, &[])?;
+                }
+                Ok(())
+            });
+            let outcome = outcome(&targets, done);
+            if let Outcome::Done = outcome {
+                if written.keys().any(|(position, _)| known.filling.contains(position)) {
+                    // Whoever made the copy may be gone.
+                    self.fill(file)?;
+                }
+                return Ok(());
+            }
+            let mut unsynced = held(&state.unsynced);
+            for (copy, boot) in written {
+                unsynced.entry(copy).and_modify(|later| *later = boot).or_insert(boot);
+            }
+            drop(unsynced);
+            match outcome {
+                Outcome::Done | Outcome::Moved => drop(self.client.refresh()),
+                Outcome::Lost(lost, why) => self.move_away(file, &lost, &why)?,
+                Outcome::Failed(fault) => return Err(fault.into()),
+            }
+        }
+        Err(Fault::Other("the file is moved again and again".to_owned()).into())
+    }
+
+    /// Bytes of a file; fewer at its end.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn read(&self, file: &Id, offset: u64, length: u32) -> Result<Vec<u8>, Refused> {
+        let (entry, known) = self.now(file)?;
+        let range = Range { offset, length: length.into() };
+        let (mut bytes, mut short) = (Vec::with_capacity(length as usize), false);
+        for (position, place, piece) in pieces(&known, range, PIECE.min(MAX_PAYLOAD.into())) {
+            let request = Request::ReadRange { file: *file, position, offset: place, length: piece.length as u32 };
+            let mut fault = None;
+            let found = known.whole(position).iter().find_map(|at| {
+                let asked = self.client.peer(*at).and_then(|peer| peer.ask(&request, &[]));
+                asked.map_err(|error| fault.get_or_insert(error).clone()).ok()
+            });
+            let Some((_, mut found)) = found else {
+                self.client.refresh_if_older(Duration::from_millis(500));
+                let (_, after) = self.now(file)?;
+                if after.epoch != known.epoch {
+                    return self.read(file, offset, length);
+                }
+                return Err(fault.unwrap_or_else(|| Fault::Other(format!("{} is nowhere", entry.path))).into());
+            };
+            short |= (found.len() as u64) < piece.length;
+            found.resize(piece.length as usize, 0);
+            bytes.append(&mut found);
+        }
+        if short {
+            // It may be a hole, or the end.
+            let (end, _) = self.shape(&entry)?;
+            bytes.truncate(end.saturating_sub(offset).min(bytes.len() as u64) as usize);
+        }
+        Ok(bytes)
+    }
+
+    /// Size of a file, and when it was changed last, nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// If neither target of an object answers.
+    pub fn shape(&self, entry: &Entry) -> Result<(u64, i64), Fault> {
+        self.client.shapes(std::slice::from_ref(entry)).pop().unwrap_or_else(|| Err(Fault::Other(format!("{} is no file", entry.path))))
+    }
+
+    /// Says when a file was changed.
+    ///
+    /// # Errors
+    /// Those of targets.
+    pub fn stamp(&self, file: &Id, changed_ns: i64) -> Result<(), Refused> {
+        let (_, known) = self.now(file)?;
+        let targets = distinct(known.objects.iter().flatten().copied());
+        let done = self.client.each(&targets, |_, peer| peer.ask(&Request::Stamp { file: *file, changed_ns }, &[]).map(drop));
+        Ok(done.into_iter().flatten().collect::<Result<(), Fault>>()?)
+    }
+}
+
+impl Client {
+    /// Of each of these files, which ranks write: its size, and when it was changed last, nanoseconds since 1970.
+    #[must_use]
+    pub fn shapes(&self, entries: &[Entry]) -> Vec<Result<(u64, i64), Fault>> {
+        entries.chunks(MAX_SHAPED).flat_map(|entries| self.some_shapes(entries)).collect()
+    }
+
+    fn some_shapes(&self, entries: &[Entry]) -> Vec<Result<(u64, i64), Fault>> {
+        let targets = distinct(entries.iter().flat_map(|entry| entry.holders(self.targets())));
+        let files: Vec<Id> = entries.iter().map(|entry| entry.id).collect();
+        let request = Request::Shapes { files };
+        let told = self.each(&targets, |_, peer| -> Result<Vec<Vec<Shape>>, Fault> {
+            let (_, bytes) = peer.ask(&request, &[])?;
+            postcard::from_bytes(&bytes).ok().filter(|told: &Vec<Vec<Shape>>| told.len() == entries.len()).ok_or_else(|| nonsense(peer))
+        });
+        let told: HashMap<u16, Result<Vec<Vec<Shape>>, Fault>> =
+            targets.into_iter().zip(told).filter_map(|(at, told)| Some((at, told?))).collect();
+        let shape = |index: usize, entry: &Entry| -> Result<(u64, i64), Fault> {
+            let Some(file) = entry.written() else { return Err(Fault::Other(format!("{} is not written by ranks", entry.path))) };
+            let mut shapes = Vec::new();
+            for position in 0..file.objects.len() as u16 {
+                let of = |at: &u16| told.get(at)?.as_ref().ok()?.get(index)?.iter().find(|shape| shape.position == position).copied();
+                let found = file.whole(position).iter().find_map(of).ok_or_else(|| {
+                    let why = file.whole(position).iter().find_map(|at| told.get(at)?.as_ref().err().cloned());
+                    why.unwrap_or_else(|| Fault::Other(format!("no target has all of {}:{}", self.space.name, entry.path)))
+                })?;
+                shapes.push(found);
+            }
+            Ok((size(file, &shapes), shapes.iter().map(|shape| shape.changed_ns).max().unwrap_or(entry.made_ns)))
+        };
+        entries.iter().enumerate().map(|(index, entry)| shape(index, entry)).collect()
+    }
+}

@@ -9,7 +9,7 @@ use mend_policy::follow::Mode;
 /// Data that a job's ranks see.
 #[derive(Debug, Args)]
 pub struct JobData {
-    /// Data spaces that the ranks see, NAME:DIR, with commas. Default: MEND_DATA_SPACES
+    /// Data spaces that the ranks see, NAME:DIR, with commas; they may write into NAME:DIR:rw. Default: MEND_DATA_SPACES
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
     /// Whether ranks move to nodes that fetch the same data. Default: MEND_FOLLOW_DATA
@@ -36,7 +36,7 @@ impl JobData {
     pub fn put_into(self, env: &mut Vec<(String, String)>) -> Result<Vec<String>, Failure> {
         let from = if self.data.is_some() { "--data" } else { mounts::VARIABLE };
         let text = self.data.as_deref().unwrap_or_else(|| mounts::of_environment(env));
-        let mounts = mounts::read(text).map_err(|why| Failure::usage(format!("{from}: {why}"), "for example --data input:/mnt/data"))?;
+        let mounts = mounts::read(text).map_err(|why| Failure::usage(format!("{from}: {why}"), "for example --data input:/mnt/data, or output:/mnt/out:rw for ranks that write"))?;
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));

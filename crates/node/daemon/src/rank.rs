@@ -229,7 +229,8 @@ async fn launch_process(context: &RankContext, mut launch: Launch, files: Vec<Ow
     if !(spaces.is_empty() || launch.isolated) {
         return Err(RankFailure::NoNamespace);
     }
-    let (directories, sockets): (Vec<_>, Vec<_>) = spaces.into_iter().map(|(directory, socket)| (PathBuf::from(directory), socket)).unzip();
+    let (directories, sockets): (Vec<_>, Vec<_>) =
+        spaces.into_iter().map(|(mount, socket)| ((PathBuf::from(mount.directory), mount.writable), socket)).unzip();
     launch.spaces = directories;
     launch.whose = context.spaces.whose(context.rank);
     let files = namespace.into_iter().chain(sockets).chain(files).collect();

@@ -84,7 +84,7 @@ impl JobSpaces {
     }
 
     /// For each space: where it is to be mounted, and who takes the descriptor.
-    pub async fn sockets(&self) -> Result<Vec<(String, OwnedFd)>, Unseen> {
+    pub async fn sockets(&self) -> Result<Vec<(Mount, OwnedFd)>, Unseen> {
         let mounts = self.mounts.as_ref().map_err(|why| Unseen {
             space: mounts::VARIABLE.to_owned(),
             why: why.clone(),
@@ -94,7 +94,7 @@ impl JobSpaces {
         for mount in mounts {
             let server = self.server(&mount.space).await?;
             let socket = server.socket.try_clone().map_err(|error| unseen(&mount.space, error.to_string()))?;
-            sockets.push((mount.directory.clone(), socket));
+            sockets.push((mount.clone(), socket));
         }
         Ok(sockets)
     }

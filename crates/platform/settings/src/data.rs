@@ -98,5 +98,5 @@ pub const SPACES: Setting = Setting {
     name: "MEND_DATA_SPACES",
     kind: Kind::Text,
     default: "",
-    meaning: "Data spaces that a job's ranks see, NAME:DIRECTORY, several separated by commas; mend run --data adds to it. It stays in the job's environment, so that a restart has the same.",
+    meaning: "Data spaces that a job's ranks see, NAME:DIRECTORY, or NAME:DIRECTORY:rw where they may write, several separated by commas; mend run --data adds to it. It stays in the job's environment, so that a restart has the same.",
 };

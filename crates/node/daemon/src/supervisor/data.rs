@@ -17,8 +17,8 @@ use std::path::Path;
 const MAX_READ: u32 = 1 << 20;
 
 /// Mounts a file system in a directory, which is made if it is not there. `server` takes its descriptor, and
-/// whose mount it is ([`mend_data::patterns::Who`]).
-pub fn mount_space(directory: &Path, server: &OwnedFd, whose: &[u8]) -> io::Result<()> {
+/// whether the rank may write, and whose mount it is ([`mend_data::patterns::Who`]).
+pub fn mount_space(directory: &Path, writable: bool, server: &OwnedFd, whose: &[u8]) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // The root's mode is what its server says later; the kernel only wants the type (fuse(4)).
@@ -29,11 +29,13 @@ pub fn mount_space(directory: &Path, server: &OwnedFd, whose: &[u8]) -> io::Resu
         getegid().as_raw()
     );
     let options = CString::new(options).map_err(io::Error::other)?;
-    mount("mend", directory, "fuse.mend", MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, Some(options.as_c_str()))?;
+    let how = if writable { MountFlags::empty() } else { MountFlags::RDONLY };
+    mount("mend", directory, "fuse.mend", how | MountFlags::NOSUID | MountFlags::NODEV, Some(options.as_c_str()))?;
     let given = [device.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&given));
-    sendmsg(server, &[IoSlice::new(whose)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    let writable = [u8::from(writable)];
+    sendmsg(server, &[IoSlice::new(&writable), IoSlice::new(whose)], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }

@@ -127,8 +127,8 @@ fn isolate(launch: &Launch, spaces: &[OwnedFd]) -> Result<(), Refused> {
         // Where it is refused, the rank shares the node's.
         let _ = mount_bind(directory, "/dev/shm");
     }
-    for (directory, server) in launch.spaces.iter().zip(spaces) {
-        data::mount_space(directory, server, &launch.whose).map_err(Refused::at(Step::DataSpace))?;
+    for ((directory, writable), server) in launch.spaces.iter().zip(spaces) {
+        data::mount_space(directory, *writable, server, &launch.whose).map_err(Refused::at(Step::DataSpace))?;
     }
     Ok(())
 }

@@ -29,8 +29,8 @@ pub struct Launch {
     pub pid: u32,
     /// Offsets of a new time namespace (only if isolated).
     pub clock: Option<ClockOffsets>,
-    /// Directories in which the program sees data spaces (only if isolated). For each the descriptor of a socket is sent along, after the namespace.
-    pub spaces: Vec<PathBuf>,
+    /// Directories in which the program sees data spaces (only if isolated), and whether it may write there. For each the descriptor of a socket is sent along, after the namespace.
+    pub spaces: Vec<(PathBuf, bool)>,
     /// Whose these mounts are, encoded for the processes that serve them.
     pub whose: Vec<u8>,
     /// Directory that the program sees as `/dev/shm` (only if isolated).

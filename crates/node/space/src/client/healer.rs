@@ -4,6 +4,9 @@
 
 use super::examine::lacking;
 use super::names::Client;
+use super::writer::Writer;
+use crate::link::Fault;
+use mend_data::space::Id;
 use mend_data::request::{Request, SpaceRequest};
 use mend_data::space::healing::Watch;
 use std::collections::BTreeSet;
@@ -19,7 +22,7 @@ const PROGRAM: &str = "mend-data";
 ///
 /// # Errors
 /// If a setting makes no sense, or no thread can be started.
-pub fn heal_while_used(client: Arc<Client>) -> Result<(), String> {
+pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), String> {
     let seconds = |setting: &mend_settings::Setting| setting.number().map_err(|error| mend_report::with_causes(&error));
     let (probe, verify) = (seconds(&mend_settings::SPACE_PROBE)?, seconds(&mend_settings::SPACE_VERIFY)?);
     if probe == 0 {
@@ -32,7 +35,12 @@ pub fn heal_while_used(client: Arc<Client>) -> Result<(), String> {
             // Files that others staged or healed.
             client.refresh_if_older(Duration::from_secs(1));
             let deep = verify > 0 && verified.elapsed() >= Duration::from_secs(verify);
-            if watch.looked(client.bad_targets()) || deep {
+            let bad = client.bad_targets();
+            let lost = watch.looked(bad.clone());
+            if lost {
+                writer.copy_again(&bad);
+            }
+            if lost || deep {
                 if deep {
                     verified = Instant::now();
                 }
@@ -55,6 +63,26 @@ impl Client {
             names.files("").iter().any(|entry| entry.holders(self.targets()).contains(at))
         };
         all.iter().zip(looked).filter(|(_, good)| *good != Some(true)).map(|(at, _)| *at).filter(used).collect()
+    }
+}
+
+impl Writer {
+    /// Makes again the copies of what ranks wrote that these targets had and lost.
+    fn copy_again(&self, bad: &BTreeSet<u16>) {
+        for at in bad {
+            let files: Vec<Id> = match self.client.peer(*at).and_then(|peer| lacking(*at, peer)) {
+                Ok(lacking) => lacking.into_iter().map(|(file, _)| file).collect::<BTreeSet<Id>>().into_iter().collect(),
+                Err(_) => self.client.written_on(&[*at]),
+            };
+            let target = self.client.peer(*at).map(|peer| peer.target.name()).unwrap_or_default();
+            let why = Fault::Other(format!("target {target} has lost it"));
+            for file in files {
+                let written = self.client.names().entry(&file).is_some_and(|entry| entry.written().is_some());
+                if written && let Err(refused) = self.move_away(&file, &[*at], &why) {
+                    eprintln!("mend data: {}: {refused}", self.client.space.name);
+                }
+            }
+        }
     }
 }
 

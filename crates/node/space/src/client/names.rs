@@ -163,7 +163,7 @@ impl Client {
                     Change::There(entry) if names.is_gone(&entry.id) => come_back.push(entry.id),
                     Change::There(entry) if !entry.is_sound(self.peers.len()) => {}
                     Change::There(entry) => {
-                        differing.extend(names.differing(entry));
+                        differing.extend(names.differing(entry).map(|(old, new)| (old == **entry, old, new)));
                         names.learn(change);
                     }
                     Change::Gone(_) => names.learn(change),
@@ -174,9 +174,9 @@ impl Client {
             for ids in come_back.chunks(MAX_IDS) {
                 peer.ask(&Request::Forget { ids: ids.to_vec() }, &[])?;
             }
-            for (old, new) in differing {
-                // One that was away while a file got another name, or a copy elsewhere.
-                if let Some(file) = new.written().filter(|file| file.positions(at).next().is_some()) {
+            for (behind, old, new) in differing {
+                // It was away while a file got another name, or a copy elsewhere.
+                if let Some(file) = new.written().filter(|file| behind && file.positions(at).next().is_some()) {
                     peer.ask(&Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() }, &[])?;
                 }
                 self.tell_of_move(&old, &new);

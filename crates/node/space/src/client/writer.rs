@@ -141,11 +141,11 @@ impl Writer {
 
     /// Somebody opens it.
     pub fn opened(&self, file: &Id) {
-        self.state(file).opens.fetch_add(1, Ordering::Relaxed);
+        held(&self.files).entry(*file).or_default().opens.fetch_add(1, Ordering::Relaxed);
     }
 
     /// True if somebody has it open here.
-    pub(super) fn is_open(&self, file: &Id) -> bool {
+    pub fn is_open(&self, file: &Id) -> bool {
         held(&self.files).get(file).is_some_and(|state| state.opens.load(Ordering::Relaxed) > 0)
     }
 
@@ -308,11 +308,8 @@ impl Writer {
             });
             let outcome = outcome(&targets, done);
             if let Outcome::Done = outcome {
-                if written.keys().any(|(position, _)| known.filling.contains(position)) {
-                    // Whoever made the copy may be gone.
-                    self.fill(file)?;
-                }
-                return Ok(());
+                // Whoever makes a copy may be gone.
+                return if known.filling.is_empty() { Ok(()) } else { self.fill(file) };
             }
             let mut unsynced = held(&state.unsynced);
             for (copy, boot) in written {
@@ -321,7 +318,11 @@ impl Writer {
             drop(unsynced);
             match outcome {
                 Outcome::Done | Outcome::Moved => drop(self.client.refresh()),
-                Outcome::Lost(lost, why) => self.move_away(file, &lost, &why)?,
+                Outcome::Lost(lost, why) => {
+                    self.move_away(file, &lost, &why)?;
+                    // What takes their place has it, and durably.
+                    held(&state.unsynced).retain(|(_, at), _| !lost.contains(at));
+                }
                 Outcome::Failed(fault) => return Err(fault.into()),
             }
         }

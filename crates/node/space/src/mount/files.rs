@@ -1,15 +1,17 @@
 //! What the kernel asks of the file system (linux/fuse.h, `fuse_lowlevel` of libfuse).
 //!
-//! Files never change, so their pages stay in the kernel's cache between opens, and their attributes for long. Names may: they are looked up anew after
+//! Files that were staged never change, so their pages stay in the kernel's cache between opens, and their attributes for long. Names may: they are looked up anew after
 //! [`NAMES_FOR`], and what targets came to know is heard as often. Numbers of files are the same on every node: a rank that moves finds its open files again.
 //!
 //! Faults assumed: targets are lost (reads wait for the source, or fail with EIO, and the log says why); a file that is removed while it is open gives EIO for what is not in
 //! the cache.
 
-use crate::client::{Client, Pattern, Reader, Touches};
+use super::writing::{Changed, Handle};
+use crate::client::{Client, Pattern, Reader, Touches, Writer};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use mend_data::patterns::Who;
 use mend_data::space::catalogue::Node;
@@ -19,7 +21,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long names are good without another look.
 const NAMES_FOR: Duration = Duration::from_secs(1);
@@ -35,20 +37,25 @@ const SOURCE: &str = "user.mend.uri";
 /// One mounted view of a space. All of a node share its client, reader and inodes.
 #[derive(Clone, Debug)]
 pub struct Files {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Whose mount it is.
     who: Arc<Who>,
+    /// Its ranks may write.
+    pub(super) writable: bool,
 }
 
 #[derive(Debug)]
-struct Shared {
-    client: Arc<Client>,
+pub(super) struct Shared {
+    pub(super) client: Arc<Client>,
+    pub(super) writer: Arc<Writer>,
     reader: Reader,
     touches: Arc<Touches>,
     inodes: Mutex<Inodes>,
     open: Mutex<HashMap<u64, OpenFile>>,
+    /// Those that ranks write.
+    writing: Mutex<HashMap<u64, Handle>>,
     next: AtomicU64,
-    owner: (u32, u32),
+    pub(super) owner: (u32, u32),
 }
 
 /// An open file, and how it is read.
@@ -73,13 +80,15 @@ impl Files {
         inodes.paths.insert(INodeNo::ROOT.0, String::new());
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let who = Arc::new(Who { job: String::new(), rank: None, node });
-        let shared = Shared { client, reader, touches, inodes: Mutex::new(inodes), open: Mutex::default(), next: AtomicU64::new(1), owner };
-        Self { shared: Arc::new(shared), who }
+        let writer = Arc::new(Writer::new(client.clone()));
+        let (open, writing, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
+        let shared = Shared { client, writer, reader, touches, inodes: Mutex::new(inodes), open, writing, next, owner };
+        Self { shared: Arc::new(shared), who, writable: false }
     }
 
-    /// The same view as somebody else's.
-    pub fn of(&self, who: Who) -> Self {
-        Self { shared: self.shared.clone(), who: Arc::new(who) }
+    /// The same view as somebody else's, who may write or not.
+    pub fn of(&self, who: Who, writable: bool) -> Self {
+        Self { shared: self.shared.clone(), who: Arc::new(who), writable }
     }
 
     /// What it is seen through.
@@ -105,7 +114,13 @@ impl Files {
             ctime: made,
             crtime: made,
             kind: if file.is_some() { FileType::RegularFile } else { FileType::Directory },
-            perm: if file.is_some() { 0o444 } else { 0o555 },
+            perm: if file.is_some() {
+                0o444
+            } else if self.writable {
+                0o755
+            } else {
+                0o555
+            },
             nlink: if file.is_some() { 1 } else { 2 },
             uid: self.shared.owner.0,
             gid: self.shared.owner.1,
@@ -132,11 +147,49 @@ impl Files {
         }
     }
 
-    fn directory(&self, number: INodeNo) -> Option<String> {
+    /// What the kernel is told of a file or directory, and for how long.
+    fn shown(&self, number: u64, entry: Option<&Entry>) -> Result<(Duration, FileAttr), Errno> {
+        match entry {
+            Some(entry) if entry.written().is_some() => Ok((Duration::ZERO, self.written_attributes(number, entry)?)),
+            Some(_) => Ok((ATTRIBUTES_FOR, self.attributes(number, entry))),
+            None => Ok((NAMES_FOR, self.attributes(number, None))),
+        }
+    }
+
+    /// How long the kernel keeps names. What one rank makes, another one opens at once, where ranks write.
+    fn names_for(&self) -> Duration {
+        if self.writable { Duration::ZERO } else { NAMES_FOR }
+    }
+
+    fn hear(&self) {
+        if self.writable {
+            self.shared.client.refresh_since(Instant::now());
+        } else {
+            self.shared.client.refresh_if_older(NAMES_FOR);
+        }
+    }
+
+    fn synced(&self, handle: FileHandle, reply: ReplyEmpty) {
+        // Of what was staged nothing is to be synced.
+        answered(self.handle(handle).map_or(Ok(()), |handle| self.sync_file(&handle.id)), reply);
+    }
+
+    fn handle(&self, handle: FileHandle) -> Option<Handle> {
+        held(&self.shared.writing).get(&handle.0).copied()
+    }
+
+    /// A handle of a file that ranks write.
+    fn opened(&self, entry: &Entry) -> (FileHandle, FopenFlags) {
+        let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        held(&self.shared.writing).insert(number, self.open_written(entry));
+        (FileHandle(number), if self.writable { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() })
+    }
+
+    pub(super) fn directory(&self, number: INodeNo) -> Option<String> {
         held(&self.shared.inodes).paths.get(&number.0).cloned()
     }
 
-    fn entry(&self, number: INodeNo) -> Option<Arc<Entry>> {
+    pub(super) fn entry(&self, number: INodeNo) -> Option<Arc<Entry>> {
         held(&self.shared.inodes).entries.get(&number.0).cloned()
     }
 }
@@ -146,7 +199,7 @@ fn number_of_directory(path: &str) -> u64 {
     if path.is_empty() { INodeNo::ROOT.0 } else { xxhash_rust::xxh3::xxh3_64(path.as_bytes()).max(2) }
 }
 
-fn below(directory: &str, name: &OsStr) -> Option<String> {
+pub(super) fn below(directory: &str, name: &OsStr) -> Option<String> {
     let name = name.to_str()?;
     Some(if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") })
 }
@@ -155,6 +208,12 @@ impl Filesystem for Files {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // An older kernel may lack any of these, and is slower then.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_READ | InitFlags::FUSE_MAX_PAGES | InitFlags::FUSE_PARALLEL_DIROPS);
+        // Locks would be each mount's own: they are refused where ranks write.
+        if self.writable {
+            let _ = config.add_capabilities(InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS);
+        } else {
+            let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
+        }
         let _ = config.set_max_write(MAX_READ);
         let _ = config.set_max_readahead(MAX_READ);
         let _ = config.set_max_background(BACKGROUND);
@@ -167,26 +226,38 @@ impl Filesystem for Files {
             return reply.error(Errno::ENAMETOOLONG);
         }
         let Some(path) = below(&directory, name) else { return reply.error(Errno::ENOENT) };
-        self.shared.client.refresh_if_older(NAMES_FOR);
-        let names = self.shared.client.names();
-        let Some(node) = names.look(&path) else { return reply.error(Errno::ENOENT) };
-        let number = self.number(&path, node);
-        let entry = if let Node::File(entry) = node { Some(entry) } else { None };
-        reply.entry(&NAMES_FOR, &self.attributes(number, entry), Generation(0));
-    }
-
-    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        if let Some(entry) = self.entry(number) {
-            reply.attr(&ATTRIBUTES_FOR, &self.attributes(number.0, Some(&entry)));
-        } else if self.directory(number).is_some() {
-            reply.attr(&NAMES_FOR, &self.attributes(number.0, None));
-        } else {
-            reply.error(Errno::ESTALE);
+        self.hear();
+        let (number, entry) = {
+            let names = self.shared.client.names();
+            let Some(node) = names.look(&path) else { return reply.error(Errno::ENOENT) };
+            (self.number(&path, node), if let Node::File(entry) = node { Some(entry.clone()) } else { None })
+        };
+        match self.shown(number, entry.as_ref()) {
+            Ok((_, attributes)) => reply.entry(&self.names_for(), &attributes, Generation(0)),
+            Err(errno) => reply.error(errno),
         }
     }
 
-    fn open(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        let entry = self.entry(number);
+        if entry.is_none() && self.directory(number).is_none() {
+            return reply.error(Errno::ESTALE);
+        }
+        match self.shown(number.0, entry.as_deref()) {
+            Ok((good_for, attributes)) => reply.attr(&good_for, &attributes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let Some(entry) = self.entry(number) else { return reply.error(Errno::ESTALE) };
+        if entry.written().is_some() {
+            let (handle, how) = self.opened(&entry);
+            return reply.opened(handle, how);
+        }
+        if flags.acc_mode() != OpenAccMode::O_RDONLY {
+            return reply.error(self.refuse_staged(&entry));
+        }
         let handle = self.shared.next.fetch_add(1, Ordering::Relaxed);
         held(&self.shared.open).insert(handle, (entry, Arc::default()));
         reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
@@ -203,6 +274,12 @@ impl Filesystem for Files {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if let Some(handle) = self.handle(handle) {
+            return match self.read_written(handle, offset, size) {
+                Ok(bytes) => reply.data(&bytes),
+                Err(errno) => reply.error(errno),
+            };
+        }
         let Some((entry, pattern)) = held(&self.shared.open).get(&handle.0).cloned() else { return reply.error(Errno::EBADF) };
         let begun = Instant::now();
         match self.shared.reader.read(&entry, offset, size, &pattern) {
@@ -228,12 +305,169 @@ impl Filesystem for Files {
         reply: ReplyEmpty,
     ) {
         held(&self.shared.open).remove(&handle.0);
+        let written = held(&self.shared.writing).remove(&handle.0);
+        if let Some(handle) = written {
+            self.close_file(handle);
+        }
         reply.ok();
+    }
+
+    fn create(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let exclusive = flags & rustix::fs::OFlags::EXCL.bits() as i32 != 0;
+        let made = self.make_file(parent, name, mode, exclusive).and_then(|entry| {
+            let number = self.number(&entry.path, Node::File(&entry));
+            Ok((self.written_attributes(number, &entry)?, entry))
+        });
+        match made {
+            Ok((attributes, entry)) => {
+                let (handle, how) = self.opened(&entry);
+                reply.created(&self.names_for(), &attributes, Generation(0), handle, how);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(handle) = self.handle(handle) else { return reply.error(Errno::EBADF) };
+        let appends = flags.0 & rustix::fs::OFlags::APPEND.bits() as i32 != 0;
+        match self.write_file(&handle.id, offset, data, appends) {
+            Ok(length) => reply.written(length),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn flush(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        self.synced(handle, reply);
+    }
+
+    fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.synced(handle, reply);
+    }
+
+    fn fsyncdir(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        // Names are durable when they are made.
+        reply.ok();
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        time: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        match self.change(number, &Changed { mode, owner: (uid, gid), size, time }) {
+            Ok(attributes) => reply.attr(&Duration::ZERO, &attributes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
+        match self.make_directory(parent, name) {
+            Ok(path) => {
+                let number = self.number(&path, Node::Directory);
+                reply.entry(&self.names_for(), &self.attributes(number, None), Generation(0));
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answered(self.remove_file(parent, name), reply);
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answered(self.remove_directory(parent, name), reply);
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let replace = !flags.contains(RenameFlags::RENAME_NOREPLACE);
+        answered(self.rename_file((parent, name), (new_parent, new_name), replace), reply);
+    }
+
+    fn fallocate(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, _offset: u64, _length: u64, _mode: i32, reply: ReplyEmpty) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn getlk(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        _typ: i32,
+        _pid: u32,
+        reply: ReplyLock,
+    ) {
+        reply.error(Errno::ENOLCK);
+    }
+
+    fn setlk(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        typ: i32,
+        _pid: u32,
+        _sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        // Nobody can hold a lock, so there is none to give back; and who reads what was staged excludes nobody.
+        let unlocks = typ == libc::F_UNLCK;
+        if unlocks || self.written(number).is_none() { reply.ok() } else { reply.error(Errno::ENOLCK) }
     }
 
     fn readdir(&self, _request: &Request, number: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let Some(directory) = self.directory(number) else { return reply.error(Errno::ENOTDIR) };
-        self.shared.client.refresh_if_older(NAMES_FOR);
+        self.hear();
         let above = directory.rsplit_once('/').map_or("", |(above, _)| above);
         let dots = [(number.0, FileType::Directory, ".".to_owned()), (number_of_directory(above), FileType::Directory, "..".to_owned())];
         let names = self.shared.client.names();
@@ -267,6 +501,13 @@ impl Filesystem for Files {
     fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let names = if self.entry(number).is_some() { format!("{SOURCE}\0") } else { String::new() };
         attribute(names.as_bytes(), size, reply);
+    }
+}
+
+fn answered(done: Result<(), Errno>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
     }
 }
 

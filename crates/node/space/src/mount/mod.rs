@@ -1,8 +1,9 @@
-//! A space as a file system, through FUSE: read-only, the same on every node.
+//! A space as a file system, through FUSE, the same on every node: read-only, or with files that ranks write.
 //!
-//! `files` answers the kernel, `serve` is the process that does so, for one mount or for all ranks of a node.
+//! `files` answers the kernel, `writing` what it asks of files that ranks write, `serve` is the process that does so, for one mount or for all ranks of a node.
 
 mod files;
 mod serve;
+mod writing;
 
 pub use serve::{mounted, ranks};

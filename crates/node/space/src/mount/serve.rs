@@ -109,12 +109,12 @@ pub fn ranks(name: &str) -> i32 {
         Ok(begun) => begun,
         Err((why, hint)) => return refused(&why, &hint),
     };
-    if let Err(why) = heal_while_used(files.client()) {
+    if let Err(why) = heal_while_used(files.client(), files.writer().clone()) {
         eprintln!("mend data: {name}: what is lost is not looked for: {why}");
     }
     ready();
     while let Ok(Some((descriptor, who))) = next_descriptor() {
-        let (files, config) = (who.map_or_else(|| files.clone(), |who| files.of(who)), config.clone());
+        let (files, config) = (who.map_or_else(|| files.clone(), |(who, writable)| files.of(who, writable)), config.clone());
         let serve = move || {
             // A rank that ended before the kernel's first word leaves an error, and nobody to tell it.
             let _ = Session::from_fd(files, descriptor, SessionACL::Owner, config).and_then(Session::run);
@@ -128,7 +128,7 @@ pub fn ranks(name: &str) -> i32 {
 }
 
 /// The next one, and whose mount it is; `None` at the end.
-fn next_descriptor() -> io::Result<Option<(OwnedFd, Option<Who>)>> {
+fn next_descriptor() -> io::Result<Option<(OwnedFd, Option<(Who, bool)>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut whose = [0; MAX_WHO];
@@ -145,7 +145,8 @@ fn next_descriptor() -> io::Result<Option<(OwnedFd, Option<Who>)>> {
             if let RecvAncillaryMessage::ScmRights(mut rights) = message
                 && let Some(descriptor) = rights.next()
             {
-                return Ok(Some((descriptor, Who::decoded(&whose[..length]))));
+                // Before whose it is stands whether it may be written to.
+                return Ok(Some((descriptor, Who::decoded(&whose[1..length]).map(|who| (who, whose[0] == 1)))));
             }
         }
     }

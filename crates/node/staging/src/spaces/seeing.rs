@@ -6,7 +6,7 @@ use crate::names::path_of;
 use mend_data::request::PathBytes;
 use mend_data::space::catalogue::Node;
 use mend_data::space::is_name;
-use mend_space::client::{Pattern, Reader, Repairer};
+use mend_space::client::{Pattern, Reader, Refused, Repairer, Writer};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as kernel_unmount};
 use std::fs::{self, File};
@@ -34,12 +34,26 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
     let Some(entry) = found else {
         return Err(Failure::new(format!("{place} is no file that is there"), "`mend data ls NAME:` lists what is", FAILED));
     };
+    let written = entry.written().map(|_| Writer::new(client.clone()));
+    let size = match &written {
+        Some(writer) => writer.shape(&entry)?.0,
+        None => entry.file().map_or(0, |file| file.size),
+    };
     let reader = Reader::new(client, CACHE, Repairer::find()).map_err(|error| Failure::system(PROGRAM, &error))?;
-    let size = entry.file().map_or(0, |file| file.size);
     let copy = |out: &mut dyn Write, shown: &str| -> Result<(), Failure> {
         let (pattern, mut at) = (Pattern::default(), 0);
         while at < size {
-            let bytes = reader.read(&entry, at, PIECE, &pattern)?.bytes;
+            let bytes = match &written {
+                Some(writer) => writer.read(&entry.id, at, PIECE).map_err(|refused| match refused {
+                    Refused::Fault(fault) => fault.into(),
+                    refused => Failure::new(format!("{place}: {refused}"), "", FAILED),
+                })?,
+                None => reader.read(&entry, at, PIECE, &pattern)?.bytes,
+            };
+            if bytes.is_empty() {
+                // It was cut meanwhile.
+                break;
+            }
             out.write_all(&bytes).map_err(|error| Failure::system(shown, &error))?;
             at += bytes.len() as u64;
         }

@@ -48,6 +48,12 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
             rows.push(vec![String::new(), String::new(), format!("{name}/")]);
             continue;
         };
+        if let Some(file) = entry.written() {
+            let size = client.shapes(std::slice::from_ref(entry)).pop().transpose()?.map_or(0, |(size, _)| size);
+            rows.push(vec![report::size(size), file.objects.len().to_string(), name.clone()]);
+            all.push(json!({ "name": name, "directory": false, "size": size, "targets": file.objects.len(), "written": true, "sources": [] }));
+            continue;
+        }
         let Some(file) = entry.file() else { continue };
         let sources: Vec<&str> = file.sources.iter().map(|source| source.uri.as_str()).collect();
         rows.push(vec![report::size(file.size), file.targets.len().to_string(), name.clone()]);
@@ -115,6 +121,17 @@ pub fn stripes(place: &str, as_json: bool) -> Result<i32, Failure> {
             Ok(0)
         }
         Some(Node::File(entry)) => {
+            if let Some(file) = entry.written() {
+                let copies: Vec<Vec<String>> = file.objects.iter().map(|copies| copies.iter().map(target).collect()).collect();
+                let lacking: Vec<u16> = file.filling.clone();
+                if as_json {
+                    report::json(&json!({ "directory": false, "written": true, "stripe": file.stripe, "objects": copies, "filling": lacking }))?;
+                } else {
+                    report::line(mend_report::table(&["target", "second copy"], &copies).trim_end());
+                    report::line(&format!("stripes of {}; ranks write it", report::size(file.stripe)));
+                }
+                return Ok(0);
+            }
             let Some(file) = entry.file() else { return Ok(0) };
             let layout = Layout::of(file);
             let objects: Vec<(String, u64)> =

@@ -52,6 +52,10 @@ impl Store {
         for row in log.range(0..).map_err(database)? {
             let (_, row) = row.map_err(database)?;
             let Ok(Change::There(entry)) = postcard::from_bytes::<Change>(row.value()) else { continue };
+            if let Some(file) = entry.written() {
+                let lost = |position: &u16| !self.path(&entry.id, *position).exists();
+                lacking.extend(file.positions(at).filter(lost).map(|position| (entry.id, position)));
+            }
             let Some(file) = entry.file() else { continue };
             let layout = Layout::of(file);
             for (position, _) in file.targets.iter().enumerate().filter(|(_, target)| **target == at) {

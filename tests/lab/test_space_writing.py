@@ -1,7 +1,9 @@
 """Ranks write files into data spaces: their own and shared ones, on several nodes, while targets and writers are killed."""
 
+import json
 import os
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -23,12 +25,12 @@ class Writes(Space):
         self.meeting = os.path.join(self.directory, "meeting")
         os.makedirs(self.meeting)
 
-    def command(self, ranks, hosts, what, *arguments):
+    def command(self, ranks, hosts, what, *arguments, below=""):
         return ["run", "-n", str(ranks), "--hosts", ",".join(hosts), "--data", f"input:{self.seen}:rw", "--", sys.executable, PROGRAM, what,
-                self.seen, *arguments]
+                self.seen + below, *arguments]
 
-    def run_ranks(self, ranks, hosts, what, *arguments, code=0):
-        done = self.lab.mend(*self.command(ranks, hosts, what, *arguments), cwd=self.directory)
+    def run_ranks(self, ranks, hosts, what, *arguments, code=0, below=""):
+        done = self.lab.mend(*self.command(ranks, hosts, what, *arguments, below=below), cwd=self.directory)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done
 
@@ -36,17 +38,145 @@ class Writes(Space):
 
 class Posix(Writes):
     def test_a_rank_s_own_files_are_as_posix_has_them(self):
-        self.assertIn("all of POSIX", self.run_ranks(1, ["node1"], "posix").stdout)
+        self.stage("input:staged.dat")
+        self.assertIn("all of POSIX", self.run_ranks(1, ["node1"], "posix", below="/own").stdout)
+        self.got("input:staged.dat")
 
     def test_steps_drawn_at_random_read_as_in_memory(self):
         seed = str(self.random.randrange(1 << 30))
         self.assertIn("as in memory", self.run_ranks(1, ["node2"], "fsx", seed, "300").stdout, f"seed {seed}")
+        size = self.listed()["fsx"]["size"]
+        to = os.path.join(self.directory, "fsx")
+        self.data("get", "input:fsx", to)
+        self.assertEqual(os.path.getsize(to), size)
+        with open(to, "rb") as file:
+            content = file.read()
+        # Each object is on two targets, and each of them alone has all of it.
+        [shown] = [json.loads(self.data("getstripe", "--json", "input:fsx").stdout)["objects"]]
+        self.assertEqual([len(set(copies)) for copies in shown], [2, 2, 2])
+        for node in NODES:
+            for path in self.objects(node):
+                if path.endswith(".0"):
+                    os.remove(path)
+                    self.got("input:fsx", content)
+                    break
+            else:
+                continue
+            break
+
+    def test_a_space_with_one_target_is_not_written_to(self):
+        self.data("create", "alone", "--target", f"node1:{self.directory}/alone")
+        self.addCleanup(self.lab.mend, "data", "destroy", "alone")
+        script = f"echo x > {self.seen}/new"
+        done = self.lab.mend("run", "--hosts", "node1", "--data", f"alone:{self.seen}:rw", "--", "bash", "-c", script, cwd=self.directory)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("No space left", done.stderr)
+        done = self.lab.mend("run", "--hosts", "node1", "--data", f"input:{self.seen}", "--", "bash", "-c", script, cwd=self.directory)
+        self.assertIn("Read-only file system", done.stderr)
 
 
 class Shared(Writes):
     def test_ranks_of_three_nodes_write_one_file(self):
         said = self.run_ranks(6, NODES, "shared", self.meeting).stdout
         self.assertEqual(said.count("all wrote all"), 6)
+
+    def test_one_node_appends(self):
+        said = self.run_ranks(2, ["node1"], "append", self.meeting).stdout
+        self.assertEqual(said.count("refused 0"), 2)
+
+    def test_two_nodes_do_not_append_at_once(self):
+        said = self.run_ranks(2, NODES[:2], "append", self.meeting).stdout
+        self.assertEqual(said.count("refused 0"), 1, said)
+        self.assertEqual(said.count("refused 20"), 1, said)
+
+    def test_what_ranks_wrote_is_read_through_a_mount_that_is_read_only(self):
+        self.run_ranks(1, ["node1"], "fsx", "1", "40")
+        script = f"cat {self.seen}/fsx > plain && cmp plain {self.seen}/fsx && python3 -c \"import mmap; file = open('{self.seen}/fsx', 'rb'); " \
+            "assert mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)[:] == open('plain', 'rb').read()\""
+        done = self.lab.mend("run", "--hosts", "node3", "--data", f"input:{self.seen}", "--", "bash", "-c", script, cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class Losses(Writes):
+    """Targets and writers are killed while ranks write."""
+
+    DAEMONS = {"MEND_SPACE_TIMEOUT_MS": "1000", "MEND_SPACE_PROBE_S": "1"}
+
+    def paced(self, ranks, hosts):
+        self.go = os.path.join(self.meeting, "go")
+        job = self.lab.start(self.directory, *self.command(ranks, hosts, "pace", self.go, "7"))
+        job.wait_for(lambda: all(os.path.exists(f"{self.go}.begun.{rank}") for rank in range(ranks)), "ranks write")
+        return job
+
+    def ends_well(self, job, ranks):
+        open(self.go, "wb").close()
+        job.finish()
+        for rank in range(ranks):
+            with open(f"{self.go}.model.{rank}", "rb") as file:
+                self.got(f"input:pace.{rank}", file.read())
+
+    def kill_target(self, node):
+        killed = self.lab.on(node, "pkill", "-KILL", "-x", "-f", f".*mend-space target .*{self.target(node)} .*")
+        self.assertEqual(killed.returncode, 0, killed.stderr)
+
+    def copies(self, name):
+        return json.loads(self.data("getstripe", "--json", f"input:{name}").stdout)
+
+    def test_targets_that_are_killed_and_come_back_lose_nothing(self):
+        job = self.paced(2, NODES[:2])
+        for node in ("node3", "node1", "node2"):
+            self.kill_target(node)
+            time.sleep(0.5)
+        self.ends_well(job, 2)
+
+    def test_a_node_that_is_lost_is_replaced_while_ranks_write(self):
+        job = self.paced(2, NODES[:2])
+        self.addCleanup(self.daemon_back, "node3")
+        self.lab.kill_daemon("node3")
+        time.sleep(3)
+        self.ends_well(job, 2)
+        for rank in range(2):
+            shown = self.copies(f"pace.{rank}")
+            self.assertEqual(shown["filling"], [])
+            held = {target for copies in shown["objects"] for target in copies}
+            self.assertEqual(held, {f"{node}:{self.target(node)}" for node in NODES[:2]})
+
+    def test_an_object_that_is_lost_while_it_is_written_is_made_again(self):
+        job = self.paced(1, ["node1"])
+        for path in self.objects("node2"):
+            os.remove(path)
+        time.sleep(1)
+        self.ends_well(job, 1)
+        self.assertEqual(self.copies("pace.0")["filling"], [])
+
+    def test_what_was_synced_outlives_the_writer(self):
+        job = self.paced(1, ["node1"])
+        killed = self.lab.on("node1", "pkill", "-KILL", "-x", "-f", ".*mend-space ranks input")
+        self.assertEqual(killed.returncode, 0, killed.stderr)
+        job.finish(None)
+        self.assertNotEqual(job.poll(), 0)
+        self.assertEqual(self.listed()["pace.0"]["size"], 4_000_000)
+        self.run_ranks(1, ["node2"], "fsx", "3", "30")
+
+    def test_a_closed_file_gets_its_second_copy_again(self):
+        self.run_ranks(1, ["node1"], "fsx", "5", "60")
+        to = os.path.join(self.directory, "before")
+        self.data("get", "input:fsx", to)
+        with open(to, "rb") as file:
+            content = file.read()
+        self.addCleanup(self.daemon_back, "node3")
+        self.lab.kill_daemon("node3")
+        # A job that uses the space heals it.
+        job = self.paced(1, ["node1"])
+        lost = f"node3:{self.target('node3')}"
+
+        def healed():
+            shown = self.copies("fsx")
+            return not shown["filling"] and not any(lost in copies for copies in shown["objects"])
+
+        job.wait_for(healed, "the second copy is elsewhere")
+        self.ends_well(job, 1)
+        self.got("input:fsx", content)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ def get(path):
 
 
 def posix(directory):
+    os.mkdir(directory)
     at = lambda name: os.path.join(directory, name)
     big = random.Random(1).randbytes(5_000_001)
     put(at("big"), big)

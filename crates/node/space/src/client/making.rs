@@ -40,6 +40,7 @@ impl Writer {
         if self.client.names().obstacle(path).is_some() {
             return Err(Refused::NotDirectory);
         }
+        let _turn = self.turn(path.as_bytes());
         let Some(decider) = self.claim_path(path, || Ok(there()?.is_some()))? else {
             return there()?.map(|entry| (entry, false)).ok_or(Refused::Absent);
         };

@@ -30,6 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 impl Writer {
     /// Brings what targets had of a file onto others: these, which are lost or have lost it.
     pub(super) fn move_away(&self, file: &Id, lost: &[u16], why: &Fault) -> Result<(), Refused> {
+        let _turn = self.turn(file);
         for _ in 0..TRIES {
             let known = loop {
                 self.client.refresh();
@@ -66,17 +67,20 @@ impl Writer {
     /// Ends what another client may have begun: copies that lack something.
     pub(super) fn fill(&self, file: &Id) -> Result<(), Refused> {
         loop {
+            let turn = self.turn(file);
             self.client.refresh();
             let (_, known) = self.now(file)?;
             if known.filling.is_empty() {
                 return Ok(());
             }
             if !self.claim_move(file, &known, &[])? {
+                drop(turn);
                 std::thread::sleep(PAUSE);
                 continue;
             }
             let copied = self.copy(file);
             self.release_move(file);
+            drop(turn);
             return match copied {
                 Err(Refused::Fault(fault @ (Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent, .. }))) => {
                     let lacking = known.filling.iter().filter_map(|position| known.objects.get(usize::from(*position))).map(|[_, at]| *at);

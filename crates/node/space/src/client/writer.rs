@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const PIECE: u64 = 1 << 20;
 /// How often the same is tried while files move to other targets.
 const TRIES: usize = 16;
+/// Names and files share so many turns.
+const TURNS: usize = 32;
 /// After this part of its time a claim is made again.
 const RENEWED: Duration = Duration::from_secs(CLAIM / 2);
 
@@ -84,6 +86,8 @@ pub struct Writer {
     pub(super) client: Arc<Client>,
     pub(super) who: Id,
     files: Mutex<HashMap<Id, Arc<State>>>,
+    /// Claims tell nodes apart; these tell threads of this one apart.
+    turns: [Mutex<()>; TURNS],
 }
 
 pub(super) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -132,7 +136,12 @@ impl Writer {
     /// Writes through this client.
     #[must_use]
     pub fn new(client: Arc<Client>) -> Self {
-        Self { client, who: mend_wire::random_bytes(), files: Mutex::default() }
+        Self { client, who: mend_wire::random_bytes(), files: Mutex::default(), turns: std::array::from_fn(|_| Mutex::default()) }
+    }
+
+    /// Waits until no other thread makes this name, or moves this file.
+    pub(super) fn turn(&self, of: &[u8]) -> MutexGuard<'_, ()> {
+        held(&self.turns[xxhash_rust::xxh3::xxh3_64(of) as usize % TURNS])
     }
 
     pub(super) fn state(&self, file: &Id) -> Arc<State> {

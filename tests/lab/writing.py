@@ -203,9 +203,12 @@ def shared(directory, meeting):
     os.close(fd)
     meet(meeting, "written")
     must(get(path) == b"".join(content(rank, number) for number in range(rounds) for rank in range(RANKS)), "what the others wrote")
-    os.rename(path, f"{path}.{RANK}") if RANK == 0 else None
+    meet(meeting, "compared")
+    if RANK == 0:
+        os.rename(path, f"{path}.0")
     meet(meeting, "renamed")
     must(os.listdir(directory) == ["shared.0"] and os.stat(f"{path}.0").st_size == rounds * RANKS * piece, "the name that another one gave")
+    meet(meeting, "seen")
     put(os.path.join(directory, f"own.{RANK}"), b"%d" % RANK)
     meet(meeting, "own")
     must([get(os.path.join(directory, f"own.{rank}")) for rank in range(RANKS)] == [b"%d" % rank for rank in range(RANKS)], "files of the others")

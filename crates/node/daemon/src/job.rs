@@ -472,8 +472,9 @@ impl Job {
             }
             ToDaemon::PutFiles(order) => {
                 let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());
+                let mounts = self.spaces.mounts();
                 tokio::task::spawn_blocking(move || {
-                    urgent.send(FromDaemon::FilesPut(put_files(&order, key, &progress).map_err(|error| error.told())))
+                    urgent.send(FromDaemon::FilesPut(put_files(&order, &mounts, key, &progress).map_err(|error| error.told())))
                 });
             }
             ToDaemon::Discard { rank } => {

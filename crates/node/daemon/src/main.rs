@@ -27,6 +27,7 @@ mod privileges;
 mod program;
 mod progress_news;
 mod put_files;
+mod put_into_space;
 mod rank;
 mod restore;
 mod room;

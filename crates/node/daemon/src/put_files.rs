@@ -9,6 +9,8 @@
 //! already changes nothing, so a restart that failed in the middle can be begun again. Faults assumed: the checkpoint's directory is
 //! anybody's; files are exchanged, cut, gone, with their directories; disks are full.
 
+use crate::put_into_space::{self, place, put};
+use mend_data::space::mounts::Mount;
 use mend_kernel::untrusted::open_within;
 use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, NotPut, PutOrder};
 use mend_report::with_causes;
@@ -61,11 +63,11 @@ impl PutError {
     }
 }
 
-/// Puts all of them back. What users should know. Blocks.
+/// Puts all of them back, those of data spaces where ranks see these. What users should know. Blocks.
 ///
 /// # Errors
 /// The first file that cannot be what it was.
-pub fn put_files(order: &PutOrder, seal: Option<[u8; 32]>, progress: &Progress) -> Result<Vec<String>, PutError> {
+pub fn put_files(order: &PutOrder, mounts: &[Mount], seal: Option<[u8; 32]>, progress: &Progress) -> Result<Vec<String>, PutError> {
     let mut contents = Vec::new();
     for file in &order.files {
         let content = match &file.keeping {
@@ -84,6 +86,24 @@ pub fn put_files(order: &PutOrder, seal: Option<[u8; 32]>, progress: &Progress) 
     for (file, content) in order.files.iter().zip(contents) {
         let path = Path::new(&file.path);
         let failed = |source| PutError::Write { path: path.to_owned(), source };
+        if let Some(place) = place(mounts, &file.path) {
+            let differs = |why: &str, source: io::Error| PutError::Changed {
+                path: path.to_owned(),
+                what: format!("is not as it was: {source}"),
+                why: why.to_owned(),
+            };
+            let put = |part: &str| put(place, part, &file.state, |_| Ok(()));
+            match (content, file.usage, &file.keeping) {
+                (Some((kept, opened)), ..) => {
+                    put_into_space::put(place, "content", &file.state, |input| kept.pour(&opened, input)).map_err(failed)?;
+                }
+                // Staged files never change.
+                (None, FileUse::Read, _) => {}
+                (None, _, Keeping::Not(why)) => put("nothing").map_err(|error| differs(why, error))?,
+                (None, ..) => put("size").map_err(|error| differs("it is only appended to", error))?,
+            }
+            continue;
+        }
         match (content, file.usage) {
             (Some((kept, opened)), _) => put_back(path, &file.state, &kept, &opened).map_err(failed)?,
             (None, FileUse::Read) => told.extend(changed_since(file)),

@@ -78,6 +78,11 @@ impl JobSpaces {
         Who { job, rank: Some(rank), node }.encoded()
     }
 
+    /// What ranks see.
+    pub fn mounts(&self) -> Vec<Mount> {
+        self.mounts.clone().unwrap_or_default()
+    }
+
     /// True if a path is in what ranks see and this daemon does not.
     pub fn covers(&self, path: &str) -> bool {
         self.mounts.as_ref().is_ok_and(|mounts| mounts::covers(mounts, path))

@@ -1,6 +1,7 @@
 //! `mend-space`: serves a target, or mounts of a space. Started by `mendd` and `mend data`, never by people.
 
-use mend_data::space::is_name;
+use mend_data::space::{is_name, is_path};
+use mend_space::mount::{Part, Was, restore};
 use mend_wire::secret::from_hex;
 use std::path::Path;
 
@@ -19,6 +20,18 @@ fn main() {
             (None, _) => misused(),
         },
         ["ranks", name] if is_name(name) => mend_space::mount::ranks(name),
+        ["restore", name, path, part, size, mode, changed] if is_name(name) && is_path(path) => {
+            let part = match part {
+                "content" => Some(Part::Content),
+                "size" => Some(Part::Size),
+                "nothing" => Some(Part::Nothing),
+                _ => None,
+            };
+            match (part, size.parse(), mode.parse(), changed.parse()) {
+                (Some(part), Ok(size), Ok(mode), Ok(changed_ns)) => restore(name, path, part, Was { size, mode, changed_ns }),
+                _ => misused(),
+            }
+        }
         ["mount", name, directory] if is_name(name) => mend_space::mount::mounted(name, Path::new(directory)),
         _ => misused(),
     };

@@ -42,6 +42,8 @@ pub struct Files {
     who: Arc<Who>,
     /// Its ranks may write.
     pub(super) writable: bool,
+    /// Which mount this is, of those of this process.
+    mount: u64,
 }
 
 #[derive(Debug)]
@@ -52,8 +54,8 @@ pub(super) struct Shared {
     touches: Arc<Touches>,
     inodes: Mutex<Inodes>,
     open: Mutex<HashMap<u64, OpenFile>>,
-    /// Those that ranks write.
-    writing: Mutex<HashMap<u64, Handle>>,
+    /// Those that ranks write, and through which mount.
+    writing: Mutex<HashMap<u64, (Handle, u64)>>,
     next: AtomicU64,
     pub(super) owner: (u32, u32),
 }
@@ -83,12 +85,19 @@ impl Files {
         let writer = Arc::new(Writer::new(client.clone()));
         let (open, writing, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
         let shared = Shared { client, writer, reader, touches, inodes: Mutex::new(inodes), open, writing, next, owner };
-        Self { shared: Arc::new(shared), who, writable: false }
+        Self { shared: Arc::new(shared), who, writable: false, mount: 0 }
     }
 
     /// The same view as somebody else's, who may write or not.
     pub fn of(&self, who: Who, writable: bool) -> Self {
-        Self { shared: self.shared.clone(), who: Arc::new(who), writable }
+        let mount = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        Self { shared: self.shared.clone(), who: Arc::new(who), writable, mount }
+    }
+
+    /// The mount is gone, and with it who had files open: the kernel does not say so of each.
+    pub fn close_all(&self) {
+        let left: Vec<Handle> = held(&self.shared.writing).extract_if(|_, (_, mount)| *mount == self.mount).map(|(_, (handle, _))| handle).collect();
+        left.into_iter().for_each(|handle| self.close_file(handle));
     }
 
     /// What it is seen through.
@@ -175,13 +184,13 @@ impl Files {
     }
 
     fn handle(&self, handle: FileHandle) -> Option<Handle> {
-        held(&self.shared.writing).get(&handle.0).copied()
+        held(&self.shared.writing).get(&handle.0).map(|(handle, _)| *handle)
     }
 
     /// A handle of a file that ranks write.
     fn opened(&self, entry: &Entry) -> (FileHandle, FopenFlags) {
         let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        held(&self.shared.writing).insert(number, self.open_written(entry));
+        held(&self.shared.writing).insert(number, (self.open_written(entry), self.mount));
         (FileHandle(number), if self.writable { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() })
     }
 
@@ -306,7 +315,7 @@ impl Filesystem for Files {
     ) {
         held(&self.shared.open).remove(&handle.0);
         let written = held(&self.shared.writing).remove(&handle.0);
-        if let Some(handle) = written {
+        if let Some((handle, _)) = written {
             self.close_file(handle);
         }
         reply.ok();

@@ -24,14 +24,13 @@ const MAX_WHO: usize = 1024;
 /// How often lost targets are looked for.
 const LOOK_FOR_LOST: Duration = Duration::from_secs(2);
 
-/// Everything that a space needs to be seen, or why it cannot be, with what to do.
-fn files(name: &str) -> Result<Files, (String, String)> {
+/// A space whose targets were heard, or why it cannot be seen, with what to do.
+pub(super) fn heard(name: &str) -> Result<Arc<Client>, (String, String)> {
     let space = descriptor::load(name).map_err(|error| (mend_report::with_causes(&error), error.hint().to_owned()))?;
     let plain = |error: &dyn std::error::Error| (mend_report::with_causes(error), String::new());
     let path = mend_settings::secret_file().map_err(|error| plain(&error))?;
     let secret = mend_wire::secret::load(&path).map_err(|error| (mend_report::with_causes(&error), error.hint()))?;
     let patience = mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| plain(&error))?;
-    let cache = mend_settings::SPACE_CACHE.number().map_err(|error| plain(&error))? << 20;
     let client = Arc::new(Client::new(space, &secret, patience, false));
     let lost = client.refresh();
     if lost.len() == client.targets()
@@ -42,6 +41,14 @@ fn files(name: &str) -> Result<Files, (String, String)> {
     for (_, fault) in lost {
         eprintln!("mend data: {name}: {fault}");
     }
+    Ok(client)
+}
+
+/// Everything that a space needs to be seen, or why it cannot be, with what to do.
+fn files(name: &str) -> Result<Files, (String, String)> {
+    let client = heard(name)?;
+    let plain = |error: &dyn std::error::Error| (mend_report::with_causes(error), String::new());
+    let cache = mend_settings::SPACE_CACHE.number().map_err(|error| plain(&error))? << 20;
     let reader = Reader::new(client.clone(), cache, Repairer::find()).map_err(|error| plain(&error))?;
     let looking = client.clone();
     std::thread::spawn(move || {
@@ -116,8 +123,10 @@ pub fn ranks(name: &str) -> i32 {
     while let Ok(Some((descriptor, who))) = next_descriptor() {
         let (files, config) = (who.map_or_else(|| files.clone(), |(who, writable)| files.of(who, writable)), config.clone());
         let serve = move || {
+            let left = files.clone();
             // A rank that ended before the kernel's first word leaves an error, and nobody to tell it.
             let _ = Session::from_fd(files, descriptor, SessionACL::Owner, config).and_then(Session::run);
+            left.close_all();
         };
         if let Err(error) = std::thread::Builder::new().name("mount".to_owned()).spawn(serve) {
             eprintln!("mend data: {name}: a mount cannot be served: {error}");

@@ -1,0 +1,92 @@
+//! Puts a file that ranks write back as it was at a checkpoint, before any rank is restarted: the daemon does not see what ranks see.
+
+use super::serve::heard;
+use crate::client::{Client, Refused, Writer};
+use mend_data::space::catalogue::Node;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// Bytes that are written at once.
+const PIECE: usize = 1 << 20;
+
+/// How a file was.
+#[derive(Clone, Copy, Debug)]
+pub struct Was {
+    /// Its bytes.
+    pub size: u64,
+    /// Its permissions.
+    pub mode: u32,
+    /// When it was changed, nanoseconds since 1970.
+    pub changed_ns: i64,
+}
+
+/// What is put back of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of it, which comes by standard input.
+    Content,
+    /// Its size: it was only appended to.
+    Size,
+    /// Nothing: it must be as it was.
+    Nothing,
+}
+
+/// Puts back a file of a space, or says `refused` and why on standard output. The exit code.
+pub fn restore(name: &str, path: &str, part: Part, was: Was) -> i32 {
+    let done = heard(name).map_err(|(why, _)| why).and_then(|client| put(&client, path, part, was));
+    match done {
+        Ok(()) => 0,
+        Err(why) => {
+            let _ = writeln!(io::stdout(), "refused {}", why.replace('\n', " "));
+            1
+        }
+    }
+}
+
+fn put(client: &Arc<Client>, path: &str, part: Part, was: Was) -> Result<(), String> {
+    let writer = Writer::new(client.clone());
+    let told = |refused: Refused| refused.to_string();
+    if part == Part::Content {
+        let (entry, _) = writer.create(path, was.mode, false).map_err(told)?;
+        if entry.written().is_none() {
+            return Err(Refused::Staged.to_string());
+        }
+        writer.cut(&entry.id, 0).map_err(told)?;
+        let (mut input, mut piece, mut at) = (io::stdin().lock(), Vec::new(), 0);
+        loop {
+            piece.clear();
+            input.by_ref().take(PIECE as u64).read_to_end(&mut piece).map_err(|error| error.to_string())?;
+            if piece.is_empty() {
+                break;
+            }
+            if piece.iter().any(|byte| *byte != 0) {
+                writer.write(&entry.id, at, &piece).map_err(told)?;
+            }
+            at += piece.len() as u64;
+        }
+        if at != was.size {
+            return Err(format!("{at} bytes came instead of {}", was.size));
+        }
+        writer.cut(&entry.id, was.size).map_err(told)?;
+        writer.set_mode(&entry.id, was.mode).map_err(told)?;
+        writer.sync(&entry.id).map_err(told)?;
+        return writer.stamp(&entry.id, was.changed_ns).map_err(told);
+    }
+    let found = match client.names().look(path) {
+        Some(Node::File(entry)) => entry.clone(),
+        _ => return Err("it is gone".to_owned()),
+    };
+    if found.written().is_none() {
+        return Err(Refused::Staged.to_string());
+    }
+    let (size, changed_ns) = writer.shape(&found).map_err(|fault| fault.to_string())?;
+    if part == Part::Nothing {
+        let same = (size, changed_ns) == (was.size, was.changed_ns);
+        return if same { Ok(()) } else { Err("it was changed since".to_owned()) };
+    }
+    if size < was.size {
+        return Err(format!("it has {size} bytes, fewer than the {} at the checkpoint", was.size));
+    }
+    writer.cut(&found.id, was.size).map_err(told)?;
+    writer.sync(&found.id).map_err(told)
+}

@@ -8,10 +8,28 @@ use mend_data::ranges::Range;
 use mend_data::space::catalogue::{Catalogue, Change, Node};
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, MAX_PAYLOAD, Request};
+use mend_data::space::written::{self, Shape};
 use mend_data::space::{Entry, MAX_TARGETS, Striping, mounts};
 use mend_messages::frame;
 
+fn use_written(entry: &Entry) {
+    let Some(file) = entry.written() else { return };
+    let range = Range { offset: entry.made_ns.unsigned_abs() >> 1, length: 1 << 20 };
+    let mut next = range.offset;
+    for (position, _, piece) in written::pieces(file, range, 1 << 18).take(50) {
+        assert!(usize::from(position) < file.objects.len() && piece.offset == next && piece.length > 0);
+        next = piece.end();
+    }
+    let shapes: Vec<Shape> = (0..file.objects.len() as u16).map(|position| Shape { position, length: entry.version, changed_ns: 0 }).collect();
+    assert!(i64::try_from(written::size(file, &shapes)).is_ok());
+    if let Ok(Some(moved)) = file.moved(&[Some(1 << 40), Some(1 << 41), None]) {
+        assert!(moved.objects.iter().all(|copies| copies.iter().all(|at| *at < 2)));
+    }
+    assert!(!entry.path.split('/').any(|name| matches!(name, "" | "." | "..")));
+}
+
 fn use_entry(entry: &Entry) {
+    use_written(entry);
     let Some(file) = entry.file() else { return };
     let layout = Layout::of(file);
     for position in 0..file.targets.len() {
@@ -39,6 +57,10 @@ fuzz_target!(|data: &[u8]| {
                     let ranks = sharing::of_job(&told, &job, 8);
                     assert!(ranks.values().all(|rank| rank.windows.iter().map(|touched| touched.len()).sum::<usize>() <= rank.order.len()));
                 }
+            }
+            if let (true, Request::Adopt { entry, fresh, .. }) = (request.is_sound(), &request) {
+                use_entry(entry);
+                assert!(fresh.iter().all(|position| usize::from(*position) < MAX_TARGETS));
             }
             if let (true, Request::Put { entry, positions }) = (request.is_sound(), &request) {
                 use_entry(entry);

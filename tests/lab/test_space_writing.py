@@ -8,6 +8,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import MIB
+from cluster import compile_mpi
 from test_space import NODES, Space, fuse_is_open
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "writing.py")
@@ -80,6 +81,12 @@ class Shared(Writes):
         said = self.run_ranks(6, NODES, "shared", self.meeting).stdout
         self.assertEqual(said.count("all wrote all"), 6)
 
+    def test_mpi_io_writes_strided_pieces(self):
+        program = compile_mpi("mpi_strided.c", os.path.join(self.directory, "strided"))
+        done = self.lab.mend("run", "-n", "4", "--hosts", "node1,node2", "--data", f"input:{self.seen}:rw", "--", program, self.seen + "/strided",
+                             cwd=self.directory)
+        self.assertEqual((done.returncode, done.stdout), (0, "same\n"), done.stderr)
+
     def test_one_node_appends(self):
         said = self.run_ranks(2, ["node1"], "append", self.meeting).stdout
         self.assertEqual(said.count("refused 0"), 2)
@@ -104,7 +111,8 @@ class Losses(Writes):
 
     def paced(self, ranks, hosts):
         self.go = os.path.join(self.meeting, "go")
-        job = self.lab.start(self.directory, *self.command(ranks, hosts, "pace", self.go, "7"))
+        verb, *rest = self.command(ranks, hosts, "pace", self.go, "7")
+        job = self.lab.start(self.directory, verb, "--spares", "node4", *rest)
         job.wait_for(lambda: all(os.path.exists(f"{self.go}.begun.{rank}") for rank in range(ranks)), "ranks write")
         return job
 
@@ -157,6 +165,24 @@ class Losses(Writes):
         self.assertNotEqual(job.poll(), 0)
         self.assertEqual(self.listed()["pace.0"]["size"], 4_000_000)
         self.run_ranks(1, ["node2"], "fsx", "3", "30")
+
+    def test_a_restart_puts_back_what_ranks_have_open(self):
+        job = self.paced(2, NODES[:2])
+        name = self.lab.running(job)
+        self.lab.verb("checkpoint", name)
+        # They write on, and what they write then is to be undone.
+        time.sleep(1)
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        os.remove(os.path.join(self.directory, "stdout"))
+        job = self.lab.start(self.directory, "restart", "--hosts", "node2,node4", name)
+        self.ends_well(job, 2)
+
+    def test_a_rank_moves_while_it_writes(self):
+        job = self.paced(1, ["node1"])
+        name = self.lab.running(job)
+        self.assertEqual(self.lab.verb("migrate", name, "0", "--to", "node4")["to"], "node4")
+        self.ends_well(job, 1)
 
     def test_a_closed_file_gets_its_second_copy_again(self):
         self.run_ranks(1, ["node1"], "fsx", "5", "60")

@@ -28,6 +28,26 @@ fn modes() -> impl TypedValueParser<Value = Mode> {
     PossibleValuesParser::new(shown).map(|word| Mode::of(&word).unwrap_or_default())
 }
 
+/// Where ROMIO, of which most MPI libraries have their MPI-IO, reads hints for all files.
+const ROMIO_HINTS: &str = "ROMIO_HINTS";
+/// It does not read what is between the pieces of a write and write it back: another node may have written there, and locks between nodes are refused.
+const NO_SIEVING: &[u8] = b"romio_ds_write disable\n";
+
+/// The file with hints for jobs whose ranks write into a space; on all nodes that share the directory.
+fn romio_hints() -> Result<String, Failure> {
+    let home = mend_settings::home().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"))?;
+    let path = home.join("romio-hints");
+    let written = std::fs::create_dir_all(&home).and_then(|()| match std::fs::read(&path) {
+        Ok(there) if there == NO_SIEVING => Ok(()),
+        _ => mend_durable::write(&path, NO_SIEVING),
+    });
+    let failed = |error: std::io::Error| {
+        Failure::usage(format!("{} cannot be written: {error}", path.display()), "MEND_HOME names another directory")
+    };
+    written.map_err(failed)?;
+    Ok(path.display().to_string())
+}
+
 impl JobData {
     /// Puts it into the environment of a program, with which it goes into checkpoints and to the nodes. The names of the spaces that its ranks see.
     ///
@@ -49,6 +69,9 @@ impl JobData {
             if mounts.is_empty() && mode != Mode::Off {
                 return Err(Failure::usage("--follow-data without a data space", "name one with --data NAME:DIR"));
             }
+        }
+        if mounts.iter().any(|mount| mount.writable) && !env.iter().any(|(name, _)| name == ROMIO_HINTS) {
+            env.push((ROMIO_HINTS.to_owned(), romio_hints()?));
         }
         Ok(mounts::names(&mounts))
     }

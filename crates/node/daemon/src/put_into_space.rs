@@ -33,12 +33,7 @@ impl Target for Input {
 ///
 /// # Errors
 /// Why it is not as it was.
-pub fn put(
-    place: (&Mount, &str),
-    part: &str,
-    state: &FileState,
-    pour: impl FnOnce(Input) -> io::Result<()>,
-) -> io::Result<()> {
+pub fn put(place: (&Mount, &str), part: &str, state: &FileState, pour: impl FnOnce(Input) -> io::Result<()>) -> io::Result<()> {
     let program = mend_settings::find_part(PROGRAM).ok_or_else(|| io::Error::other(format!("there is no {PROGRAM} beside mendd")))?;
     let changed_ns = state.modified.0.saturating_mul(1_000_000_000).saturating_add(state.modified.1.into());
     let mut child = Command::new(program)

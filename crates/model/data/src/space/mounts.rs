@@ -53,7 +53,13 @@ pub fn write(mounts: &[Mount]) -> String {
     let one = |mount: &Mount| {
         // A directory whose name ends like this needs to be told apart.
         let ends = [WRITABLE, READ_ONLY].iter().any(|end| mount.directory.ends_with(end));
-        let how = if mount.writable { WRITABLE } else if ends { READ_ONLY } else { "" };
+        let how = if mount.writable {
+            WRITABLE
+        } else if ends {
+            READ_ONLY
+        } else {
+            ""
+        };
         format!("{}:{}{how}", mount.space, mount.directory)
     };
     mounts.iter().map(one).collect::<Vec<_>>().join(",")

@@ -369,9 +369,7 @@ impl Request {
     #[must_use]
     pub fn payload(&self) -> Option<u32> {
         let length = match self {
-            Self::Write { length, .. } | Self::Sums { length, .. } | Self::WriteRange { length, .. } | Self::Fill { length, .. } => {
-                *length
-            }
+            Self::Write { length, .. } | Self::Sums { length, .. } | Self::WriteRange { length, .. } | Self::Fill { length, .. } => *length,
             _ => 0,
         };
         (length <= MAX_PAYLOAD).then_some(length)

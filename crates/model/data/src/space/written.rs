@@ -72,7 +72,8 @@ impl Written {
                 continue;
             }
             let good = self.whole(position).iter().copied().find(|at| room(*at).is_some()).ok_or(NoPlace::NoTarget)?;
-            let others = (0_u16..).zip(free).filter_map(|(at, free)| Some((at, (*free)?))).filter(|(at, free)| *at != good && *free > RESERVE);
+            let others =
+                (0_u16..).zip(free).filter_map(|(at, free)| Some((at, (*free)?))).filter(|(at, free)| *at != good && *free > RESERVE);
             let there = free.iter().flatten().count();
             let (other, _) = others.max_by_key(|(at, free)| (*free, *at)).ok_or(NoPlace::TooFew { wanted: COPIES, there })?;
             *copies = [good, other];

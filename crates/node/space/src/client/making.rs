@@ -45,7 +45,8 @@ impl Writer {
             return there()?.map(|entry| (entry, false)).ok_or(Refused::Absent);
         };
         // Somebody may have been first.
-        let made = there().and_then(|found| found.map_or_else(|| self.make(path, mode).map(|entry| (entry, true)), |entry| Ok((entry, false))));
+        let made =
+            there().and_then(|found| found.map_or_else(|| self.make(path, mode).map(|entry| (entry, true)), |entry| Ok((entry, false))));
         let over = Request::Claim { claim: Claim::Path(path.to_owned()), who: self.who, over: true };
         let _ = self.client.peer(decider).and_then(|peer| peer.ask(&over, &[]));
         made

@@ -48,15 +48,16 @@ impl Writer {
             self.release_move(file);
             match moved {
                 Ok(()) => {
-                    eprintln!(
-                        "mend data: {}:{}: {why}; its copy is on another target now",
-                        self.client.space.name, known.path
-                    );
+                    eprintln!("mend data: {}:{}: {why}; its copy is on another target now", self.client.space.name, known.path);
                     return Ok(());
                 }
                 Err(Refused::Fault(Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Moved, .. })) => {}
                 Err(Refused::NoPlace(no)) => {
-                    return Err(Fault::Other(format!("{}:{}: {why}; no second copy can be made: {no}", self.client.space.name, known.path)).into());
+                    return Err(Fault::Other(format!(
+                        "{}:{}: {why}; no second copy can be made: {no}",
+                        self.client.space.name, known.path
+                    ))
+                    .into());
                 }
                 Err(other) => return Err(other),
             }

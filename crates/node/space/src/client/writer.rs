@@ -237,7 +237,9 @@ impl Writer {
         let cut = |known: &Written| -> Vec<(u16, u64, Range)> { pieces(known, range, PIECE).collect() };
         let part = |known: &Written| distinct(cut(known).iter().flat_map(|(position, _, _)| known.objects[usize::from(*position)]));
         let work = |known: &Written, at: u16, peer: &Peer| -> Result<(), Fault> {
-            for (position, place, piece) in cut(known).into_iter().filter(|(position, _, _)| known.objects[usize::from(*position)].contains(&at)) {
+            for (position, place, piece) in
+                cut(known).into_iter().filter(|(position, _, _)| known.objects[usize::from(*position)].contains(&at))
+            {
                 let from = (piece.offset - offset) as usize;
                 let bytes = &bytes[from..from + piece.length as usize];
                 let (epoch, sum, length) = (known.epoch, range_sum(bytes), bytes.len() as u32);

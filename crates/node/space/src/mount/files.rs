@@ -96,7 +96,8 @@ impl Files {
 
     /// The mount is gone, and with it who had files open: the kernel does not say so of each.
     pub fn close_all(&self) {
-        let left: Vec<Handle> = held(&self.shared.writing).extract_if(|_, (_, mount)| *mount == self.mount).map(|(_, (handle, _))| handle).collect();
+        let left: Vec<Handle> =
+            held(&self.shared.writing).extract_if(|_, (_, mount)| *mount == self.mount).map(|(_, (handle, _))| handle).collect();
         left.into_iter().for_each(|handle| self.close_file(handle));
     }
 
@@ -321,16 +322,7 @@ impl Filesystem for Files {
         reply.ok();
     }
 
-    fn create(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
+    fn create(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
         let exclusive = flags & rustix::fs::OFlags::EXCL.bits() as i32 != 0;
         let made = self.make_file(parent, name, mode, exclusive).and_then(|entry| {
             let number = self.number(&entry.path, Node::File(&entry));
@@ -437,7 +429,16 @@ impl Filesystem for Files {
         answered(self.rename_file((parent, name), (new_parent, new_name), replace), reply);
     }
 
-    fn fallocate(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, _offset: u64, _length: u64, _mode: i32, reply: ReplyEmpty) {
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
         reply.error(Errno::EOPNOTSUPP);
     }
 

@@ -51,7 +51,9 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
         if let Some(file) = entry.written() {
             let size = client.shapes(std::slice::from_ref(entry)).pop().transpose()?.map_or(0, |(size, _)| size);
             rows.push(vec![report::size(size), file.objects.len().to_string(), name.clone()]);
-            all.push(json!({ "name": name, "directory": false, "size": size, "targets": file.objects.len(), "written": true, "sources": [] }));
+            all.push(
+                json!({ "name": name, "directory": false, "size": size, "targets": file.objects.len(), "written": true, "sources": [] }),
+            );
             continue;
         }
         let Some(file) = entry.file() else { continue };
@@ -125,7 +127,9 @@ pub fn stripes(place: &str, as_json: bool) -> Result<i32, Failure> {
                 let copies: Vec<Vec<String>> = file.objects.iter().map(|copies| copies.iter().map(target).collect()).collect();
                 let lacking: Vec<u16> = file.filling.clone();
                 if as_json {
-                    report::json(&json!({ "directory": false, "written": true, "stripe": file.stripe, "objects": copies, "filling": lacking }))?;
+                    report::json(
+                        &json!({ "directory": false, "written": true, "stripe": file.stripe, "objects": copies, "filling": lacking }),
+                    )?;
                 } else {
                     report::line(mend_report::table(&["target", "second copy"], &copies).trim_end());
                     report::line(&format!("stripes of {}; ranks write it", report::size(file.stripe)));

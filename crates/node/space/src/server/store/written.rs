@@ -304,7 +304,15 @@ impl Store {
         let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
     }
 
-    pub(super) fn write_range(&self, file: &Id, epoch: u32, position: u16, offset: u64, bytes: &[u8], sum: u128) -> Result<Answer, Failure> {
+    pub(super) fn write_range(
+        &self,
+        file: &Id,
+        epoch: u32,
+        position: u16,
+        offset: u64,
+        bytes: &[u8],
+        sum: u128,
+    ) -> Result<Answer, Failure> {
         let known = self.written(file, Some(epoch))?;
         if range_sum(bytes) != sum {
             return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));

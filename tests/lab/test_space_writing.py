@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import sys
 import time
 import unittest
@@ -109,9 +110,9 @@ class Losses(Writes):
 
     DAEMONS = {"MEND_SPACE_TIMEOUT_MS": "1000", "MEND_SPACE_PROBE_S": "1"}
 
-    def paced(self, ranks, hosts):
+    def paced(self, ranks, hosts, what="pace"):
         self.go = os.path.join(self.meeting, "go")
-        verb, *rest = self.command(ranks, hosts, "pace", self.go, "7")
+        verb, *rest = self.command(ranks, hosts, what, self.go, "7")
         job = self.lab.start(self.directory, verb, "--spares", "node4", *rest)
         job.wait_for(lambda: all(os.path.exists(f"{self.go}.begun.{rank}") for rank in range(ranks)), "ranks write")
         return job
@@ -158,12 +159,17 @@ class Losses(Writes):
         self.assertEqual(self.copies("pace.0")["filling"], [])
 
     def test_what_was_synced_outlives_the_writer(self):
-        job = self.paced(1, ["node1"])
+        job = self.paced(1, ["node1"], "hold")
         killed = self.lab.on("node1", "pkill", "-KILL", "-x", "-f", ".*mend-space ranks input")
         self.assertEqual(killed.returncode, 0, killed.stderr)
         job.finish(None)
         self.assertNotEqual(job.poll(), 0)
-        self.assertEqual(self.listed()["pace.0"]["size"], 4_000_000)
+        to = os.path.join(self.directory, "hold")
+        self.data("get", "input:hold.0", to)
+        with open(to, "rb") as file:
+            self.assertTrue(file.read(3_000_000) == random.Random("7").randbytes(3_000_000), "what was synced is gone")
+            later = file.read()
+        self.assertEqual(later.strip(b"later"), b"")
         self.run_ranks(1, ["node2"], "fsx", "3", "30")
 
     def test_a_restart_puts_back_what_ranks_have_open(self):

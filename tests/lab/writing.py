@@ -5,6 +5,7 @@
     writing.py fsx DIR SEED STEPS   one rank: steps drawn at random, compared with a file in memory
     writing.py shared DIR MEET      all ranks write one file at offsets of their own, and read what the others wrote
     writing.py append DIR MEET      all ranks append to one file
+    writing.py hold DIR GO SEED     writes and syncs a file, then says so and writes behind it until it is killed
     writing.py pace DIR GO SEED     writes and syncs blocks until GO is there, then compares all of it
 """
 
@@ -239,6 +240,15 @@ def append(directory, meeting):
     print(f"refused {refused}")
 
 
+def hold(directory, go, seed):
+    fd = os.open(os.path.join(directory, f"hold.{RANK}"), os.O_CREAT | os.O_RDWR, 0o644)
+    os.write(fd, random.Random(seed).randbytes(3_000_000))
+    os.fsync(fd)
+    open(f"{go}.begun.{RANK}", "w").close()
+    while True:
+        os.write(fd, b"later" * 1000)
+
+
 def pace(directory, go, seed):
     drawn, path = random.Random(f"{seed} {RANK}"), os.path.join(directory, f"pace.{RANK}")
     model = bytearray(4_000_000)
@@ -265,4 +275,4 @@ def pace(directory, go, seed):
 
 
 if __name__ == "__main__":
-    {"posix": posix, "fsx": fsx, "shared": shared, "append": append, "pace": pace}[sys.argv[1]](*sys.argv[2:])
+    {"posix": posix, "fsx": fsx, "shared": shared, "append": append, "hold": hold, "pace": pace}[sys.argv[1]](*sys.argv[2:])

@@ -6,7 +6,7 @@
 //! ```
 //! All mounts of a process have one cache. A rank's mount ends with its mount namespace, and the threads that serve it with that.
 
-use super::files::{Files, MAX_READ};
+use super::view::{Files, MAX_READ};
 use crate::client::{Client, Reader, Repairer, Touches, heal_while_used};
 use crate::descriptor;
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -136,8 +136,11 @@ pub fn ranks(name: &str) -> i32 {
     0
 }
 
+/// A descriptor of a mount, whose that is, and whether ranks write there.
+type Given = (OwnedFd, Option<(Who, bool)>);
+
 /// The next one, and whose mount it is; `None` at the end.
-fn next_descriptor() -> io::Result<Option<(OwnedFd, Option<(Who, bool)>)>> {
+fn next_descriptor() -> io::Result<Option<Given>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut whose = [0; MAX_WHO];

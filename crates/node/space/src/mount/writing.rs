@@ -4,7 +4,7 @@
 //! that are shared would bypass that, and are refused (ENODEV); private ones show the file as it was when it was mapped. Where ranks only read, the kernel keeps pages, and
 //! looks whether the file has changed before each read.
 
-use super::files::{Files, MAX_READ, below};
+use super::view::{Files, Handle, MAX_READ, below};
 use crate::client::{Refused, Writer};
 use crate::link::Fault;
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
@@ -13,12 +13,6 @@ use mend_data::space::{BLOCK, Entry, Id, MAX_NAME, is_path};
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// What an open file of these is known by.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Handle {
-    pub id: Id,
-}
 
 /// What is to be changed of a file.
 #[derive(Debug, Default)]

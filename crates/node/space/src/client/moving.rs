@@ -96,17 +96,10 @@ impl Writer {
     fn claim_move(&self, file: &Id, known: &Written, lost: &[u16]) -> Result<bool, Refused> {
         let good = (0..known.objects.len() as u16).flat_map(|position| known.whole(position).to_vec());
         let good = distinct(good.filter(|at| !lost.contains(at)));
-        let request = Request::Claim { claim: Claim::Move(*file), who: self.who, over: false };
-        let done = self.client.each(&good, |_, peer| peer.ask(&request, &[]).map(drop));
-        let busy = done.iter().flatten().any(|result| matches!(result, Err(Fault::Failed { kind: Failed::Busy, .. })));
-        if !busy && !done.iter().flatten().any(Result::is_ok) {
-            return Err(Refused::NoPlace(NoPlace::NoTarget));
+        match self.claim_all(&good, &Claim::Move(*file)) {
+            Err(Refused::Fault(_)) => Err(Refused::NoPlace(NoPlace::NoTarget)),
+            claimed => claimed,
         }
-        if busy {
-            // Two that begin at once let go, and one is first the next time.
-            self.release_move(file);
-        }
-        Ok(!busy)
     }
 
     fn release_move(&self, file: &Id) {

@@ -251,6 +251,29 @@ impl Writer {
         self.on_all(file, work, part)
     }
 
+    /// True if nobody else does this. The first target that answers decides; the others must not know better.
+    pub(super) fn claim_all(&self, targets: &[u16], claim: &Claim) -> Result<bool, Refused> {
+        let ask = |at: u16, over: bool| {
+            let request = Request::Claim { claim: claim.clone(), who: self.who, over };
+            self.client.peer(at).and_then(|peer| peer.ask(&request, &[])).map(drop)
+        };
+        let (mut had, mut fault) = (Vec::new(), None);
+        for at in targets {
+            match ask(*at, false) {
+                Ok(()) => had.push(*at),
+                Err(Fault::Failed { kind: Failed::Busy, .. }) => {
+                    had.into_iter().for_each(|at| drop(ask(at, true)));
+                    return Ok(false);
+                }
+                Err(other) => drop(fault.get_or_insert(other)),
+            }
+        }
+        match fault {
+            Some(fault) if had.is_empty() => Err(fault.into()),
+            _ => Ok(true),
+        }
+    }
+
     /// Writes bytes behind the end. Where they begin.
     ///
     /// # Errors
@@ -261,16 +284,9 @@ impl Writer {
         let mut appending = held(&state.appending);
         if appending.is_none_or(|since| since.elapsed() > RENEWED) {
             let (_, known) = self.now(file)?;
-            let request = Request::Claim { claim: Claim::Append(*file), who: self.who, over: false };
-            let targets = known.objects[0];
-            let done = self.client.each(&targets, |_, peer| peer.ask(&request, &[]).map(drop));
-            let busy = |result: &Result<(), Fault>| matches!(result, Err(Fault::Failed { kind: Failed::Busy, .. }));
-            if done.iter().flatten().any(busy) {
+            if !self.claim_all(&known.objects[0], &Claim::Append(*file))? {
                 *appending = None;
                 return Err(Refused::Appending);
-            }
-            if !done.iter().flatten().any(Result::is_ok) {
-                return Err(done.into_iter().flatten().find_map(Result::err).map_or(Refused::Absent, Refused::Fault));
             }
             *appending = Some(Instant::now());
         }

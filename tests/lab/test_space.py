@@ -256,6 +256,19 @@ class Ranks(Space):
         job.finish()
         self.assertEqual(self.output().splitlines()[-1], self.expected)
 
+    def test_another_space_of_the_same_name_is_another_one(self):
+        """A job still runs that sees the one that was destroyed."""
+        job, name = self.begun(ranks=1)
+        self.data("destroy", "input")
+        self.data("create", "input", *(word for node in NODES for word in ("--target", f"{node}:{self.target(node)}-2")))
+        self.source = self.write("source/other.dat", b"another content")
+        self.stage("input:other.dat")
+        script = f"ls {self.seen}; cat {self.seen}/other.dat"
+        done = self.lab.mend("run", "-q", "--hosts", NODES[0], "--data", f"input:{self.seen}", "--", "sh", "-c", script, cwd=self.directory)
+        self.assertEqual((done.returncode, done.stdout), (0, "other.dat\nanother content"), done.stderr)
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+
     def test_ranks_read_move_and_lose_a_target(self):
         job, name = self.begun("--spares", "node4")
         self.assertEqual(os.listdir(self.seen), [], "the mount is seen outside of the ranks")

@@ -8,6 +8,7 @@
 
 use crate::targets::PROGRAM;
 use mend_data::patterns::Who;
+use mend_data::space::described;
 use mend_data::space::mounts::{self, Mount};
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
@@ -36,9 +37,9 @@ pub struct Unseen {
     pub hint: String,
 }
 
-/// The processes of this node, by space.
+/// The processes of this node, by space: by what describes it, since another one may get its name.
 #[derive(Debug, Default)]
-pub struct Spaces(Mutex<HashMap<String, Weak<Server>>>);
+pub struct Spaces(Mutex<HashMap<Vec<u8>, Weak<Server>>>);
 
 #[derive(Debug)]
 struct Server {
@@ -107,12 +108,16 @@ impl JobSpaces {
     async fn server(&self, space: &str) -> Result<Arc<Server>, Unseen> {
         let mut used = self.used.lock().await;
         let mut all = self.all.0.lock().await;
-        let running = used.get(space).cloned().or_else(|| all.get(space).and_then(Weak::upgrade)).filter(|server| server.is_alive());
+        let home = mend_settings::home().map_err(|error| unseen(space, error.to_string()))?;
+        // If it cannot be read, the process says why.
+        let described = [space.as_bytes(), b"\n", &tokio::fs::read(described(&home, space)).await.unwrap_or_default()].concat();
+        let running = used.get(space).cloned().or_else(|| all.get(&described).and_then(Weak::upgrade)).filter(|server| server.is_alive());
         let server = match running {
             Some(server) => server,
             None => Arc::new(start(space).await?),
         };
-        all.insert(space.to_owned(), Arc::downgrade(&server));
+        all.retain(|_, server| server.strong_count() > 0);
+        all.insert(described, Arc::downgrade(&server));
         used.insert(space.to_owned(), server.clone());
         Ok(server)
     }

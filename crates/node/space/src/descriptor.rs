@@ -1,6 +1,6 @@
 //! Where a space is described: `$MEND_HOME/spaces/NAME.json`, on every node that uses it (a shared home directory is enough).
 
-use mend_data::space::{FORMAT, MAX_TARGETS, Space, is_name};
+use mend_data::space::{FORMAT, MAX_TARGETS, Space, described, is_name};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn directory() -> Result<PathBuf, DescriptorError> {
 }
 
 fn path(name: &str) -> Result<PathBuf, DescriptorError> {
-    Ok(directory()?.join(format!("{name}.json")))
+    Ok(described(&mend_settings::home()?, name))
 }
 
 /// The space of this name.

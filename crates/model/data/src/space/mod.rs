@@ -19,6 +19,7 @@ pub mod written;
 use crate::record::Source;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use written::Written;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -240,6 +241,12 @@ pub fn block_sum(file: &Id, index: u64, bytes: &[u8]) -> u128 {
 pub fn is_name(text: &str) -> bool {
     let fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=64).contains(&text.len()) && !text.starts_with(['.', '-']) && text.bytes().all(fit)
+}
+
+/// Where the space of a name is described, below a user's directory.
+#[must_use]
+pub fn described(home: &Path, name: &str) -> PathBuf {
+    home.join("spaces").join(format!("{name}.json"))
 }
 
 /// True of a path below the root of a space.

@@ -112,6 +112,13 @@ fn read_guard(lock: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Where bytes are to be in an object.
+fn range(offset: u64, bytes: &[u8]) -> Result<Range, Failure> {
+    let length = bytes.len() as u64;
+    let fits = offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok());
+    if fits { Ok(Range { offset, length }) } else { Err(Failure::new(Failed::Nonsense, "no object is that long")) }
+}
+
 /// The name of what belongs to an object.
 fn beside(object: &Path, what: &str) -> PathBuf {
     let mut name = object.as_os_str().to_owned();
@@ -285,7 +292,7 @@ impl Store {
         let Some(written) = self.writing.filling().get(&(*file, position)).cloned() else {
             return Err(Failure::new(Failed::Absent, "it was started anew while a copy was made"));
         };
-        let wanted = Range { offset, length: bytes.len() as u64 };
+        let wanted = range(offset, bytes)?;
         let mut at = wanted.offset;
         let end = Range { offset: wanted.end(), length: 0 };
         for taken in written.into_iter().filter(|taken| taken.end() > wanted.offset && taken.offset < wanted.end()).chain([end]) {
@@ -323,15 +330,15 @@ impl Store {
         }
         let _held = write_guard(self.writing.lock(&(*file, position)));
         self.put_range(file, position, known, offset, bytes)?;
-        self.writing.note((*file, position), Range { offset, length: bytes.len() as u64 });
+        self.writing.note((*file, position), range(offset, bytes)?);
         Ok(Answer::Held { boot: self.writing.boot })
     }
 
     /// Whoever calls holds the object's lock.
     fn put_range(&self, file: &Id, position: u16, known: Written, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let end = range(offset, bytes)?.end();
         let mut object = self.open_object(file, position, known)?;
         self.begin_writing(&object)?;
-        let end = offset + bytes.len() as u64;
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
         let mut sums = Vec::with_capacity((blocks.end - blocks.start) as usize);
         for block in blocks.clone() {

@@ -63,7 +63,7 @@ class Files(InDirectory):
         self.assertEqual(sorted(os.listdir(self.path("asked"))), ["0.answer-a1", "0.answer-b2"])
 
     def test_what_is_no_request_is_left_alone(self):
-        process = self.begin()
+        self.begin()
         until(lambda: content(self.path("asked", "0.library")), "the library is there")
         for nonsense in ("id = a1", "id = ../../a\n", "id = \n", "", "ID = a1\n", "id = " + "a" * 64 + "\n", "id = A1\n"):
             self.asked(nonsense)
@@ -81,7 +81,7 @@ class Files(InDirectory):
 
     def test_a_request_that_ranks_cannot_settle_on_says_why(self):
         # A step takes longer than others wait for it.
-        process = self.begin(arguments=["300", "4000", "-p", "40", "1500000"], join_seconds=0.2)
+        self.begin(arguments=["300", "4000", "-p", "40", "1500000"], join_seconds=0.2)
         until(lambda: content(self.path("asked", "0.library")), "the library is there")
         time.sleep(0.5)
         self.asked("id = a1\n")

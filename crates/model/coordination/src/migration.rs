@@ -10,6 +10,8 @@
 //!     │             │                  └─failure─► Withdrawing ─► Done(Err): nothing was stopped
 //!     └─obstacle────┴─difference─► Done(Err): nothing was stopped, nothing was sent
 //! ```
+//! Where files differ, the rank is inspected once more before that counts: it may have closed and removed them meanwhile.
+//!
 //! Several ranks may be copied at once, but one at a time stands still: a migration that is held waits for its turn to stop its rank, in
 //! `Waiting`, or in `Precopying`, which goes on meanwhile. The caller holds it ([`Migration::hold`]) and lets it go.
 //!
@@ -20,14 +22,15 @@
 //! Faults assumed: target dies, refuses, runs out of memory; source's save fails; ranks end; answers come out of turn.
 
 mod contract;
+mod told;
 
 pub use contract::{Action, Manner, Outcome};
 
 use crate::failure::{Failure, Gone, Refusal, obstacles};
 use mend_messages::agent::{Reply, Request, Round, SaveOrder, SaveTarget, Unasked};
-use mend_messages::control::{MoveMode, MoveProgress, Phases, Precopied, StopReason, Storage};
+use mend_messages::control::{MoveMode, Phases, StopReason};
 use mend_messages::job::Rank;
-use mend_policy::precopy::{MeasuredRates, Precopy, choose};
+use mend_policy::precopy::{Precopy, choose};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -76,6 +79,7 @@ pub struct Migration {
     stop: Option<(StopReason, u64)>,
     /// Another migration stops its rank now.
     held: bool,
+    inspected_again: bool,
 }
 
 impl Migration {
@@ -102,38 +106,16 @@ impl Migration {
             heard_us: 0,
             stop: None,
             held: false,
+            inspected_again: false,
         };
-        (machine, vec![Action::Ask { rank, request: Request::Inspect { ahead: None, files: true } }])
+        let first = machine.inspect();
+        (machine, vec![first])
     }
 
     /// The rank that moves.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.rank
-    }
-
-    /// Where its image is stored on its way, if it is.
-    #[must_use]
-    pub fn storage(&self) -> Option<Storage> {
-        self.manner.mode.storage()
-    }
-
-    /// Name of the phase that it is in; `None` when it is over.
-    #[must_use]
-    pub fn phase(&self) -> Option<&'static str> {
-        Some(match self.state {
-            State::Inspecting => "inspect",
-            State::Comparing => "compare",
-            State::Waiting => "wait",
-            State::Precopying => "precopy",
-            State::Withdrawing => "withdraw",
-            State::Suspending => "suspend",
-            State::Moving => "move",
-            State::Connecting => "connect",
-            State::Resuming => "resume",
-            State::Undoing => "undo",
-            State::Done => return None,
-        })
     }
 
     /// Holds it as long as another one stops its rank, or has it held no more. Call before anything else is told to it.
@@ -170,6 +152,19 @@ impl Migration {
     #[must_use]
     pub fn compares(&self) -> bool {
         self.state == State::Comparing
+    }
+
+    /// What it uses may be other files by now: its agent is asked once more. `None`: that was so before.
+    pub fn inspect_again(&mut self) -> Option<Vec<Action>> {
+        if self.inspected_again || !self.compares() {
+            return None;
+        }
+        (self.inspected_again, self.state) = (true, State::Inspecting);
+        Some(vec![self.inspect()])
+    }
+
+    fn inspect(&self) -> Action {
+        Action::Ask { rank: self.rank, request: Request::Inspect { ahead: None, files: true } }
     }
 
     /// It has another target, which has not been asked yet.
@@ -341,31 +336,6 @@ impl Migration {
             // The save into it will say the same.
             _ => Vec::new(),
         }
-    }
-
-    /// How far it has come, for people.
-    #[must_use]
-    pub fn progress(&self) -> Option<MoveProgress> {
-        let precopy = self.precopy.as_ref()?;
-        let (last, rate) = (precopy.last(), precopy.rate());
-        let left = precopy.left();
-        Some(MoveProgress {
-            rank: self.rank,
-            round: last.number,
-            done: last.done,
-            round_bytes: last.bytes,
-            bytes: last.total,
-            rate,
-            dirty_rate: precopy.dirty_rate(),
-            left,
-            left_us: left.filter(|_| rate > 0).map(|left| left.saturating_mul(1_000_000) / rate),
-        })
-    }
-
-    /// What was seen of the rank, for the next time.
-    #[must_use]
-    pub fn rates(&self) -> Option<MeasuredRates> {
-        self.precopy.as_ref().and_then(Precopy::rates)
     }
 
     /// Nothing was stopped yet: the agent forgets what it has begun, and then the target what it has, which may say more until then.
@@ -551,18 +521,6 @@ impl Migration {
             },
             _ => Vec::new(),
         }
-    }
-
-    fn precopied(&self) -> Option<Precopied> {
-        let (precopy, (why, stopped_us)) = (self.precopy.as_ref()?, self.stop?);
-        let last = precopy.last();
-        Some(Precopied {
-            rounds: last.number + 1,
-            bytes: last.total,
-            stopped_bytes: self.bytes,
-            us: stopped_us.saturating_sub(self.precopying_us.unwrap_or(stopped_us)),
-            why,
-        })
     }
 
     fn ask_resume(&mut self) -> Vec<Action> {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::failure::TargetTrouble;
 use mend_messages::agent::{Inspection, Saved, Unasked};
+use mend_messages::control::{Precopied, Storage};
 use mend_policy::precopy::Bounds;
 use proptest::prelude::*;
 
@@ -118,7 +119,7 @@ fn nothing_is_sent_before_the_target_has_all_that_the_rank_uses() {
     };
     let compared = || Reply::Compared(Vec::new());
     let over = |failure| vec![Action::Finish(Err(failure))];
-    for mode in [MoveMode::Live, MoveMode::Frozen] {
+    for mode in [MoveMode::Live, MoveMode::Frozen, MoveMode::Stored(Storage::Local)] {
         let mut refused = inspected(mode);
         // Another target may do.
         assert_eq!(refused.compare_again(), [Action::Compare]);
@@ -129,6 +130,15 @@ fn nothing_is_sent_before_the_target_has_all_that_the_rank_uses() {
         assert_eq!(inspected(mode).lost(2, 0, Gone::Ended), over(Failure::Lost { rank: 0, how: Gone::Ended }));
     }
     assert_eq!(inspected(MoveMode::Frozen).reply(2, 0, compared()), stops());
+    assert_eq!(inspected(MoveMode::Stored(Storage::Staged)).reply(2, 0, compared()), stops());
+    // What it used it may have closed and removed meanwhile: it is looked at once more, and then it counts.
+    let mut again = inspected(MoveMode::Frozen);
+    let ask = Action::Ask { rank: 0, request: Request::Inspect { ahead: None, files: true } };
+    assert_eq!(again.inspect_again(), Some(vec![ask]));
+    assert_eq!((again.inspect_again(), again.phase()), (None, Some("inspect")));
+    assert_eq!(again.reply(3, 0, Reply::Inspected(Inspection::default())), [Action::Compare]);
+    assert_eq!(again.inspect_again(), None);
+    assert_eq!(again.reply(4, 0, compared()), stops());
     // Who is in a hurry need not wait for the first round, but for this.
     let mut hurried = inspected(MoveMode::Live);
     assert_eq!(hurried.hurry(2), []);

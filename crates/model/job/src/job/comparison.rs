@@ -45,6 +45,12 @@ impl Job {
                 None => None,
             },
         };
+        if let Some((Code::Files, _)) = &found
+            && let Some(actions) = self.move_of(rank).and_then(|one| one.machine.inspect_again())
+        {
+            // Some programs open, close and remove files all the time.
+            return self.step_move(rank, |_| actions);
+        }
         if found.is_some() && self.goes_elsewhere(rank) {
             return self.step_move(rank, |machine| machine.compare_again());
         }

@@ -77,6 +77,18 @@ class Posix(Writes):
         done = self.lab.mend("run", "--hosts", "node1", "--data", f"input:{self.seen}", "--", "bash", "-c", script, cwd=self.directory)
         self.assertIn("Read-only file system", done.stderr)
 
+    def test_full_targets_lose_nothing(self):
+        small = os.path.join(self.directory, "small")
+        for node in NODES[:2]:
+            mounted = self.lab.on(node, "sh", "-c", f"mkdir -p {small} && mount -t tmpfs -o size=64m,mode=700 small {small}")
+            self.assertEqual(mounted.returncode, 0, mounted.stderr)
+            self.addCleanup(self.lab.on, node, "umount", "-l", small)
+        self.data("create", "small", *(word for node in NODES[:2] for word in ("--target", f"{node}:{small}")))
+        self.addCleanup(self.lab.mend, "data", "destroy", "small")
+        program = [sys.executable, PROGRAM, "full", self.seen]
+        done = self.lab.mend("run", "--hosts", "node3", "--data", f"small:{self.seen}:rw", "--", *program, cwd=self.directory)
+        self.assertEqual((done.returncode, done.stdout), (0, "as full as can be\n"), done.stderr)
+
 
 class Shared(Writes):
     def test_ranks_of_three_nodes_write_one_file(self):

@@ -5,6 +5,7 @@
     writing.py fsx DIR SEED STEPS   one rank: steps drawn at random, compared with a file in memory
     writing.py shared DIR MEET      all ranks write one file at offsets of their own, and read what the others wrote
     writing.py append DIR MEET      all ranks append to one file
+    writing.py full DIR             one rank: fills the targets; what was written before stays, and after something is removed there is room again
     writing.py hold DIR GO SEED     writes and syncs a file, then says so and writes behind it until it is killed
     writing.py pace DIR GO SEED     writes and syncs blocks until GO is there, then compares all of it
 """
@@ -189,6 +190,28 @@ def fsx(directory, seed, steps):
     print("as in memory")
 
 
+def full(directory):
+    at = lambda name: os.path.join(directory, name)
+    content = random.Random(2).randbytes(1 << 20)
+    put(at("before"), content)
+    file = os.open(at("large"), os.O_RDWR | os.O_CREAT)
+    written = 0
+    try:
+        while written < 1 << 30:
+            written += os.write(file, content)
+    except OSError as error:
+        must(error.errno == errno.ENOSPC, f"a full target gives {errno.errorcode[error.errno]}")
+    must(8 << 20 < written < 1 << 30, f"{written} bytes fit")
+    os.fsync(file)
+    must(os.pread(file, 1 << 20, written - (1 << 20)) == content and get(at("before")) == content, "what was written before is not there")
+    fails(errno.ENOSPC, put, at("after"), content * 8)
+    os.close(file)
+    os.remove(at("large"))
+    put(at("after"), content * 8)
+    must(get(at("after")) == content * 8, "there is no room again")
+    print("as full as can be")
+
+
 def shared(directory, meeting):
     """Pieces of odd sizes, so that ranks share blocks and stripes."""
     path, piece, rounds = os.path.join(directory, "shared"), 50_021, 24
@@ -275,4 +298,4 @@ def pace(directory, go, seed):
 
 
 if __name__ == "__main__":
-    {"posix": posix, "fsx": fsx, "shared": shared, "append": append, "hold": hold, "pace": pace}[sys.argv[1]](*sys.argv[2:])
+    {"posix": posix, "fsx": fsx, "shared": shared, "append": append, "full": full, "hold": hold, "pace": pace}[sys.argv[1]](*sys.argv[2:])

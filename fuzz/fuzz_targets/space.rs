@@ -20,7 +20,8 @@ fn use_written(entry: &Entry) {
         assert!(usize::from(position) < file.objects.len() && piece.offset == next && piece.length > 0);
         next = piece.end();
     }
-    let shapes: Vec<Shape> = (0..file.objects.len() as u16).map(|position| Shape { position, length: entry.version, changed_ns: 0 }).collect();
+    let shapes: Vec<Shape> =
+        (0..file.objects.len() as u16).map(|position| Shape { position, length: entry.version, changed_ns: 0 }).collect();
     assert!(i64::try_from(written::size(file, &shapes)).is_ok());
     if let Ok(Some(moved)) = file.moved(&[Some(1 << 40), Some(1 << 41), None]) {
         assert!(moved.objects.iter().all(|copies| copies.iter().all(|at| *at < 2)));

@@ -22,7 +22,12 @@ fn words_of_data_spaces_are_read() {
     let request = |request: Request| [&[0], &frame::encode(&request).expect("a frame")[4..]].concat();
     let who = Who { job: "app-3f2a".into(), rank: Some(1), node: "node1".into() };
     let report = Report { who, file: [1; 16], touches: vec![Touch { block: 3, count: 5, written: false, fetched: true }], waited_us: 9 };
-    let changes = vec![Change::There(Box::new(entry.clone())), Change::There(Box::new(directory)), Change::There(Box::new(written.clone())), Change::Gone([3; 16])];
+    let changes = vec![
+        Change::There(Box::new(entry.clone())),
+        Change::There(Box::new(directory)),
+        Change::There(Box::new(written.clone())),
+        Change::Gone([3; 16]),
+    ];
     let answer = Answer::Changes { instance: [4; 16], upto: 3, more: false, changes };
     let seeds = [
         seed("put", request(Request::Put { entry: Box::new(entry), positions: vec![0] })),

@@ -16,6 +16,8 @@ use mend_messages::job::Rank;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -28,8 +30,17 @@ const MAX_HELD_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Output {
     streams: BTreeMap<(Rank, Stream), Replay>,
-    chunks: mpsc::Sender<Chunk>,
+    waiting: mpsc::Sender<Waiting>,
+    /// Messages of ours among what waits.
+    messages: Arc<AtomicUsize>,
     printer: JoinHandle<()>,
+}
+
+/// What the printer does next.
+enum Waiting {
+    Print(Chunk),
+    /// A message of ours.
+    Tell(Box<dyn FnOnce() + Send>),
 }
 
 /// What is to be printed of a stream.
@@ -150,15 +161,23 @@ impl Output {
         for (key, digest) in &found.digests {
             streams.entry(*key).or_insert_with(|| Replay::new(Mark::default(), Some(digest)));
         }
-        let (chunks, mut waiting) = mpsc::channel::<Chunk>(MAX_WAITING_CHUNKS);
+        let (waiting, mut next) = mpsc::channel(MAX_WAITING_CHUNKS);
+        let messages = Arc::new(AtomicUsize::new(0));
         let mut record = ShownLog::new(directory, found.digests, spool.is_some());
+        let told = messages.clone();
         let printer = tokio::task::spawn_blocking(move || {
-            while let Some(chunk) = waiting.blocking_recv() {
-                print(&mut record, spool.as_ref(), &chunk);
+            while let Some(waiting) = next.blocking_recv() {
+                match waiting {
+                    Waiting::Print(chunk) => print(&mut record, spool.as_ref(), &chunk),
+                    Waiting::Tell(tell) => {
+                        tell();
+                        told.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
             }
             record.close();
         });
-        Ok(Self { streams, chunks, printer })
+        Ok(Self { streams, waiting, messages, printer })
     }
 
     /// Where a stream will stand behind these bytes.
@@ -169,7 +188,8 @@ impl Output {
 
     /// Prints what is already counted: a lost controller had taken it, and may not have printed it.
     pub async fn print(&mut self, rank: Rank, stream: Stream, bytes: Vec<u8>, printing: Option<Printing>) {
-        let _ = self.chunks.send(Chunk { rank, stream, bytes, anew: None, _printing: printing }).await;
+        let chunk = Chunk { rank, stream, bytes, anew: None, _printing: printing };
+        let _ = self.waiting.send(Waiting::Print(chunk)).await;
     }
 
     /// Takes what a rank wrote. `printing` goes when it is printed.
@@ -184,7 +204,8 @@ impl Output {
             );
         }
         if !bytes.is_empty() || anew.is_some() {
-            let _ = self.chunks.send(Chunk { rank, stream, bytes, anew, _printing: printing }).await;
+            let chunk = Chunk { rank, stream, bytes, anew, _printing: printing };
+            let _ = self.waiting.send(Waiting::Print(chunk)).await;
         }
     }
 
@@ -197,9 +218,19 @@ impl Output {
             let what = named(stream);
             eprintln!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
             if !bytes.is_empty() {
-                let _ = self.chunks.send(Chunk { rank, stream, bytes, anew: Some(anew), _printing: None }).await;
+                let chunk = Chunk { rank, stream, bytes, anew: Some(anew), _printing: None };
+                let _ = self.waiting.send(Waiting::Print(chunk)).await;
             }
         }
+    }
+
+    /// Tells something: at once, or `behind` all that ranks have printed so far. Messages never overtake each other.
+    pub async fn tell(&mut self, behind: bool, tell: impl FnOnce() + Send + 'static) {
+        if !behind && self.messages.load(Ordering::Relaxed) == 0 {
+            return tell();
+        }
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        let _ = self.waiting.send(Waiting::Tell(Box::new(tell))).await;
     }
 
     /// What each rank has printed in all its lives.
@@ -214,7 +245,7 @@ impl Output {
 
     /// Waits until all is printed.
     pub async fn finish(self) {
-        drop(self.chunks);
+        drop(self.waiting);
         let _ = self.printer.await;
     }
 }

@@ -12,7 +12,7 @@ use crate::upkeep;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::Trouble;
 use mend_image::cpu::CpuNeeds;
-use mend_job::event::{Effect, Event, FreeSpace, Publication, PublishedImage, Record, StdinEffect};
+use mend_job::event::{Effect, Event, FreeSpace, Notice, Publication, PublishedImage, Record, StdinEffect};
 use mend_job::replay::Note;
 use mend_messages::control::Answer;
 use mend_messages::daemon::ToDaemon;
@@ -78,7 +78,12 @@ impl Running {
                 journaling::record(&mut self.shell.journal, &self.shell.names, &self.job.alive(), *record);
             }
             Effect::MeasureFreeSpace => return Some(Event::FreeSpace(free_space(&self.shell.record.checkpoints))),
-            Effect::Tell(notice) => self.shell.names.tell(&notice, &self.job.alive()),
+            Effect::Tell(notice) => {
+                let (names, alive) = (self.shell.names.clone(), self.job.alive());
+                // What a rank printed comes before how it ended.
+                let behind = matches!(notice, Notice::RankExited { .. } | Notice::RankKilled { .. });
+                self.shell.output.tell(behind, move || names.tell(&notice, &alive)).await;
+            }
             Effect::Prepare { number, base } => {
                 let result = match manifest::prepare(&self.shell.record.checkpoints, number) {
                     Ok(_) => Ok(self.is_good(base)),

@@ -226,6 +226,10 @@ fn of_move(operation: &Operation) -> Vec<Interval> {
             }
             Phase::Undo if !still => {}
             Phase::Undo | Phase::Suspend | Phase::Move | Phase::Connect | Phase::Resume => {
+                if copied && !still {
+                    // Each phase is timed where it happens: what lies between the last round and the stop is neither's.
+                    add(step.begin, step.begin, Activity::Copying);
+                }
                 add(step.begin, step.end, Activity::Moving);
                 still = true;
             }

@@ -11,7 +11,7 @@ const BEGIN: u64 = 1_700_000_000_000_000;
 const MS: u64 = 1_000;
 
 /// A journal in the making; times are milliseconds since its beginning.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Journal(Vec<Entry>);
 
 impl Journal {
@@ -169,11 +169,15 @@ fn a_rank_moves_while_it_runs() {
     let journal = journal.of(1_500, Some(3), Some("b"), round(0, 490 * MS)).of(1_600, Some(3), Some("b"), round(1, 120 * MS));
     // Under way: it is copied still.
     assert_eq!(drawn(&journal.timeline())[2], "3: 10-100 b starts; 100-1010 b runs; 1010-1600 b copied");
-    let timeline = journal.phase(1_700, Some(3), Phase::Precopy, 690).moved(2_000, 3, "b", "c", Some(690)).exited(3_000, 4).timeline();
-    assert_eq!(
-        drawn(&timeline)[2],
-        "3: 10-100 b starts; 100-1010 b runs; 1010-1700 b copied; 1700-1950 b moves; 1950-2000 c moves; 2000-3003 c runs"
-    );
+    let moved = |precopied: u64| {
+        let journal = journal.clone().phase(1_010 + precopied, Some(3), Phase::Precopy, precopied);
+        journal.moved(2_000, 3, "b", "c", Some(690)).exited(3_000, 4).timeline()
+    };
+    let timeline = moved(690);
+    let expected = "3: 10-100 b starts; 100-1010 b runs; 1010-1700 b copied; 1700-1950 b moves; 1950-2000 c moves; 2000-3003 c runs";
+    assert_eq!(drawn(&timeline)[2], expected);
+    // Nor is it told that it ran otherwise between the last round and its stop.
+    assert_eq!(drawn(&moved(680))[2], expected);
     let done = &timeline.operations[1];
     assert_eq!(done.what, What::Migration { rank: 3, from: "b".into(), to: "c".into(), live: true });
     assert_eq!((done.decided, &done.outcome, done.took_us()), (Some(BEGIN + 1_950 * MS), &Outcome::Done, Some(1_000 * MS)));

@@ -9,7 +9,7 @@ use mend_data::space::catalogue::{Catalogue, Change, Node};
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, MAX_PAYLOAD, Request};
 use mend_data::space::written::{self, Shape};
-use mend_data::space::{Entry, MAX_TARGETS, Striping, mounts};
+use mend_data::space::{Entry, MAX_TARGETS, Striping, blocks, mounts};
 use mend_messages::frame;
 
 fn use_written(entry: &Entry) {
@@ -46,7 +46,7 @@ fn use_entry(entry: &Entry) {
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 3 {
+    match kind % 4 {
         0 => {
             let Ok(request) = frame::decode::<Request>(bytes) else { return };
             assert!(request.payload().is_none_or(|length| length <= MAX_PAYLOAD));
@@ -89,6 +89,12 @@ fuzz_target!(|data: &[u8]| {
             }
             for entry in names.files("") {
                 assert!(names.at(&entry.path).is_some_and(|seen| seen.id == entry.id));
+            }
+        }
+        2 => {
+            let Some((count, told)) = bytes.split_first() else { return };
+            if let Some(told) = blocks::decode(told, u32::from(*count)) {
+                assert!(told.len() == usize::from(*count) && blocks::encode(&told) == bytes[1..]);
             }
         }
         _ => {

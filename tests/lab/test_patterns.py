@@ -160,7 +160,7 @@ class Patterns(Space):
         self.assertIn("--follow-data without a data space", refused.stderr)
 
     def test_what_is_not_there_is_told(self):
-        self.assertIn("no rank has read anything in input", self.data("patterns", "input", code=1).stderr)
+        self.assertIn("no rank has read or written anything in input", self.data("patterns", "input", code=1).stderr)
         job, name = self.start()
         self.has_read(name, *PARTNERS)
         self.assertIn(f"these have: {name}", self.data("patterns", "input", "--job", "nobody", code=1).stderr)

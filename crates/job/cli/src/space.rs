@@ -143,12 +143,12 @@ Examples:
   mend data patterns input
   mend data patterns input --job app-3f2a --svg heat.svg
 
-Shown are the ranks that read files of the space through `mend run --data`: which parts each of them reads (darker: more often), which two ranks read the same, and \
-which moves would have nodes fetch less. A rank shares a block with another one if both read it in their last three windows. What all nodes read anyway, and what their caches have, is no reason to move.
+Shown are the ranks that read or write files of the space through `mend run --data`: which parts each of them touches (darker: more often), which two ranks touch the same, what one passes on to the other, and \
+which moves would have nodes fetch less. A rank shares a block with another one if both touch it in their last three windows. What all nodes read anyway, and what their caches have, is no reason to move.
 
 With --paper ranks are compared by access counting diagrams, as the PARTE paper has it. There parts that neither reads count as agreement.
 
-Targets remember the last million reads, for as long as their processes live.")]
+Targets remember the last million reads and writes, for as long as their processes live.")]
 pub struct Patterns {
     /// Which space
     #[arg(value_name = "NAME")]

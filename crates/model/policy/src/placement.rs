@@ -7,7 +7,7 @@
 //! Greedy: the best move first, then what is best after it. Moves are few and each is worth its own cost, so that a plan need not be the best possible one.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 /// How often all ranks are looked at: moves make others worth it.
 const ROUNDS: usize = 4;
@@ -95,14 +95,6 @@ impl Touchers {
         let nodes = alone.filter_map(|(block, _)| self.0.get(block)).flatten();
         nodes.map(|(node, _)| *node).filter(|node| *node != rank.node).collect()
     }
-}
-
-/// Bytes that all nodes fetch in a window.
-#[must_use]
-pub fn fetched(ranks: &[Placed]) -> u64 {
-    let touchers = Touchers::of(ranks);
-    let bytes: BTreeMap<u64, u64> = ranks.iter().flat_map(|rank| rank.touched.iter().copied()).collect();
-    bytes.into_iter().map(|(block, bytes)| bytes * touchers.0.get(&block).map_or(0, |nodes| nodes.len() as u64)).sum()
 }
 
 /// What is to be moved, the best first. `slots`: how many ranks each node may have.
@@ -204,11 +196,19 @@ fn best_of(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     const RULES: PlacementRules = PlacementRules { least_bytes: 0, least_share: 0.05, most: 100 };
 
     fn placed(node: usize, blocks: impl IntoIterator<Item = u64>) -> Placed {
         Placed { node, touched: blocks.into_iter().map(|block| (block, 64)).collect() }
+    }
+
+    /// Bytes that all nodes fetch in a window.
+    fn fetched(ranks: &[Placed]) -> u64 {
+        let touchers = Touchers::of(ranks);
+        let bytes: BTreeMap<u64, u64> = ranks.iter().flat_map(|rank| rank.touched.iter().copied()).collect();
+        bytes.into_iter().map(|(block, bytes)| bytes * touchers.0.get(&block).map_or(0, |nodes| nodes.len() as u64)).sum()
     }
 
     fn after(ranks: &[Placed], steps: &[Step]) -> Vec<Placed> {

@@ -70,10 +70,17 @@ pub struct Touch {
 }
 
 impl Touch {
-    /// True if it goes on with this block, read in the same way.
+    /// True if it goes on with this block, touched in the same way.
     #[must_use]
-    pub fn is_followed_by(&self, block: u32, fetched: bool) -> bool {
-        !self.written && self.fetched == fetched && self.count < u16::MAX && self.block.checked_add(u32::from(self.count)) == Some(block)
+    pub fn is_followed_by(&self, block: u32, written: bool, fetched: bool) -> bool {
+        let alike = self.written == written && self.fetched == fetched && self.count < u16::MAX;
+        alike && self.block.checked_add(u32::from(self.count)) == Some(block)
+    }
+
+    /// True if this block is the last of it, and was touched in the same way, but for where it came from.
+    #[must_use]
+    pub fn ends_with(&self, block: u32, written: bool) -> bool {
+        self.written == written && self.block.checked_add(u32::from(self.count) - 1) == Some(block)
     }
 }
 

@@ -131,20 +131,25 @@ pub fn of_job(targets: &[Vec<Told>], job: &str, window: usize) -> BTreeMap<u32, 
 pub type Placed<'a> = (&'a str, &'a Touched);
 
 /// Bytes of each block that a node fetches whose ranks touch it, by rank: for each block its number and these. A block that nodes fetched less often than it was
-/// touched on them, or not at all since their caches had it, counts less. Over all blocks and the nodes that touch them that is what was fetched.
+/// touched on them, or not at all since their caches had it, counts less. Over all blocks and the nodes that touch them that is what was fetched; of a block that a
+/// rank wrote, over all of them but one, since the node that wrote it has it.
 #[must_use]
 pub fn costs(ranks: &BTreeMap<u32, Placed<'_>>) -> BTreeMap<u32, Vec<(u64, u64)>> {
-    let mut blocks: HashMap<Block, (u64, u64, BTreeSet<&str>)> = HashMap::new();
+    let mut blocks: HashMap<Block, (u64, u64, u64, BTreeSet<&str>)> = HashMap::new();
     for (node, touched) in ranks.values() {
         for (block, counts) in *touched {
             let next = blocks.len() as u64;
-            let (_, fetched, nodes) = blocks.entry(*block).or_insert((next, 0, BTreeSet::new()));
+            let (_, fetched, written, nodes) = blocks.entry(*block).or_insert((next, 0, 0, BTreeSet::new()));
             *fetched += u64::from(counts.fetched);
+            *written += u64::from(counts.written);
             nodes.insert(node);
         }
     }
-    let cost =
-        |block: &Block| blocks.get(block).map_or((0, 0), |(number, fetched, nodes)| (*number, fetched * BLOCK / nodes.len().max(1) as u64));
+    let cost = |block: &Block| {
+        let Some((number, fetched, written, nodes)) = blocks.get(block) else { return (0, 0) };
+        let fetch = nodes.len().saturating_sub(usize::from(*written > 0)).max(1);
+        (*number, fetched * BLOCK / fetch as u64)
+    };
     let of_rank = |(_, touched): &Placed<'_>| {
         let mut all: Vec<(u64, u64)> = touched.keys().map(cost).collect();
         all.sort_unstable();
@@ -278,6 +283,18 @@ mod tests {
         assert_eq!(all, [BLOCK / 2, BLOCK / 2, BLOCK * 3 / 2, BLOCK * 3 / 2]);
         assert_eq!(bytes(2).iter().sum::<u64>(), BLOCK * 3 + BLOCK * 4);
         assert_eq!(costs[&0], costs[&1]);
+    }
+
+    #[test]
+    fn the_node_that_wrote_a_block_need_not_fetch_it() {
+        let touched =
+            |read, written, fetched| -> Touched { (0..4).map(|block| (([1; 16], block), Counts { read, written, fetched })).collect() };
+        let (wrote, read, had) = (touched(0, 3, 0), touched(3, 0, 3), touched(3, 0, 0));
+        // All of it would be saved if the reader came to the writer.
+        let apart: BTreeMap<u32, Placed<'_>> = [(0, ("a", &wrote)), (1, ("b", &read))].into();
+        assert_eq!(costs(&apart)[&1].iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [3 * BLOCK; 4]);
+        let together: BTreeMap<u32, Placed<'_>> = [(0, ("a", &wrote)), (1, ("a", &had))].into();
+        assert!(costs(&together).values().flatten().all(|(_, bytes)| *bytes == 0));
     }
 
     proptest! {

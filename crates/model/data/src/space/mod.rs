@@ -1,13 +1,14 @@
 //! A data space: files of a job, striped over directories of its nodes (targets), for as long as the job needs them.
 //!
 //! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `healing` which ones it gets instead of those that were lost, `catalogue` what all targets together know, `target` what
-//! clients and targets say to each other, `mounts` where ranks see spaces, `written` what is known of a file that ranks write. Nothing here touches a file or a socket: `mend-space` and `mend-data` do.
+//! clients and targets say to each other, `mounts` where ranks see spaces, `written` what is known of a file that ranks write, `blocks` how targets tell what of it has changed. Nothing here touches a file or a socket: `mend-space` and `mend-data` do.
 //!
 //! There is no server of metadata. Each file has an [`Entry`], and each of its holders (the targets with its bytes, and always two if there are two)
 //! keeps a copy of it in a database of its own. The catalogue of the space is the union of what the targets know, so the loss of one of them takes no name away.
 //! Entries are never changed by what is written, only added and removed: an entry is either there or known to be gone, whatever the order in which targets are asked. Where its bytes are
 //! may change, when a target was lost, and the name of a file that ranks wrote: then the entry is told again with a higher version, and of one entry the highest counts.
 
+pub mod blocks;
 pub mod catalogue;
 pub mod healing;
 pub mod layout;

@@ -286,6 +286,18 @@ pub enum Request {
         /// It is done.
         over: bool,
     },
+    /// Blocks of an object of a file that ranks write, compared with their checksums; without the bytes of those whose checksum is the one that whoever asks has. These
+    /// follow, 16 bytes each; 0 where it has none. → [`Answer::Bytes`], [`BlockTold`](super::blocks::BlockTold)s
+    ReadBlocks {
+        /// The file.
+        file: Id,
+        /// Which of its objects.
+        position: u16,
+        /// The first block, counted in the object.
+        first: u64,
+        /// How many, at most [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS).
+        count: u32,
+    },
 }
 
 /// What one client does at a time.
@@ -370,6 +382,7 @@ impl Request {
     pub fn payload(&self) -> Option<u32> {
         let length = match self {
             Self::Write { length, .. } | Self::Sums { length, .. } | Self::WriteRange { length, .. } | Self::Fill { length, .. } => *length,
+            Self::ReadBlocks { count, .. } => count.checked_mul(16)?,
             _ => 0,
         };
         (length <= MAX_PAYLOAD).then_some(length)
@@ -397,6 +410,10 @@ impl Request {
                 entry.is_sound(super::MAX_TARGETS) && positions.iter().chain(fresh).all(good)
             }
             Self::Verify { count, .. } => *count <= MAX_VERIFIED,
+            Self::ReadBlocks { first, count, .. } => {
+                let end = first.checked_add(u64::from(*count)).and_then(|end| end.checked_mul(super::BLOCK));
+                *count <= super::blocks::MAX_BLOCKS && end.is_some_and(|end| i64::try_from(end).is_ok())
+            }
             Self::Forget { ids } => ids.len() <= MAX_IDS,
             Self::Shapes { files } => files.len() <= MAX_SHAPED,
             Self::Cut { length, .. } => i64::try_from(*length).is_ok(),
@@ -442,6 +459,13 @@ mod tests {
         assert!(write(5, 7).is_sound() && !write(u64::MAX, 1).is_sound() && !write(i64::MAX as u64, 1).is_sound());
         let read = |offset, length| Request::Read { file: [0; 16], position: 0, offset, length };
         assert!(read(5, 7).is_sound() && !read(0, MAX_PAYLOAD + 1).is_sound() && !read(u64::MAX, 1).is_sound());
+        let blocks = |first, count| Request::ReadBlocks { file: [0; 16], position: 0, first, count };
+        assert!(blocks(9, 3).is_sound() && blocks(9, 3).payload() == Some(48) && blocks(0, u32::MAX).payload().is_none());
+        assert!(
+            !blocks(0, super::super::blocks::MAX_BLOCKS + 1).is_sound()
+                && !blocks(u64::MAX, 1).is_sound()
+                && !blocks(1 << 48, 1).is_sound()
+        );
         let sums = |length| Request::Sums { file: [0; 16], page: 0, length };
         assert!(sums(32).is_sound() && !sums(31).is_sound() && !sums(65_552).is_sound());
         assert!(!Request::Forget { ids: vec![[0; 16]; MAX_IDS + 1] }.is_sound());

@@ -17,6 +17,8 @@ struct Block {
     bytes: Arc<[u8]>,
     /// Nobody has read it since it was fetched.
     unread: bool,
+    /// Of a file that ranks write: what its target has to say for it to be right still. Else 0.
+    sum: u128,
 }
 
 /// Blocks, and which of them are on their way.
@@ -58,7 +60,27 @@ impl Cache {
 
     /// Takes in a block.
     pub fn put(&self, file: &Id, block: u64, bytes: Arc<[u8]>) {
-        self.blocks().put((*file, block), Block { bytes, unread: true });
+        self.blocks().put((*file, block), Block { bytes, unread: true, sum: 0 });
+    }
+
+    /// A block of a file that ranks write, with its checksum, if it is here. Its target says whether it is right still.
+    pub fn known(&self, file: &Id, block: u64) -> Option<(Arc<[u8]>, u128)> {
+        self.blocks().get(&(*file, block)).map(|block| (block.bytes.clone(), block.sum))
+    }
+
+    /// Takes in a block of a file that ranks write.
+    pub fn keep(&self, file: &Id, block: u64, bytes: Arc<[u8]>, sum: u128) {
+        self.blocks().put((*file, block), Block { bytes, unread: false, sum });
+    }
+
+    /// A claim of all of these, whether they are here or not. Waits while any of them is on its way.
+    pub fn claim_all(&self, file: &Id, wanted: Range<u64>) -> Claim<'_> {
+        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
+        while wanted.clone().any(|block| flying.contains(&(*file, block))) {
+            flying = self.landed.wait(flying).unwrap_or_else(PoisonError::into_inner);
+        }
+        flying.extend(wanted.clone().map(|block| (*file, block)));
+        Claim { cache: self, file: *file, blocks: wanted }
     }
 
     /// The first of these blocks, as [`get`](Self::get) has it, or a claim of it together with those behind it that are neither here nor on their way.
@@ -139,6 +161,26 @@ mod tests {
         assert_eq!(cache.claim(&FILE, 0..9).unwrap().blocks, 0..2);
         drop(claim);
         assert_eq!(cache.claim(&FILE, 4..9).unwrap().blocks, 4..5);
+    }
+
+    #[test]
+    fn what_is_asked_for_again_is_asked_for_by_one_at_a_time() {
+        let (cache, asking) = (Cache::new(100 * BLOCK), AtomicUsize::new(0));
+        cache.keep(&FILE, 3, bytes(3), 7);
+        assert_eq!((cache.known(&FILE, 3), cache.known(&FILE, 4)), (Some((bytes(3), 7)), None));
+        std::thread::scope(|scope| {
+            for from in 0..8 {
+                let (cache, asking) = (&cache, &asking);
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        // Each has block 8 in common with the others.
+                        let claim = cache.claim_all(&FILE, from..9 + from);
+                        assert_eq!((asking.fetch_add(1, Ordering::SeqCst), claim.blocks.clone()), (0, from..9 + from));
+                        asking.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `repair` what
 //! fetches lost bytes from a file's source, `examine` finds what targets lack, `healer` has that fetched while nobody reads it, `touches` what mounts tell targets about who reads what.
-//! `writer` is what ranks write, `making` the names that they make, `moving` how a copy of it comes onto another target.
+//! `writer` is what ranks write, `written_blocks` how that is read and what a node keeps of it, `making` the names that they make, `moving` how a copy of it comes onto another target.
 
 mod cache;
 mod examine;
@@ -16,12 +16,14 @@ mod repair;
 mod touches;
 mod upload;
 mod writer;
+mod written_blocks;
 
+pub use cache::Cache;
 pub use examine::{Examined, Found};
 pub use healer::heal_while_used;
 pub use names::{Client, Room};
 pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;
-pub use touches::Touches;
+pub use touches::{Seen, Touches};
 pub use upload::Upload;
 pub use writer::{Refused, Writer};

@@ -76,7 +76,7 @@ pub struct Reader {
 #[derive(Debug)]
 struct Shared {
     client: Arc<Client>,
-    cache: Cache,
+    cache: Arc<Cache>,
     pages: Mutex<Pages>,
     repairer: Option<Repairer>,
 }
@@ -90,7 +90,7 @@ impl Reader {
     /// # Errors
     /// If no thread can be started.
     pub fn new(client: Arc<Client>, cache: u64, repairer: Option<Repairer>) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { client, cache: Cache::new(cache), pages: Mutex::new(LruCache::new(PAGES)), repairer });
+        let shared = Arc::new(Shared { client, cache: Arc::new(Cache::new(cache)), pages: Mutex::new(LruCache::new(PAGES)), repairer });
         let (ahead, wanted) = sync_channel(QUEUE);
         let wanted = Arc::new(Mutex::new(wanted));
         for _ in 0..THREADS {
@@ -98,6 +98,12 @@ impl Reader {
             std::thread::Builder::new().name("read ahead".to_owned()).spawn(move || fetch_ahead(&shared, &wanted))?;
         }
         Ok(Self { shared, ahead })
+    }
+
+    /// What it keeps, for others that keep something.
+    #[must_use]
+    pub fn cache(&self) -> Arc<Cache> {
+        self.shared.cache.clone()
     }
 
     /// Bytes of a file; fewer at its end.

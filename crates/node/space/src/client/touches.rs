@@ -19,6 +19,15 @@ const MOST: usize = 1 << 16;
 /// By target, who, and file: what was touched, and microseconds for which reads waited for it.
 type Waiting = HashMap<(u16, Arc<Who>, Id), (Vec<Touch>, u64)>;
 
+/// What somebody did with a part of a file.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// Read it, in that time: for each block whether it came over the network for that.
+    Read(&'a [bool], Duration),
+    /// Wrote so many bytes.
+    Written(u64),
+}
+
 /// Touches that wait to be told.
 #[derive(Debug, Default)]
 pub struct Touches(Mutex<(Waiting, usize)>);
@@ -41,24 +50,40 @@ impl Touches {
         Ok(touches)
     }
 
-    /// Somebody has read a file from `offset` on, and it took so long. `fetched`: for each block whether it came over the network for that.
-    pub fn note(&self, who: &Arc<Who>, entry: &Entry, offset: u64, fetched: &[bool], took: Duration) {
-        let Some(file) = entry.file() else { return };
-        let layout = Layout::of(file);
+    /// Somebody has read or written a file from `offset` on.
+    pub fn note(&self, who: &Arc<Who>, entry: &Entry, offset: u64, seen: &Seen<'_>) {
+        let layout = match (entry.file(), entry.written()) {
+            (Some(file), _) => Layout::of(file),
+            (None, Some(file)) => file.layout(),
+            (None, None) => return,
+        };
+        let target = |position: usize| match (entry.file(), entry.written()) {
+            (Some(file), _) => file.targets.get(position).copied(),
+            (None, file) => file?.objects.get(position).map(|copies| copies[0]),
+        };
+        let (fetched, took, written) = match seen {
+            Seen::Read(fetched, took) => (fetched.to_vec(), *took, false),
+            Seen::Written(length) => {
+                let blocks = (offset.saturating_add(*length)).div_ceil(BLOCK).saturating_sub(offset / BLOCK);
+                (vec![false; blocks as usize], Duration::ZERO, true)
+            }
+        };
         // Nobody waits for what the cache has.
         let blocks = fetched.iter().filter(|fetched| **fetched).count() as u64;
         let waited_us = (took.as_micros() as u64).checked_div(blocks).unwrap_or(0);
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (waiting, count) = &mut *held;
         for (block, fetched) in (offset / BLOCK..).zip(fetched.iter().copied()) {
-            let (Some(target), Ok(block)) = (file.targets.get(layout.place(block * BLOCK).0), u32::try_from(block)) else { return };
-            let (touches, waited) = waiting.entry((*target, who.clone(), entry.id)).or_default();
+            let (Some(target), Ok(block)) = (target(layout.place(block * BLOCK).0), u32::try_from(block)) else { return };
+            let (touches, waited) = waiting.entry((target, who.clone(), entry.id)).or_default();
             *waited += if fetched { waited_us } else { 0 };
             match touches.last_mut() {
-                Some(last) if last.is_followed_by(block, fetched) => last.count += 1,
+                // A block that is read or written in small parts is touched once.
+                Some(last) if !fetched && last.ends_with(block, written) => {}
+                Some(last) if last.is_followed_by(block, written, fetched) => last.count += 1,
                 _ if *count >= MOST => return,
                 _ => {
-                    touches.push(Touch { block, count: 1, written: false, fetched });
+                    touches.push(Touch { block, count: 1, written, fetched });
                     *count += 1;
                 }
             }

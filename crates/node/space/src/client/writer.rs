@@ -3,17 +3,18 @@
 //! ```text
 //! write ──► WriteRange ──► both targets of each object       nothing is kept back here: whoever kills this process takes no byte along
 //! fsync, close ──► Sync ──► the same targets                 only what was written since the last one
-//! read ──► ReadRange ──► the first target, else the second   compared with its checksum there
+//! read ──► ReadBlocks ──► the first target, else the second  what the node has of them does not travel (`written_blocks`)
 //! ```
 //! If a target is lost, what it had of the file is copied onto another one (`moving`), and the write goes on. Faults assumed: targets and whole nodes are lost at any
 //! moment, and so is this process; other nodes write the same file. What cannot be kept right is refused.
 
+use super::cache::Cache;
 use super::names::{Client, nonsense};
 use super::peer::Peer;
 use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::space::placement::NoPlace;
-use mend_data::space::target::{Answer, Claim, Failed, MAX_PAYLOAD, MAX_SHAPED, Request};
+use mend_data::space::target::{Answer, Claim, Failed, MAX_SHAPED, Request};
 use mend_data::space::written::{CLAIM, Shape, Written, pieces, range_sum, size};
 use mend_data::space::{Entry, Id};
 use std::collections::{BTreeMap, HashMap};
@@ -85,6 +86,8 @@ pub(super) struct State {
 pub struct Writer {
     pub(super) client: Arc<Client>,
     pub(super) who: Id,
+    /// What was read and written here, if it is kept.
+    pub(super) cache: Option<Arc<Cache>>,
     files: Mutex<HashMap<Id, Arc<State>>>,
     /// Claims tell nodes apart; these tell threads of this one apart.
     turns: [Mutex<()>; TURNS],
@@ -133,10 +136,11 @@ pub(super) fn outcome(targets: &[u16], done: Vec<Option<Result<(), Fault>>>) -> 
 }
 
 impl Writer {
-    /// Writes through this client.
+    /// Writes through this client. With a cache, what is read again from it is only compared with what targets have.
     #[must_use]
-    pub fn new(client: Arc<Client>) -> Self {
-        Self { client, who: mend_wire::random_bytes(), files: Mutex::default(), turns: std::array::from_fn(|_| Mutex::default()) }
+    pub fn new(client: Arc<Client>, cache: Option<Arc<Cache>>) -> Self {
+        let turns = std::array::from_fn(|_| Mutex::default());
+        Self { client, who: mend_wire::random_bytes(), cache, files: Mutex::default(), turns }
     }
 
     /// Waits until no other thread makes this name, or moves this file.
@@ -248,7 +252,9 @@ impl Writer {
             }
             Ok(())
         };
-        self.on_all(file, work, part)
+        self.on_all(file, work, part)?;
+        self.keep(file, offset, bytes);
+        Ok(())
     }
 
     /// True if nobody else does this. The first target that answers decides; the others must not know better.
@@ -354,41 +360,6 @@ impl Writer {
             }
         }
         Err(Fault::Other("the file is moved again and again".to_owned()).into())
-    }
-
-    /// Bytes of a file; fewer at its end.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn read(&self, file: &Id, offset: u64, length: u32) -> Result<Vec<u8>, Refused> {
-        let (entry, known) = self.now(file)?;
-        let range = Range { offset, length: length.into() };
-        let (mut bytes, mut short) = (Vec::with_capacity(length as usize), false);
-        for (position, place, piece) in pieces(&known, range, PIECE.min(MAX_PAYLOAD.into())) {
-            let request = Request::ReadRange { file: *file, position, offset: place, length: piece.length as u32 };
-            let mut fault = None;
-            let found = known.whole(position).iter().find_map(|at| {
-                let asked = self.client.peer(*at).and_then(|peer| peer.ask(&request, &[]));
-                asked.map_err(|error| fault.get_or_insert(error).clone()).ok()
-            });
-            let Some((_, mut found)) = found else {
-                self.client.refresh_if_older(Duration::from_millis(500));
-                let (_, after) = self.now(file)?;
-                if after.epoch != known.epoch {
-                    return self.read(file, offset, length);
-                }
-                return Err(fault.unwrap_or_else(|| Fault::Other(format!("{} is nowhere", entry.path))).into());
-            };
-            short |= (found.len() as u64) < piece.length;
-            found.resize(piece.length as usize, 0);
-            bytes.append(&mut found);
-        }
-        if short {
-            // It may be a hole, or the end.
-            let (end, _) = self.shape(&entry)?;
-            bytes.truncate(end.saturating_sub(offset).min(bytes.len() as u64) as usize);
-        }
-        Ok(bytes)
     }
 
     /// Size of a file, and when it was changed last, nanoseconds since 1970.

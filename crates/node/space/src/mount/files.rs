@@ -8,6 +8,7 @@
 
 use super::view::{Files, MAX_READ, below, held, number_of_directory};
 use super::writing::Changed;
+use crate::client::Seen;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen,
@@ -114,7 +115,7 @@ impl Filesystem for Files {
         match self.shared.reader.read(&entry, offset, size, &pattern) {
             Ok(content) => {
                 reply.data(&content.bytes);
-                self.shared.touches.note(&self.who, &entry, offset, &content.fetched, begun.elapsed());
+                self.shared.touches.note(&self.who, &entry, offset, &Seen::Read(&content.fetched, begun.elapsed()));
             }
             Err(fault) => {
                 eprintln!("mend data: {fault}");

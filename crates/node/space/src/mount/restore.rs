@@ -44,7 +44,7 @@ pub fn restore(name: &str, path: &str, part: Part, was: Was) -> i32 {
 }
 
 fn put(client: &Arc<Client>, path: &str, part: Part, was: Was) -> Result<(), String> {
-    let writer = Writer::new(client.clone());
+    let writer = Writer::new(client.clone(), None);
     let told = |refused: Refused| refused.to_string();
     if part == Part::Content {
         let (entry, _) = writer.create(path, was.mode, false).map_err(told)?;

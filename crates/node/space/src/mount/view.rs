@@ -72,7 +72,7 @@ impl Files {
         inodes.paths.insert(INodeNo::ROOT.0, String::new());
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let who = Arc::new(Who { job: String::new(), rank: None, node });
-        let writer = Arc::new(Writer::new(client.clone()));
+        let writer = Arc::new(Writer::new(client.clone(), Some(reader.cache())));
         let (open, writing, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
         let shared = Shared { client, writer, reader, touches, inodes: Mutex::new(inodes), open, writing, next, owner };
         Self { shared: Arc::new(shared), who, writable: false, mount: 0 }

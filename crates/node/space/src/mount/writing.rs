@@ -5,14 +5,14 @@
 //! looks whether the file has changed before each read.
 
 use super::view::{Files, Handle, MAX_READ, below};
-use crate::client::{Refused, Writer};
+use crate::client::{Refused, Seen, Writer};
 use crate::link::Fault;
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use mend_data::space::target::Failed;
 use mend_data::space::{BLOCK, Entry, Id, MAX_NAME, is_path};
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What is to be changed of a file.
 #[derive(Debug, Default)]
@@ -124,7 +124,19 @@ impl Files {
     }
 
     pub(super) fn read_written(&self, handle: Handle, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
-        self.writer().read(&handle.id, offset, size.min(MAX_READ)).map_err(|refused| self.told(&self.path_of(&handle.id), &refused))
+        let begun = Instant::now();
+        let content =
+            self.writer().read(&handle.id, offset, size.min(MAX_READ)).map_err(|refused| self.told(&self.path_of(&handle.id), &refused))?;
+        self.note(&handle.id, offset, &Seen::Read(&content.fetched, begun.elapsed()));
+        Ok(content.bytes)
+    }
+
+    /// Targets are told who reads and writes what.
+    fn note(&self, file: &Id, offset: u64, seen: &Seen<'_>) {
+        let entry = self.shared.client.names().entry(file).cloned();
+        if let Some(entry) = entry {
+            self.shared.touches.note(&self.who, &entry, offset, seen);
+        }
     }
 
     pub(super) fn write_file(&self, file: &Id, offset: u64, bytes: &[u8], appends: bool) -> Result<u32, Errno> {
@@ -133,11 +145,13 @@ impl Files {
         }
         let end = offset.checked_add(bytes.len() as u64).filter(|end| i64::try_from(*end).is_ok());
         let written = match (appends, end) {
-            (true, _) => self.writer().append(file, bytes).map(drop),
-            (false, Some(_)) => self.writer().write(file, offset, bytes),
+            (true, _) => self.writer().append(file, bytes),
+            (false, Some(_)) => self.writer().write(file, offset, bytes).map(|()| offset),
             (false, None) => return Err(Errno::EFBIG),
         };
-        written.map(|()| bytes.len() as u32).map_err(|refused| self.told(&self.path_of(file), &refused))
+        let at = written.map_err(|refused| self.told(&self.path_of(file), &refused))?;
+        self.note(file, at, &Seen::Written(bytes.len() as u64));
+        Ok(bytes.len() as u32)
     }
 
     pub(super) fn sync_file(&self, file: &Id) -> Result<(), Errno> {

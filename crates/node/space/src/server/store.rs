@@ -252,6 +252,7 @@ impl Store {
                 self.write_range(&file, epoch, position, offset, payload, sum)?
             }
             Request::ReadRange { file, position, offset, length } => return bytes(self.read_range(&file, position, offset, length)?),
+            Request::ReadBlocks { file, position, first, .. } => return bytes(self.read_blocks(&file, position, first, payload)?),
             Request::Adopt { entry, positions, fresh } => self.adopt(&entry, &positions, &fresh).map(|()| Answer::Done)?,
             Request::Fill { file, epoch, position, offset, sum, .. } => self.fill(&file, epoch, position, offset, payload, sum)?,
             Request::Cut { file, epoch, position, length } => self.cut(&file, epoch, position, length)?,

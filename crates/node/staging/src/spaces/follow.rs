@@ -3,13 +3,13 @@
 //!
 //! Ends when nobody reads the lines any more. Faults assumed: targets that do not answer for a while; what they recorded meanwhile comes with the next look.
 
-use super::scan::{Scanner, last_windows, placed};
+use super::scan::{Scanner, fetched, last_windows, placed};
 use super::{client, descriptor};
 use crate::failure::Failure;
 use mend_data::patterns::sharing::{self, WINDOW};
 use mend_data::space::BLOCK;
 use mend_policy::follow::{Scan, Wish};
-use mend_policy::placement::{PlacementRules, fetched, plan};
+use mend_policy::placement::{PlacementRules, plan};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub fn run(job: &str, spaces: &[String], slots: &BTreeMap<String, u32>, pause: D
             *room = (*room).max(slots.get(name).map_or(0, |slots| *slots as usize));
         }
         let numbers: Vec<u32> = ranks.keys().copied().collect();
-        let all = fetched(&placed);
+        let all = fetched(&last);
         let wish = |step: mend_policy::placement::Step| Wish {
             rank: numbers[step.rank],
             from: nodes[step.from].clone(),

@@ -2,14 +2,14 @@
 
 use super::heat::Heat;
 use super::opened;
-use super::scan::{Scanner, last_windows, placed};
+use super::scan::{Scanner, fetched, last_windows, placed};
 use crate::failure::{FAILED, Failure};
 use crate::report;
 use mend_data::patterns::Told;
 use mend_data::patterns::diagram::Diagram;
 use mend_data::patterns::sharing::{self, Block, RankTouches, Shared, Touched};
 use mend_data::space::{BLOCK, Id};
-use mend_policy::placement::{PlacementRules, Step, fetched, plan};
+use mend_policy::placement::{PlacementRules, Step, plan};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
         pairs: pairs(&ranks, &last, wanted),
         heat: Heat::of(&ranks),
         numbers: ranks.keys().copied().collect(),
-        fetched: fetched(&placed),
+        fetched: fetched(&last),
         steps: plan(&placed, &slots, &RULES),
         job,
         ranks,
@@ -90,17 +90,21 @@ fn job(told: &[Vec<Told>], name: &str, wanted: Option<&str>) -> Result<String, F
     let list = || jobs.keys().cloned().collect::<Vec<_>>().join(", ");
     match (wanted, jobs.len()) {
         (Some(job), _) if jobs.contains_key(job) => Ok(job.to_owned()),
-        (Some(job), 0) => {
-            Err(Failure::new(format!("job {job} has read nothing in {name}"), "what targets remember goes with their processes", FAILED))
-        }
-        (Some(job), _) => Err(Failure::new(format!("job {job} has read nothing in {name}"), format!("these have: {}", list()), FAILED)),
-        (None, 1) => Ok(list()),
-        (None, 0) => Err(Failure::new(
-            format!("no rank has read anything in {name}"),
-            "ranks of `mend run --data` are seen a second after they read; what targets remember goes with their processes",
+        (Some(job), 0) => Err(Failure::new(
+            format!("job {job} has read and written nothing in {name}"),
+            "what targets remember goes with their processes",
             FAILED,
         )),
-        (None, _) => Err(Failure::bad_value(format!("several jobs have read in {name}: {}", list()), "name one with --job")),
+        (Some(job), _) => {
+            Err(Failure::new(format!("job {job} has read and written nothing in {name}"), format!("these have: {}", list()), FAILED))
+        }
+        (None, 1) => Ok(list()),
+        (None, 0) => Err(Failure::new(
+            format!("no rank has read or written anything in {name}"),
+            "ranks of `mend run --data` are seen a second after they read or write; what targets remember goes with their processes",
+            FAILED,
+        )),
+        (None, _) => Err(Failure::bad_value(format!("several jobs have read or written in {name}: {}", list()), "name one with --job")),
     }
 }
 
@@ -158,7 +162,7 @@ impl Seen {
         let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps } = self;
         let touched: usize = ranks.values().map(|rank| rank.order.len()).sum();
         report::line(&format!(
-            "job {job}: {} ranks on {} nodes, {touched} blocks read; a column is {}",
+            "job {job}: {} ranks on {} nodes, {touched} blocks read or written; a column is {}",
             ranks.len(),
             nodes.len(),
             report::size(heat.blocks as u64 * BLOCK)
@@ -179,7 +183,7 @@ impl Seen {
             report::line("no two ranks share anything that not all read");
         } else {
             report::line("");
-            report::line(mend_report::table(&["rank", "with", "alike", "both read", "passed on"], &rows).trim_end());
+            report::line(mend_report::table(&["rank", "with", "alike", "both touch", "passed on"], &rows).trim_end());
         }
         report::line("");
         let fetched = report::size(*fetched);

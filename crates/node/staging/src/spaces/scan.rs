@@ -2,6 +2,7 @@
 
 use mend_data::patterns::sharing::{self, Placed as Where, RankTouches, Touched};
 use mend_data::patterns::{Told, Who};
+use mend_data::space::BLOCK;
 use mend_data::space::target::{Answer, Request};
 use mend_policy::placement::Placed;
 use mend_space::client::Client;
@@ -88,6 +89,11 @@ fn ask(client: &Client, target: u16, next: &mut u64) -> Result<Vec<Told>, String
 /// Of each rank its last windows together.
 pub fn last_windows(ranks: &BTreeMap<u32, RankTouches>) -> BTreeMap<u32, Touched> {
     ranks.iter().map(|(rank, touches)| (*rank, touches.last(WINDOWS))).collect()
+}
+
+/// Bytes that all nodes fetched of that.
+pub fn fetched(last: &BTreeMap<u32, Touched>) -> u64 {
+    last.values().flat_map(Touched::values).map(|counts| u64::from(counts.fetched) * BLOCK).sum()
 }
 
 /// Names of the nodes; where the ranks are and what their nodes fetch for them, in their order.

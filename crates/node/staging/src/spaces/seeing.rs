@@ -34,7 +34,7 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
     let Some(entry) = found else {
         return Err(Failure::new(format!("{place} is no file that is there"), "`mend data ls NAME:` lists what is", FAILED));
     };
-    let written = entry.written().map(|_| Writer::new(client.clone()));
+    let written = entry.written().map(|_| Writer::new(client.clone(), None));
     let size = match &written {
         Some(writer) => writer.shape(&entry)?.0,
         None => entry.file().map_or(0, |file| file.size),
@@ -44,10 +44,13 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
         let (pattern, mut at) = (Pattern::default(), 0);
         while at < size {
             let bytes = match &written {
-                Some(writer) => writer.read(&entry.id, at, PIECE).map_err(|refused| match refused {
-                    Refused::Fault(fault) => fault.into(),
-                    refused => Failure::new(format!("{place}: {refused}"), "", FAILED),
-                })?,
+                Some(writer) => {
+                    let content = writer.read(&entry.id, at, PIECE).map_err(|refused| match refused {
+                        Refused::Fault(fault) => fault.into(),
+                        refused => Failure::new(format!("{place}: {refused}"), "", FAILED),
+                    })?;
+                    content.bytes
+                }
                 None => reader.read(&entry, at, PIECE, &pattern)?.bytes,
             };
             if bytes.is_empty() {

@@ -11,6 +11,7 @@
 
 use super::{Failure, Store, database};
 use mend_data::ranges::{self, Range};
+use mend_data::space::blocks::{self, BlockTold};
 use mend_data::space::catalogue::Change;
 use mend_data::space::placement::RESERVE;
 use mend_data::space::target::{Answer, Claim, Failed};
@@ -367,15 +368,44 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn read_range(&self, file: &Id, position: u16, offset: u64, length: u32) -> Result<Vec<u8>, Failure> {
+    /// An object to be read; nobody writes it while the guard is held.
+    fn reading(&self, file: &Id, position: u16) -> Result<(Opened, RwLockReadGuard<'_, ()>), Failure> {
         let known = self.written(file, None)?;
         let lock = self.writing.lock(&(*file, position));
         if self.writing.open().get(&(*file, position)) == Some(&true) {
             let _held = write_guard(lock);
             self.ascertain(&self.open_object(file, position, known.clone())?)?;
         }
-        let _held = read_guard(lock);
-        let object = self.open_object(file, position, known)?;
+        let held = read_guard(lock);
+        Ok((self.open_object(file, position, known)?, held))
+    }
+
+    /// `sums`: 16 bytes for each block, the checksum that whoever asks knows.
+    pub(super) fn read_blocks(&self, file: &Id, position: u16, first: u64, sums: &[u8]) -> Result<Vec<u8>, Failure> {
+        let (object, _held) = self.reading(file, position)?;
+        let known = object.known_sums(first, sums.len() as u64 / 16)?;
+        let asked = sums.chunks_exact(16).map(|sum| u128::from_le_bytes(sum.try_into().unwrap_or_default()));
+        let mut content = Vec::new();
+        for (block, (sum, asked)) in (first..).zip(known.into_iter().zip(asked)) {
+            let length = object.length.saturating_sub(block.saturating_mul(BLOCK)).min(BLOCK) as u32;
+            // What is not read here cannot be wrong: the checksum says that the other side has what was written.
+            content.push(match sum {
+                _ if length == 0 => (length, None),
+                0 => object.verified(block).map(|_| (length, None))?,
+                sum if sum == asked => (length, Some(None)),
+                _ => (length, Some(Some(object.verified(block)?))),
+            });
+        }
+        let told = content.iter().map(|(length, bytes)| match bytes {
+            None => BlockTold::Zeros(*length),
+            Some(None) => BlockTold::Same(*length),
+            Some(Some(bytes)) => BlockTold::Bytes(bytes),
+        });
+        Ok(blocks::encode(&told.collect::<Vec<_>>()))
+    }
+
+    pub(super) fn read_range(&self, file: &Id, position: u16, offset: u64, length: u32) -> Result<Vec<u8>, Failure> {
+        let (object, _held) = self.reading(file, position)?;
         let end = offset.saturating_add(length.into()).min(object.length);
         let mut bytes = Vec::with_capacity(end.saturating_sub(offset) as usize);
         let mut at = offset;

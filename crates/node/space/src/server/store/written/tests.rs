@@ -92,6 +92,38 @@ fn ranges_are_merged_and_read_back_as_a_plain_file_would_have_them() {
 }
 
 #[test]
+fn of_blocks_only_those_that_are_different_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    let (one, two) = (vec![1; BLOCK as usize], vec![2; 100]);
+    write(&store, 0, 0, &one).unwrap();
+    write(&store, 0, 2 * BLOCK, &two).unwrap();
+    // Object 1 of 2: its blocks are the file's odd ones.
+    let padded: Vec<u8> = two.iter().copied().chain(std::iter::repeat(0)).take(BLOCK as usize).collect();
+    let sums = [block_sum(&[1; 16], 1, &one), 9, block_sum(&[1; 16], 5, &padded), 9];
+    let told = |sums: &[u128]| {
+        let payload: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let request = Request::ReadBlocks { file: [1; 16], position: 1, first: 0, count: sums.len() as u32 };
+        ask(&store, request, &payload).map(|(_, bytes)| bytes)
+    };
+    let decoded = |bytes: &Vec<u8>| format!("{:?}", blocks::decode(bytes, 4).unwrap().iter().map(BlockTold::length).collect::<Vec<_>>());
+    let same = told(&sums).unwrap();
+    assert_eq!(
+        blocks::decode(&same, 4).unwrap(),
+        [BlockTold::Same(BLOCK as u32), BlockTold::Zeros(BLOCK as u32), BlockTold::Same(100), BlockTold::Zeros(0)]
+    );
+    let all = told(&[0, 0, 0, 0]).unwrap();
+    assert_eq!(decoded(&all), decoded(&same));
+    assert_eq!(blocks::decode(&all, 4).unwrap()[2], BlockTold::Bytes(&two));
+    // After another write, the old checksum is no longer good; and damage is no content.
+    write(&store, 0, 2 * BLOCK, b"x").unwrap();
+    assert!(matches!(blocks::decode(&told(&sums).unwrap(), 4).unwrap()[2], BlockTold::Bytes(bytes) if bytes[..2] == *b"x\x02"));
+    OpenOptions::new().write(true).open(store.path(&[1; 16], 1)).unwrap().write_all_at(b"x", 7).unwrap();
+    assert_eq!(told(&[9, 9, 9, 9]), Err(Failed::Medium));
+}
+
+#[test]
 fn damage_is_found_and_never_taken_for_content() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());

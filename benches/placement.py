@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What it brings when ranks move to their data: eight ranks on four nodes that compute, two nodes that store, links of 300 Mbit/s.
+
+Each program runs three times in turn: its ranks stay where they were started, follow their data, or are put where partners are together (the optimum: no rank has
+its partner on another node then). Every byte is on two targets in all three.
+
+    rounds    ranks write one file and read what rank N + 4 wrote, after each has read its own: the rate of reading, once ranks that move have moved;
+              of writing; and how long that took
+    members   a model and its filter: the time of a step, likewise
+    nothing   all ranks read what all others wrote, in turn: nobody is to move, and it is to take no longer
+"""
+
+import os
+import re
+import statistics
+import sys
+import time
+
+import results
+from side_by_side import main, report
+
+from cluster import Lab, compile_mpi
+
+LINK, RANKS, KIB = "300mbit", 8, 2048
+COMPUTE, STORAGE = "node1:2,node2:2,node3:2,node4:2", ("node5", "node6")
+# Where a rank goes for its partner: rank N and rank N + 4 are on the same node then.
+OPTIMUM = {1: "node3", 4: "node1", 3: "node4", 6: "node2"}
+# Rounds that count, and those before them which don't.
+COUNTED, BEFORE = 8, 2
+PLACEMENTS = "none", "patterns", "optimum"
+
+
+class Run:
+    """One run of a program in the lab."""
+
+    def __init__(self, lab, work, follow, argv):
+        self.lab, self.begun = lab, time.monotonic()
+        self.seen = os.path.join(work, "seen")
+        self.directory = work
+        argv = [word.replace("SEEN", self.seen) for word in argv]
+        for name in ("stdout", "stderr", "go"):
+            if os.path.exists(path := os.path.join(work, name)):
+                os.remove(path)
+        self.job = lab.start(work, "run", "--hosts", COMPUTE, "--data", f"scratch:{self.seen}:rw", "--follow-data", follow, *argv)
+
+    def lines(self, pattern):
+        return [tuple(map(float, found.groups())) for found in re.finditer(pattern + r"$", self.job.stderr(), re.MULTILINE)]
+
+    def together(self, name):
+        places = self.lab.places(name)
+        return all(places[rank] == places[rank + RANKS // 2] for rank in range(RANKS // 2))
+
+    def come_together(self, placement):
+        """How long it took until partners were together, seconds."""
+        name = self.lab.running(self.job)
+        begun = time.monotonic()
+        if placement == "optimum":
+            for rank, node in OPTIMUM.items():
+                self.lab.verb("migrate", name, str(rank), "--to", node)
+        if placement == "patterns":
+            self.job.wait_for(lambda: self.together(name), "partners are together")
+        return time.monotonic() - begun
+
+    def steady(self, pattern):
+        """Lines of the rounds from now on."""
+        there = len(self.lines(pattern))
+        self.job.wait_for(lambda: len(self.lines(pattern)) >= there + BEFORE + COUNTED, "rounds")
+        lines = self.lines(pattern)[there + BEFORE:][:COUNTED]
+        self.end()
+        return lines
+
+    def end(self):
+        self.job.let_go()
+        self.job.finish()
+
+
+def lab_with_space(work):
+    lab = Lab(6, "--bandwidth", LINK)
+    lab.__enter__()
+    targets = [word for node in STORAGE for word in ("--target", f"{node}:{work}/targets/{node}")]
+    done = lab.mend("data", "create", "scratch", *targets)
+    if done.returncode:
+        sys.exit(done.stderr)
+    lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "2000")
+    return lab
+
+
+def by_placement(runs, work, argv, pattern):
+    """By placement, for each run the medians of what each round's line has; and how long ranks took to come together."""
+    figures, took, said = {placement: [] for placement in PLACEMENTS}, [], set()
+    lab = lab_with_space(work)
+    try:
+        for _ in range(runs):
+            for placement in PLACEMENTS:
+                run = Run(lab, work, "auto" if placement == "patterns" else "off", argv)
+                came = run.come_together(placement)
+                took += [came] if placement == "patterns" else []
+                figures[placement].append([statistics.median(column) for column in zip(*run.steady(pattern))])
+                said.add(re.sub(r"\s+", " ", " ".join(sorted(run.job.stdout().split("\n")))))
+    finally:
+        lab.mend("data", "destroy", "scratch")
+        lab.__exit__(None, None, None)
+    if len(said) != 1:
+        sys.exit(f"results differ: {said}")
+    return figures, took
+
+
+def came_together(took):
+    results.note("until partners are together, from the start of the job", "s", took)
+    print(f"partners are together after {statistics.median(took):.1f} s ({min(took):.1f} to {max(took):.1f})")
+
+
+def rounds(runs, work):
+    program = compile_mpi("io_rounds.c", os.path.join(work, "io_rounds"))
+    argv = ["-n", str(RANKS), program, "SEEN/rounds.dat", "-b", str(KIB), "-i", "0,4", "-r", "3", "-u", "go"]
+    figures, took = by_placement(runs, work, argv, r"^round \d+ distance 4 write ([\d.]+) read ([\d.]+)")
+    rate = lambda placement, column: [RANKS * KIB / 1024 / one[column] for one in figures[placement]]
+    for placement in PLACEMENTS[1:]:
+        report(f"read, {placement}", rate("none", 1), rate(placement, 1), "MiB/s", "none")
+        report(f"written, {placement}", rate("none", 0), rate(placement, 0), "MiB/s", "none")
+    report("read, patterns", rate("optimum", 1), rate("patterns", 1), "MiB/s", "optimum")
+    came_together(took)
+
+
+def members(runs, work):
+    model, ensemble_filter = (compile_mpi(f"member_{name}.c", os.path.join(work, name)) for name in ("model", "filter"))
+    argv = ["-n", str(RANKS // 2), model, "SEEN", "4", "go", ":", "-n", str(RANKS // 2), ensemble_filter, "SEEN"]
+    figures, took = by_placement(runs, work, argv, r"^step \d+ took ([\d.]+)")
+    times = {placement: [one[0] * 1e3 for one in figures[placement]] for placement in PLACEMENTS}
+    for placement in PLACEMENTS[1:]:
+        report(f"a step, {placement}", times["none"], times[placement], "ms", "none")
+    gain = {placement: [before - after for before, after in zip(times["none"], times[placement])] for placement in PLACEMENTS[1:]}
+    report("gain of a step, patterns", gain["optimum"], gain["patterns"], "ms", "optimum")
+    came_together(took)
+
+
+def nothing(runs, work):
+    program = compile_mpi("io_rounds.c", os.path.join(work, "io_rounds"))
+    argv = ["-n", str(RANKS), program, "SEEN/rounds.dat", "-b", str(KIB), "-i", ",".join(map(str, list(range(1, RANKS)) * 2)), "-r", "1"]
+    times, moves = {"off": [], "auto": []}, 0
+    lab = lab_with_space(work)
+    try:
+        for _ in range(runs):
+            for follow in times:
+                run = Run(lab, work, follow, argv)
+                name = lab.running(run.job)
+                run.job.wait_for(lambda: run.job.process.poll() is not None, "its end")
+                lines = run.lines(r"^round \d+ distance \d+ write ([\d.]+) read ([\d.]+)")
+                times[follow].append(sum(sum(line) for line in lines))
+                moves += sum(entry["event"] == "migration_committed" for entry in lab.verb("log", name)) if follow == "auto" else 0
+    finally:
+        lab.mend("data", "destroy", "scratch")
+        lab.__exit__(None, None, None)
+    report("all rounds, ranks may follow", times["off"], times["auto"], "s", "off")
+    results.note("moves where nothing is to be gained", "moves", [moves])
+    print(f"moves where nothing is to be gained: {moves}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, {"rounds": rounds, "members": members, "nothing": nothing}))

@@ -217,7 +217,8 @@ impl Entry {
     pub fn replaces(&self, other: &Self) -> bool {
         if let (Some(new), Some(old)) = (self.written(), other.written()) {
             let same = self.id == other.id && (new.stripe, new.objects.len()) == (old.stripe, old.objects.len());
-            let order = |entry: &Self, file: &Written| (entry.version, file.epoch, entry.path.clone(), file.objects.clone(), file.mode);
+            // Where its bytes are counts first: a name that was given by an older map must not bring back a copy that was lost.
+            let order = |entry: &Self, file: &Written| (file.epoch, entry.version, entry.path.clone(), file.objects.clone(), file.mode);
             return same && order(self, new) > order(other, old);
         }
         let (Some(new), Some(old)) = (self.file(), other.file()) else { return false };

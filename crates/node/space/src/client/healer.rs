@@ -4,7 +4,7 @@
 
 use super::examine::lacking;
 use super::names::Client;
-use super::writer::Writer;
+use super::writer::{Refused, Writer};
 use crate::link::Fault;
 use mend_data::request::{Request, SpaceRequest};
 use mend_data::space::Id;
@@ -29,11 +29,13 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
         return Ok(());
     }
     let look = move || {
-        let (mut watch, mut verified) = (Watch::default(), Instant::now());
+        let (mut watch, mut verified, mut unfilled) = (Watch::default(), Instant::now(), Vec::new());
         loop {
             std::thread::sleep(Duration::from_secs(probe));
             // Files that others staged or healed.
             client.refresh_if_older(Duration::from_secs(1));
+            let before = std::mem::replace(&mut unfilled, client.unfilled());
+            writer.fill_again(&unfilled.iter().copied().filter(|file| before.contains(file)).collect::<Vec<Id>>());
             let deep = verify > 0 && verified.elapsed() >= Duration::from_secs(verify);
             let bad = client.bad_targets();
             let lost = watch.looked(bad.clone());
@@ -67,6 +69,17 @@ impl Client {
 }
 
 impl Writer {
+    /// Makes copies of these files whole whose makers have died.
+    pub fn fill_again(&self, files: &[Id]) {
+        for file in files {
+            match self.fill(file, false) {
+                // Nobody needs it any more.
+                Ok(()) | Err(Refused::Removed | Refused::Absent) => {}
+                Err(refused) => eprintln!("mend data: {}: a second copy is not made: {refused}", self.client.space.name),
+            }
+        }
+    }
+
     /// Makes again the copies of what ranks wrote that these targets had and lost.
     fn copy_again(&self, bad: &BTreeSet<u16>) {
         for at in bad {

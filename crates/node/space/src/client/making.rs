@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// How long another client's end is waited for before one looks again.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How often something is told again that another client told otherwise.
+const TRIES: usize = 16;
+
 /// A directory that is there because something is below it.
 type Implied = (String, mend_data::space::Striping);
 
@@ -132,7 +135,7 @@ impl Writer {
         }
         self.is_nameless(&entry.id);
         let name: String = entry.id.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.tell(&Entry { version: entry.version.saturating_add(1), path: format!("{HIDDEN}/{name}"), ..entry.clone() })
+        self.change(&entry.id, 0, |entry| entry.path = format!("{HIDDEN}/{name}"))
     }
 
     /// A directory in which nothing is left stays.
@@ -163,13 +166,13 @@ impl Writer {
             if names.obstacle(to).is_some() {
                 return Err(Refused::NotDirectory);
             }
-            (entry.clone(), before, implied(&names, from), names.next_version(to).max(entry.version.saturating_add(1)))
+            (entry.clone(), before, implied(&names, from), names.next_version(to))
         };
         if from == to {
             return Ok(());
         }
         self.keep_directory(kept)?;
-        self.tell(&Entry { version, path: to.to_owned(), ..entry })?;
+        self.change(&entry.id, version, |entry| entry.path = to.to_owned())?;
         if let Some(before) = before {
             self.hide_or_forget(&before)?;
         }
@@ -181,9 +184,30 @@ impl Writer {
     /// # Errors
     /// [`Refused`].
     pub fn set_mode(&self, file: &Id, mode: u32) -> Result<(), Refused> {
-        let (entry, known) = self.now(file)?;
-        let kind = Kind::Written(Written { mode: mode & MODES, ..known });
-        self.tell(&Entry { version: entry.version.saturating_add(1), kind, ..entry })
+        self.change(file, 0, |entry| {
+            if let Kind::Written(known) = &mut entry.kind {
+                known.mode = mode & MODES;
+            }
+        })
+    }
+
+    /// Changes what is known of a file; its version is this one then, or a higher one. Another client may tell something else of it at the same time, such as where a
+    /// copy is now: then it is changed once more.
+    fn change(&self, file: &Id, version: u64, change: impl Fn(&mut Entry)) -> Result<(), Refused> {
+        for _ in 0..TRIES {
+            let (mut entry, _) = self.now(file)?;
+            entry.version = entry.version.saturating_add(1).max(version);
+            change(&mut entry);
+            self.tell(&entry)?;
+            self.client.refresh_since(Instant::now());
+            let (now, _) = self.now(file)?;
+            let mut changed = now.clone();
+            change(&mut changed);
+            if changed == now {
+                return Ok(());
+            }
+        }
+        Err(Fault::Other("it is changed again and again".to_owned()).into())
     }
 
     /// Makes a directory.

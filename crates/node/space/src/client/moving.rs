@@ -18,7 +18,7 @@ use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, Request};
 use mend_data::space::written::{Shape, Written, range_sum};
 use mend_data::space::{Entry, Id, Kind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that are copied at once.
 const PIECE: u64 = 1 << 20;
@@ -44,7 +44,7 @@ impl Writer {
                 }
                 std::thread::sleep(PAUSE);
             };
-            let moved = self.make_map(&known, lost).and_then(|moved| self.tell_map(&moved, &known)).and_then(|()| self.copy(file));
+            let moved = self.make_map(file, lost).and_then(|(old, new)| self.tell_map(&new, &old)).and_then(|()| self.copy(file));
             self.release_move(file);
             match moved {
                 Ok(()) => {
@@ -65,8 +65,9 @@ impl Writer {
         Err(why.clone().into())
     }
 
-    /// Ends what another client may have begun: copies that lack something.
-    pub(super) fn fill(&self, file: &Id) -> Result<(), Refused> {
+    /// Ends what another client may have begun: copies that lack something. One that is at it is waited for, if this one `waits`.
+    pub(super) fn fill(&self, file: &Id, waits: bool) -> Result<(), Refused> {
+        let mut moved = 0;
         loop {
             let turn = self.turn(file);
             self.client.refresh();
@@ -76,6 +77,9 @@ impl Writer {
             }
             if !self.claim_move(file, &known, &[])? {
                 drop(turn);
+                if !waits {
+                    return Ok(());
+                }
                 std::thread::sleep(PAUSE);
                 continue;
             }
@@ -83,6 +87,11 @@ impl Writer {
             self.release_move(file);
             drop(turn);
             return match copied {
+                Err(Refused::Fault(Fault::Failed { kind: Failed::Moved, .. })) if moved < TRIES => {
+                    moved += 1;
+                    self.hear_of(file, true);
+                    continue;
+                }
                 Err(Refused::Fault(fault @ (Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent, .. }))) => {
                     let lacking = known.filling.iter().filter_map(|position| known.objects.get(usize::from(*position))).map(|[_, at]| *at);
                     self.move_away(file, &distinct(lacking), &fault)
@@ -108,9 +117,12 @@ impl Writer {
         self.client.each(&all, |_, peer: &Peer| if peer.is_lost() { Ok(()) } else { peer.ask(&request, &[]).map(drop) });
     }
 
-    fn make_map(&self, old: &Entry, lost: &[u16]) -> Result<Entry, Refused> {
-        let Some(known) = old.written() else { return Err(Refused::Staged) };
+    /// What is known of a file, and what is to be.
+    fn make_map(&self, file: &Id, lost: &[u16]) -> Result<(Entry, Entry), Refused> {
+        // A target that does not answer takes long here; meanwhile the file may get another name.
         let rooms = self.client.rooms();
+        self.client.refresh_since(Instant::now());
+        let (old, known) = self.now(file)?;
         let free: Vec<Option<u64>> =
             (0_u16..).zip(&rooms).map(|(at, room)| room.as_ref().ok().filter(|_| !lost.contains(&at)).map(|room| room.free)).collect();
         let new = match known.moved(&free) {
@@ -121,11 +133,12 @@ impl Writer {
                     let taken = (0..known.objects.len() as u16).any(|position| known.whole(position) == [at]);
                     free[usize::from(at)] = room.as_ref().ok().filter(|_| !taken).map(|room| room.free);
                 }
-                again(known, lost, &free)?
+                again(&known, lost, &free)?
             }
-            other => other?.ok_or(Refused::NoPlace(NoPlace::NoTarget))?,
+            other => other?.ok_or_else(|| self.moved_meanwhile(&known))?,
         };
-        Ok(Entry { version: old.version.saturating_add(1), kind: Kind::Written(new), ..old.clone() })
+        let new = Entry { version: old.version.saturating_add(1), kind: Kind::Written(new), ..old.clone() };
+        Ok((old, new))
     }
 
     fn tell_map(&self, new: &Entry, old: &Entry) -> Result<(), Refused> {
@@ -146,7 +159,7 @@ impl Writer {
         for targets in [first, then] {
             match outcome(&targets, self.client.each(&targets, adopt)) {
                 Outcome::Done => {}
-                Outcome::Moved => return Err(Fault::Other("the file was moved by another node".to_owned()).into()),
+                Outcome::Moved => return Err(self.moved_meanwhile(before).into()),
                 Outcome::Lost(_, fault) | Outcome::Failed(fault) => return Err(fault.into()),
             }
         }
@@ -156,7 +169,7 @@ impl Writer {
 
     /// Copies what is lacking, and says that it is whole.
     fn copy(&self, file: &Id) -> Result<(), Refused> {
-        let (entry, known) = self.now(file)?;
+        let (_, known) = self.now(file)?;
         for position in known.filling.clone() {
             let [good, new] = known.objects[usize::from(position)];
             let (good, new) = (self.client.peer(good)?, self.client.peer(new)?);
@@ -169,24 +182,37 @@ impl Writer {
                 let (answer, _) = new.ask(&Request::Fill { file: *file, epoch, position, offset: at, length, sum }, &bytes)?;
                 let Answer::Held { boot: held } = answer else { return Err(super::names::nonsense(new).into()) };
                 if *boot.get_or_insert(held) != held {
-                    return Err(Fault::Other("the node of the new copy was started anew".to_owned()).into());
+                    return Err(started_anew(new).into());
                 }
                 at += u64::from(wanted);
                 if at % (64 * PIECE) == 0 && !self.claim_move(file, &known, &[])? {
-                    return Err(Fault::Other("another node moves the file".to_owned()).into());
+                    return Err(self.moved_meanwhile(&known).into());
                 }
                 if bytes.len() < wanted as usize {
                     // It was cut meanwhile.
                     break;
                 }
             }
-            for peer in [good, new] {
-                let boot = boot_of(peer, file, &known, position)?;
+            // What the new one took is durable only if its node has not been started anew since.
+            for (peer, since) in [(good, None), (new, boot)] {
+                let boot = since.map_or_else(|| boot_of(peer, file, &known, position), Ok)?;
                 peer.ask(&Request::Sync { file: *file, epoch: known.epoch, position, boot }, &[])?;
             }
         }
-        let whole = Written { filling: Vec::new(), ..known };
+        // Its name may be another one by now.
+        self.client.refresh_since(Instant::now());
+        let (entry, now) = self.now(file)?;
+        if now.epoch != known.epoch {
+            return Err(self.moved_meanwhile(&now).into());
+        }
+        let whole = Written { filling: Vec::new(), ..now };
         self.tell(&Entry { version: entry.version.saturating_add(1), kind: Kind::Written(whole), ..entry })
+    }
+
+    /// The map of a file is not the one that it had a moment ago.
+    fn moved_meanwhile(&self, known: &Written) -> Fault {
+        let target = known.objects.first().and_then(|copies| self.client.peer(copies[0]).ok()).map(|peer| peer.target.name());
+        Fault::Failed { target: target.unwrap_or_default(), kind: Failed::Moved, why: "another client moves the file".to_owned() }
     }
 
     /// Tells all that hold a file what is new of it: its name, or that a copy is whole.
@@ -234,6 +260,10 @@ fn length_of(peer: &Peer, file: &Id, position: u16) -> Result<u64, Fault> {
     found.ok_or_else(|| Fault::Failed { target: peer.target.name(), kind: Failed::Absent, why: "it does not have the object".to_owned() })
 }
 
+fn started_anew(peer: &Peer) -> Fault {
+    Fault::Failed { target: peer.target.name(), kind: Failed::Absent, why: "its node was started anew while a copy was made".to_owned() }
+}
+
 /// Which start of its node a target is in. To write nothing tells it.
 fn boot_of(peer: &Peer, file: &Id, known: &Written, position: u16) -> Result<Id, Fault> {
     let request = Request::WriteRange { file: *file, epoch: known.epoch, position, offset: 0, length: 0, sum: range_sum(&[]) };
@@ -250,5 +280,13 @@ impl Client {
         let names = self.names();
         let on = |entry: &&Entry| entry.written().is_some_and(|file| file.objects.iter().flatten().any(|at| targets.contains(at)));
         names.files("").into_iter().filter(on).map(|entry| entry.id).collect()
+    }
+
+    /// Files that ranks write of which a copy lacks something: it is being made, or whoever made it has died.
+    #[must_use]
+    pub fn unfilled(&self) -> Vec<Id> {
+        let names = self.names();
+        let lacks = |entry: &&Entry| entry.written().is_some_and(|file| !file.filling.is_empty());
+        names.files("").into_iter().filter(lacks).map(|entry| entry.id).collect()
     }
 }

@@ -76,6 +76,8 @@ pub(super) struct State {
     pub unsynced: Mutex<BTreeMap<(u16, u16), Id>>,
     /// When it was claimed for appending.
     appending: Mutex<Option<Instant>>,
+    /// Whoever syncs it: another one that does waits, since what it wrote may be among what is synced just now.
+    syncing: Mutex<()>,
     opens: AtomicUsize,
     /// It has no name any more, and goes with the last one that has it open.
     nameless: Mutex<bool>,
@@ -208,13 +210,13 @@ impl Writer {
         part: impl Fn(&Written) -> Vec<u16>,
     ) -> Result<(), Refused> {
         let mut fault = None;
-        for _ in 0..TRIES {
+        for again in 0..TRIES {
             let (_, known) = self.now(file)?;
             let targets = part(&known);
             match outcome(&targets, self.client.each(&targets, |at, peer| work(&known, at, peer))) {
                 Outcome::Done => return Ok(()),
                 Outcome::Failed(fault) => return Err(fault.into()),
-                Outcome::Moved => drop(self.client.refresh()),
+                Outcome::Moved => self.hear_of(file, again > 0),
                 Outcome::Lost(lost, why) => {
                     self.move_away(file, &lost, &why)?;
                     fault = Some(why);
@@ -222,6 +224,15 @@ impl Writer {
             }
         }
         Err(fault.unwrap_or_else(|| Fault::Other("the file is moved again and again".to_owned())).into())
+    }
+
+    /// Hears where a file is now. With `tells` its targets are told as well: whoever moved it may have died before it had told all of them.
+    pub(super) fn hear_of(&self, file: &Id, tells: bool) {
+        self.client.refresh();
+        if tells && let Ok((entry, _)) = self.now(file) {
+            // One that cannot be told refuses the next request, and that says why.
+            let _ = self.tell(&entry);
+        }
     }
 
     fn note_unsynced(state: &State, position: u16, at: u16, answer: Answer, peer: &Peer) -> Result<(), Fault> {
@@ -326,7 +337,8 @@ impl Writer {
     /// [`Refused`]. What was not synced is synced by the next one.
     pub fn sync(&self, file: &Id) -> Result<(), Refused> {
         let state = self.state(file);
-        for _ in 0..TRIES {
+        let _one = held(&state.syncing);
+        for again in 0..TRIES {
             let (_, known) = self.now(file)?;
             let written = std::mem::take(&mut *held(&state.unsynced));
             // A copy that is elsewhere now was synced there when it was made.
@@ -342,7 +354,7 @@ impl Writer {
             let outcome = outcome(&targets, done);
             if let Outcome::Done = outcome {
                 // Whoever makes a copy may be gone.
-                return if known.filling.is_empty() { Ok(()) } else { self.fill(file) };
+                return if known.filling.is_empty() { Ok(()) } else { self.fill(file, true) };
             }
             let mut unsynced = held(&state.unsynced);
             for (copy, boot) in written {
@@ -350,7 +362,7 @@ impl Writer {
             }
             drop(unsynced);
             match outcome {
-                Outcome::Done | Outcome::Moved => drop(self.client.refresh()),
+                Outcome::Done | Outcome::Moved => self.hear_of(file, again > 0),
                 Outcome::Lost(lost, why) => {
                     self.move_away(file, &lost, &why)?;
                     // What takes their place has it, and durably.

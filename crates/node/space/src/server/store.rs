@@ -334,6 +334,8 @@ impl Store {
     }
 
     fn put(&self, entry: &Entry, positions: &[u16]) -> Result<(), Failure> {
+        // What is known does not change before this is committed.
+        let begun = self.database.begin_write().map_err(database)?;
         let before = match self.known(&entry.id)? {
             Some(Change::There(known)) if !entry.replaces(&known) => return Ok(()),
             Some(Change::There(known)) => Some(known),
@@ -354,9 +356,11 @@ impl Store {
                 }
             }
         }
-        let begun = self.database.begin_write().map_err(database)?;
         append(&begun, entry.id, &Change::There(Box::new(entry.clone())))?;
         begun.commit().map_err(database)?;
+        if let Some(known) = entry.written() {
+            self.writing.is_whole(&entry.id, known);
+        }
         self.used.fetch_add(bytes, Ordering::Relaxed);
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(&entry.id);
         if before.is_some() {
@@ -428,6 +432,7 @@ impl Store {
 
     /// Removes the objects of a file but those at these places. The bytes that they had.
     fn remove_objects(&self, file: &Id, but: &[u16]) -> Result<u64, Failure> {
+        self.writing.let_go(file, but);
         let directory = self.objects.join(format!("{:02x}", file[0]));
         let mut bytes = 0;
         let listed = match fs::read_dir(directory) {

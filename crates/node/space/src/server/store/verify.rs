@@ -53,7 +53,7 @@ impl Store {
             let (_, row) = row.map_err(database)?;
             let Ok(Change::There(entry)) = postcard::from_bytes::<Change>(row.value()) else { continue };
             if let Some(file) = entry.written() {
-                let lost = |position: &u16| !self.path(&entry.id, *position).exists();
+                let lost = |position: &u16| !self.path(&entry.id, *position).exists() || self.is_short(&entry.id, *position);
                 lacking.extend(file.positions(at).filter(lost).map(|position| (entry.id, position)));
             }
             let Some(file) = entry.file() else { continue };

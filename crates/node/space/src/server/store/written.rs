@@ -48,6 +48,8 @@ pub(super) struct Writing {
     open: Mutex<HashMap<Object, bool>>,
     /// What was written of objects that are being filled, since they were made.
     filling: Mutex<HashMap<Object, Vec<Range>>>,
+    /// Objects are made for one file at a time.
+    adopting: Mutex<()>,
     claims: Mutex<HashMap<Claim, (Id, Instant)>>,
 }
 
@@ -57,7 +59,7 @@ impl Default for Writing {
         // If it cannot be told, each start of the process counts as one of the node.
         let boot = boot.map_or_else(|_| mend_wire::random_bytes(), |boot| xxh3_128(boot.as_bytes()).to_le_bytes());
         let locks = (0..LOCKS).map(|_| RwLock::default()).collect();
-        Self { boot, locks, open: Mutex::default(), filling: Mutex::default(), claims: Mutex::default() }
+        Self { boot, locks, open: Mutex::default(), filling: Mutex::default(), adopting: Mutex::default(), claims: Mutex::default() }
     }
 }
 
@@ -81,6 +83,18 @@ impl Writing {
             let before = std::mem::take(written);
             *written = ranges::merged(before.into_iter().chain([range]).collect());
         }
+    }
+
+    /// Copies of a file that lack nothing: what is written to them need not be noted any more.
+    pub fn is_whole(&self, file: &Id, known: &Written) {
+        self.filling().retain(|(of, position), _| of != file || known.filling.contains(position));
+    }
+
+    /// The objects of a file but those at these places are gone, and so is what was noted of them.
+    pub fn let_go(&self, file: &Id, but: &[u16]) {
+        let stays = |(of, position): &Object| of != file || but.contains(position);
+        self.open().retain(|object, _| stays(object));
+        self.filling().retain(|object, _| stays(object));
     }
 
     /// An object was open when the target began.
@@ -178,6 +192,25 @@ impl Opened {
         if sum == 0 { bytes.iter().all(|byte| *byte == 0) } else { self.sum_of(block, bytes) == sum }
     }
 
+    /// True if its end is lost: it never has more checksums than blocks.
+    fn is_short(&self) -> io::Result<bool> {
+        Ok(self.sums.metadata()?.len() > self.length.div_ceil(BLOCK) * 16)
+    }
+
+    /// An error if its end is lost.
+    fn ends(&self) -> Result<(), Failure> {
+        let short = || Failure::new(Failed::Short, format!("{} is shorter than it was written", self.path.display()));
+        if self.is_short()? { Err(short()) } else { Ok(()) }
+    }
+
+    /// An error if it ends before that, and its last block is not as it was written: that says that nothing is behind it.
+    fn ends_before(&self, wanted: u64) -> Result<(), Failure> {
+        if wanted > self.length && !self.length.is_multiple_of(BLOCK) {
+            self.verified(self.length / BLOCK)?;
+        }
+        Ok(())
+    }
+
     /// What a block has, if it is as it was written.
     fn verified(&self, block: u64) -> Result<Vec<u8>, Failure> {
         let bytes = self.block(block)?;
@@ -236,6 +269,17 @@ impl Store {
     /// Makes objects that come here, empty. What of them is to be copied from another target is filled then.
     pub(super) fn adopt(&self, entry: &Entry, positions: &[u16], fresh: &[u16]) -> Result<(), Failure> {
         let Some(known) = entry.written() else { return Err(Failure::new(Failed::Nonsense, "ranks do not write it")) };
+        let _one = self.writing.adopting.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.known(&entry.id)? {
+            // It was asked before, and the answer was lost.
+            Some(Change::There(before)) if *before == *entry => return Ok(()),
+            // By whoever was stopped for long: what others have written here since stays.
+            Some(Change::There(before)) if !entry.replaces(&before) => {
+                return Err(Failure::new(Failed::Moved, "the file is on other targets now"));
+            }
+            Some(Change::Gone(_)) => return Err(Failure::new(Failed::Absent, "the file was removed")),
+            Some(Change::There(_)) | None => {}
+        }
         for position in fresh {
             let key = (entry.id, *position);
             let path = self.path(&entry.id, *position);
@@ -252,6 +296,7 @@ impl Store {
             }
             mend_durable::sync_directory(directory)?;
             self.count_used(before, 0);
+            self.writing.open().remove(&key);
             if known.filling.contains(position) {
                 self.writing.filling().insert(key, Vec::new());
             }
@@ -265,6 +310,8 @@ impl Store {
             return Ok(());
         }
         object.sum_up(0..object.length.div_ceil(BLOCK))?;
+        // It ended while it was cut, or the power failed before its bytes were durable.
+        object.sums.set_len(object.length.div_ceil(BLOCK) * 16)?;
         self.writing.open().insert((object.id, object.position), false);
         Ok(())
     }
@@ -272,6 +319,7 @@ impl Store {
     /// Notes, durably, that an object is being written.
     fn begin_writing(&self, object: &Opened) -> Result<(), Failure> {
         self.ascertain(object)?;
+        object.ends()?;
         let key = (object.id, object.position);
         if self.writing.open().contains_key(&key) {
             return Ok(());
@@ -338,6 +386,9 @@ impl Store {
     /// Whoever calls holds the object's lock.
     fn put_range(&self, file: &Id, position: u16, known: Written, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         let end = range(offset, bytes)?.end();
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let mut object = self.open_object(file, position, known)?;
         self.begin_writing(&object)?;
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
@@ -377,7 +428,9 @@ impl Store {
             self.ascertain(&self.open_object(file, position, known.clone())?)?;
         }
         let held = read_guard(lock);
-        Ok((self.open_object(file, position, known)?, held))
+        let object = self.open_object(file, position, known)?;
+        object.ends()?;
+        Ok((object, held))
     }
 
     /// `sums`: 16 bytes for each block, the checksum that whoever asks knows.
@@ -385,6 +438,8 @@ impl Store {
         let (object, _held) = self.reading(file, position)?;
         let known = object.known_sums(first, sums.len() as u64 / 16)?;
         let asked = sums.chunks_exact(16).map(|sum| u128::from_le_bytes(sum.try_into().unwrap_or_default()));
+        let end = first.saturating_add(sums.len() as u64 / 16).saturating_mul(BLOCK);
+        object.ends_before(end)?;
         let mut content = Vec::new();
         for (block, (sum, asked)) in (first..).zip(known.into_iter().zip(asked)) {
             let length = object.length.saturating_sub(block.saturating_mul(BLOCK)).min(BLOCK) as u32;
@@ -406,7 +461,9 @@ impl Store {
 
     pub(super) fn read_range(&self, file: &Id, position: u16, offset: u64, length: u32) -> Result<Vec<u8>, Failure> {
         let (object, _held) = self.reading(file, position)?;
-        let end = offset.saturating_add(length.into()).min(object.length);
+        let wanted = offset.saturating_add(length.into());
+        object.ends_before(wanted)?;
+        let end = wanted.min(object.length);
         let mut bytes = Vec::with_capacity(end.saturating_sub(offset) as usize);
         let mut at = offset;
         while at < end {
@@ -449,14 +506,26 @@ impl Store {
         let _held = write_guard(self.writing.lock(&(*file, position)));
         let object = self.open_object(file, position, known)?;
         self.ascertain(&object)?;
+        object.ends()?;
         object.bytes.sync_all()?;
         object.sums.sync_all()?;
         mend_durable::sync_directory(object.path.parent().unwrap_or(&self.objects))?;
         if self.writing.open().contains_key(&(*file, position)) {
-            fs::remove_file(beside(&object.path, ".open"))?;
-            self.writing.open().remove(&(*file, position));
+            match fs::remove_file(beside(&object.path, ".open")) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => self.writing.open().remove(&(*file, position)),
+            };
         }
         Ok(())
+    }
+
+    /// True if the end of an object is lost. One that was open when the target began says nothing of its end.
+    pub(super) fn is_short(&self, file: &Id, position: u16) -> bool {
+        let _held = read_guard(self.writing.lock(&(*file, position)));
+        let begun = self.writing.open().get(&(*file, position)) == Some(&true);
+        let path = self.path(file, position);
+        let length = |path: &Path| fs::metadata(path).map_or(0, |about| about.len());
+        !begun && length(&beside(&path, ".sums")) > length(&path).div_ceil(BLOCK) * 16
     }
 
     pub(super) fn shapes(&self, files: &[Id]) -> Result<Vec<u8>, Failure> {
@@ -467,7 +536,12 @@ impl Store {
             let known = there.then(|| self.written(file, None).ok()).flatten();
             let positions = 0..known.map_or(0, |known| known.objects.len() as u16);
             let shape = |position: u16| {
-                let about = fs::metadata(self.path(file, position)).ok()?;
+                let path = self.path(file, position);
+                let about = fs::metadata(&path).ok()?;
+                let sums = || fs::metadata(beside(&path, ".sums")).map_or(0, |sums| sums.len());
+                if sums() > about.len().div_ceil(BLOCK) * 16 && self.is_short(file, position) {
+                    return None;
+                }
                 let changed_ns = about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec());
                 Some(Shape { position, length: about.len(), changed_ns })
             };

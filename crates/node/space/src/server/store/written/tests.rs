@@ -228,3 +228,99 @@ fn what_is_written_while_a_copy_is_made_stays() {
     let store = open(directory.path());
     assert_eq!(fill(&store, 0, b"x"), Err(Failed::Absent));
 }
+
+#[test]
+fn an_object_that_comes_back_is_noted_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    write(&store, 0, 0, b"first").unwrap();
+    // It goes elsewhere while it is open, and comes back.
+    let map = |epoch: u32, objects: Vec<[u16; 2]>, filling: Vec<u16>| {
+        let mut entry = entry(1, epoch);
+        entry.kind = Kind::Written(Written { objects, epoch, filling, ..entry.written().unwrap().clone() });
+        Box::new(entry)
+    };
+    let elsewhere = map(1, vec![[0, 2], [2, 0]], Vec::new());
+    ask(&store, Request::Put { entry: elsewhere, positions: Vec::new() }, &[]).unwrap();
+    let again = map(2, vec![[0, 2], [2, 1]], vec![1]);
+    ask(&store, Request::Adopt { entry: again, positions: vec![1], fresh: vec![1] }, &[]).unwrap();
+    let boot = write(&store, 2, 0, b"second").unwrap();
+    let note = beside(&store.path(&[1; 16], 1), ".open");
+    assert!(note.exists());
+    ask(&store, Request::Sync { file: [1; 16], epoch: 2, position: 1, boot }, &[]).unwrap();
+    assert!(!note.exists());
+    // Nothing more is noted of it once it is whole, or gone.
+    ask(&store, Request::Put { entry: map(2, vec![[0, 2], [2, 1]], Vec::new()), positions: vec![1] }, &[]).unwrap();
+    ask(&store, Request::Forget { ids: vec![[1; 16]] }, &[]).unwrap();
+    assert!(store.writing.filling().is_empty() && store.writing.open().is_empty());
+}
+
+#[test]
+fn a_map_that_comes_late_takes_nothing_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    let Kind::Written(file) = entry(1, 1).kind else { panic!("no written file") };
+    let moved = Entry { kind: Kind::Written(Written { filling: vec![1], ..file.clone() }), ..entry(1, 1) };
+    let adopt = |entry: &Entry| ask(&store, Request::Adopt { entry: Box::new(entry.clone()), positions: vec![1], fresh: vec![1] }, &[]);
+    adopt(&moved).unwrap();
+    write(&store, 1, 0, b"written").unwrap();
+    // The answer was lost, so it is asked once more.
+    adopt(&moved).unwrap();
+    assert_eq!(read(&store, 0, 9), Ok(b"written".to_vec()));
+    assert_eq!(store.writing.filling().len(), 1);
+    let whole = Entry { version: 3, kind: Kind::Written(Written { filling: Vec::new(), ..file }), ..entry(1, 1) };
+    ask(&store, Request::Put { entry: Box::new(whole), positions: vec![1] }, &[]).unwrap();
+    assert!(store.writing.filling().is_empty(), "what is written is noted for ever");
+    // Somebody was stopped while he moved the file, and another one has done it since.
+    assert_eq!(adopt(&moved).unwrap_err(), Failed::Moved);
+    assert_eq!(read(&store, 0, 9), Ok(b"written".to_vec()));
+}
+
+#[test]
+fn an_object_that_its_medium_cut_short_is_lost_and_not_zeros() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    let boot = write(&store, 0, 0, &vec![5; 2 * BLOCK as usize + 100]).unwrap();
+    sync(&store, boot).unwrap();
+    let object = OpenOptions::new().write(true).open(store.path(&[1; 16], 1)).unwrap();
+    let shapes = || {
+        let (_, shapes) = ask(&store, Request::Shapes { files: vec![[1; 16]] }, &[]).unwrap();
+        postcard::from_bytes::<Vec<Vec<Shape>>>(&shapes).unwrap()[0].len()
+    };
+    let lacking = || {
+        let (_, lacking) = ask(&store, Request::Lacking { at: 1 }, &[]).unwrap();
+        postcard::from_bytes::<mend_data::space::target::Lacking>(&lacking).unwrap()
+    };
+    assert_eq!((shapes(), lacking().len()), (1, 1), "the other object of this target was never made");
+    // Within its last block.
+    object.set_len(2 * BLOCK + 50).unwrap();
+    assert_eq!(read(&store, 2 * BLOCK, 200), Err(Failed::Medium));
+    assert_eq!(read(&store, 2 * BLOCK + 60, 10), Err(Failed::Medium));
+    assert_eq!(read(&store, 0, 10), Ok(vec![5; 10]));
+    // By a whole block.
+    object.set_len(BLOCK).unwrap();
+    assert_eq!(read(&store, BLOCK, 10), Err(Failed::Short));
+    assert_eq!(write(&store, 0, 3 * BLOCK, b"behind it"), Err(Failed::Short));
+    assert_eq!(cut(&store, 9 * BLOCK), Err(Failed::Short));
+    assert_eq!(sync(&store, boot), Err(Failed::Short));
+    assert_eq!((shapes(), lacking().len()), (0, 2));
+}
+
+#[test]
+fn an_end_of_the_process_while_an_object_is_cut_leaves_no_checksums_behind_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    write(&store, 0, 0, &vec![5; 3 * BLOCK as usize]).unwrap();
+    let path = store.path(&[1; 16], 1);
+    drop(store);
+    OpenOptions::new().write(true).open(path).unwrap().set_len(BLOCK).unwrap();
+    let store = open(directory.path());
+    let (_, shapes) = ask(&store, Request::Shapes { files: vec![[1; 16]] }, &[]).unwrap();
+    assert_eq!(postcard::from_bytes::<Vec<Vec<Shape>>>(&shapes).unwrap()[0][0].length, BLOCK);
+    cut(&store, 3 * BLOCK).unwrap();
+    assert_eq!(read(&store, 2 * BLOCK, 3), Ok(vec![0; 3]));
+}

@@ -1,0 +1,127 @@
+//! Clients that write files of a space whose targets are real processes: what one of them does when another one died, or two do the same at once.
+
+mod cluster;
+
+use cluster::Cluster;
+use mend_data::space::target::Request;
+use mend_data::space::written::Written;
+use mend_data::space::{Entry, Id, Kind};
+use mend_space::client::{Client, Writer};
+use rustix::process::Signal;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn written(client: &Client, id: &Id) -> Written {
+    client.names().entry(id).unwrap().written().unwrap().clone()
+}
+
+/// A writer, and a file of it with some bytes, synced.
+fn with_file(cluster: &Cluster, bytes: &[u8]) -> (Arc<Client>, Writer, Entry) {
+    let client = cluster.client();
+    let writer = Writer::new(client.clone(), None);
+    let (entry, _) = writer.create("file.tmp", 0o644, true).unwrap();
+    writer.write(&entry.id, 0, bytes).unwrap();
+    writer.sync(&entry.id).unwrap();
+    (client, writer, entry)
+}
+
+/// A map by which the second copy is made on the target that has none: told to that one alone, as if who moves it had died then.
+fn half_moved(client: &Client, entry: &Entry) -> Entry {
+    let known = entry.written().unwrap();
+    let [good, _] = known.objects[0];
+    let new = (0..3).find(|at| !known.objects[0].contains(at)).unwrap();
+    let moved = Written { objects: vec![[good, new]], epoch: known.epoch + 1, filling: vec![0], ..known.clone() };
+    let moved = Entry { version: entry.version + 1, kind: Kind::Written(moved), ..entry.clone() };
+    let adopt = Request::Adopt { entry: Box::new(moved.clone()), positions: vec![0], fresh: vec![0] };
+    client.peer(new).unwrap().ask(&adopt, &[]).unwrap();
+    moved
+}
+
+#[test]
+fn who_syncs_while_another_thread_does_waits_for_it() {
+    let cluster = Cluster::new(2);
+    let (_, writer, entry) = with_file(&cluster, b"first");
+    writer.write(&entry.id, 5, b"second").unwrap();
+    cluster.signal(1, Signal::STOP);
+    std::thread::scope(|scope| {
+        let one = scope.spawn(|| writer.sync(&entry.id));
+        std::thread::sleep(Duration::from_millis(300));
+        let other = scope.spawn(|| writer.sync(&entry.id));
+        std::thread::sleep(Duration::from_millis(700));
+        // Nothing says that it is durable on the target that is stopped.
+        let early = other.is_finished();
+        cluster.signal(1, Signal::CONT);
+        one.join().unwrap().unwrap();
+        other.join().unwrap().unwrap();
+        assert!(!early, "it was synced before it was durable");
+    });
+}
+
+#[test]
+fn a_file_whose_mover_died_is_written_on_and_becomes_whole() {
+    let cluster = Cluster::new(3);
+    let (client, writer, entry) = with_file(&cluster, &[7; 3000]);
+    half_moved(&client, &entry);
+    // Another client hears of the map from the new target alone.
+    let later = cluster.client();
+    later.refresh();
+    let other = Writer::new(later.clone(), None);
+    other.write(&entry.id, 1000, b"other").unwrap();
+    other.sync(&entry.id).unwrap();
+    writer.write(&entry.id, 2000, b"first").unwrap();
+    writer.sync(&entry.id).unwrap();
+    assert!(written(&client, &entry.id).filling.is_empty() && written(&client, &entry.id).epoch == 1);
+    // The new copy alone has all of it.
+    let [good, _] = written(&client, &entry.id).objects[0];
+    for object in cluster.objects(good.into(), ".0") {
+        std::fs::remove_file(object).unwrap();
+    }
+    let mut expected = vec![7; 3000];
+    expected[1000..1005].copy_from_slice(b"other");
+    expected[2000..2005].copy_from_slice(b"first");
+    assert!(later.names().entry(&entry.id).is_some());
+    assert_eq!(other.read(&entry.id, 0, 4000).unwrap().bytes, expected);
+}
+
+#[test]
+fn a_closed_file_whose_mover_died_is_healed_while_the_space_is_used() {
+    let cluster = Cluster::new(3);
+    let (client, _, entry) = with_file(&cluster, &[7; 3000]);
+    half_moved(&client, &entry);
+    let later = cluster.client();
+    let healer = Writer::new(later.clone(), None);
+    assert_eq!(later.unfilled(), [entry.id]);
+    healer.fill_again(&later.unfilled());
+    assert!(later.unfilled().is_empty());
+    assert!(written(&later, &entry.id).filling.is_empty());
+}
+
+#[test]
+fn a_name_that_is_given_while_a_copy_is_made_stays() {
+    let cluster = Cluster::new(3);
+    // Long enough for the copy to last while the name is given.
+    let (client, writer, entry) = with_file(&cluster, &vec![7; 64 << 20]);
+    half_moved(&client, &entry);
+    let other = cluster.client();
+    let renamer = Writer::new(other, None);
+    std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| {
+            client.refresh();
+            writer.write(&entry.id, 0, b"x").unwrap();
+            writer.sync(&entry.id)
+        });
+        let smallest = || {
+            let sizes = (0..3).flat_map(|at| cluster.objects(at, ".0")).map(|path| path.metadata().unwrap().len());
+            sizes.min().unwrap()
+        };
+        while smallest() < 4 << 20 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        renamer.rename("file.tmp", "file", true).unwrap();
+        assert!(smallest() < 64 << 20, "the copy was whole before the name was given");
+        syncing.join().unwrap().unwrap();
+    });
+    let after = cluster.client();
+    assert_eq!(after.names().entry(&entry.id).unwrap().path, "file");
+    assert!(written(&after, &entry.id).filling.is_empty());
+}

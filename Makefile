@@ -23,13 +23,14 @@ setup: ## install what build, demo and tests need (quick when it is there)
 	@./tests/setup.sh
 
 build: ## build Mend's parts into target/mend
-	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-object --package mend-space --package mend-staging --package mend-preload
+	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-object --package mend-pipe --package mend-space --package mend-staging --package mend-preload
 	umask 022 && cd $(RESTORER) && cargo build --release --locked --target-dir $(abspath $(TARGET))/restorer
 	@$(INSTALL) $(TARGET)/release/mend $(PARTS)/mend
 	@$(INSTALL) $(TARGET)/release/mendd $(PARTS)/mendd
 	@$(INSTALL) $(TARGET)/release/mend-object $(PARTS)/mend-object
 	@$(INSTALL) $(TARGET)/release/mend-data $(PARTS)/mend-data
 	@$(INSTALL) $(TARGET)/release/mend-space $(PARTS)/mend-space
+	@$(INSTALL) $(TARGET)/release/mend-pipe $(PARTS)/mend-pipe
 	@$(INSTALL) plugins/mend-source-tar $(PARTS)/mend-source-tar
 	@$(INSTALL) $(TARGET)/release/libmend_fi.so $(PARTS)/libmend-fi.so
 	@for name in $(RESTORERS); do $(INSTALL) $(TARGET)/restorer/release/$$name $(PARTS)/$$name; done
@@ -52,6 +53,7 @@ bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs
 	@./benches/network.py --record
 	@./benches/images.py
 	@./benches/migration.py --record
+	@./benches/pipe.py --record
 	@./benches/healing.py --record
 	@./benches/checkpoints.py --record
 	@./benches/restart.py --record
@@ -83,6 +85,7 @@ install: build ## install under PREFIX (default /usr/local): bin/mend, bin/mendd
 	$(INSTALL) $(PARTS)/mend-object $(DESTDIR)$(PREFIX)/lib/mend/mend-object
 	$(INSTALL) $(PARTS)/mend-data $(DESTDIR)$(PREFIX)/lib/mend/mend-data
 	$(INSTALL) $(PARTS)/mend-space $(DESTDIR)$(PREFIX)/lib/mend/mend-space
+	$(INSTALL) $(PARTS)/mend-pipe $(DESTDIR)$(PREFIX)/lib/mend/mend-pipe
 	$(INSTALL) $(PARTS)/mend-source-tar $(DESTDIR)$(PREFIX)/lib/mend/mend-source-tar
 	$(INSTALL) $(PARTS)/libmend-fi.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-fi.so
 	for name in $(RESTORERS); do $(INSTALL) $(PARTS)/$$name $(DESTDIR)$(PREFIX)/lib/mend/$$name; done

@@ -21,6 +21,7 @@ PAGES = {
     "network": "Messages between nodes",
     "images": "Drains, migrations, encryption",
     "migration": "Moves of ranks",
+    "pipe": "Streams through the pipe",
     "healing": "Jobs that go on by themselves",
     "checkpoints": "Checkpoints",
     "tracking": "Incremental images",

@@ -7,6 +7,7 @@ mod files;
 mod journal;
 mod messages;
 mod network;
+mod pipe;
 mod space;
 mod spool;
 

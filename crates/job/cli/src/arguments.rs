@@ -10,6 +10,7 @@ use crate::job_data::JobData;
 use crate::journal::Log;
 use crate::logs::Logs;
 use crate::nodes::{Health, NodeCommand};
+use crate::pipe::PipeCommand;
 use crate::version::Version;
 use crate::wait::Wait;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -88,6 +89,9 @@ pub enum Command {
     /// Fetch a job's input from where it permanently lives, check it, repair it.
     #[command(subcommand)]
     Data(DataCommand),
+    /// Send what a tool writes on one node to what reads it on another, while it is written.
+    #[command(subcommand)]
+    Pipe(PipeCommand),
     /// Look into image files of checkpoints: show, verify, diff, compact.
     #[command(subcommand)]
     Image(ImageCommand),

@@ -1,7 +1,7 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `bench` what measures moves, `portable` what asks programs for portable checkpoints, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `bench` what measures moves, `portable` what asks programs for portable checkpoints, `pipe` what mounts the pipe, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
@@ -20,6 +20,7 @@ mod logs;
 mod migrate;
 mod mpiexec;
 mod nodes;
+mod pipe;
 mod portable;
 mod programs;
 mod removal;
@@ -58,6 +59,9 @@ fn run(command: Command) -> Result<i32, Failure> {
     // Another program takes this one's place.
     if let Command::Data(command) = command {
         return data::run(command);
+    }
+    if let Command::Pipe(command) = command {
+        return pipe::run(command);
     }
     // It is single-threaded, as a rank should be that is measured.
     if let Command::Bench(command) = command {
@@ -123,7 +127,7 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
                 print!("{}", mend_settings::reference());
                 Ok(0)
             }
-            Command::Lab(_) | Command::Data(_) | Command::Bench(_) => Ok(0),
+            Command::Lab(_) | Command::Data(_) | Command::Pipe(_) | Command::Bench(_) => Ok(0),
         }
     });
     let result = runtime.block_on(task).unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));

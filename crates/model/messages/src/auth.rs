@@ -39,6 +39,8 @@ pub enum Purpose {
     Space = 6,
     /// Client of a data space to a target.
     Target = 7,
+    /// Writing mount of the pipe to reading mount.
+    Pipe = 8,
 }
 
 impl Purpose {

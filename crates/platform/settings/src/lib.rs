@@ -9,6 +9,7 @@ mod data;
 mod error;
 mod failover;
 mod health;
+mod pipe;
 
 pub use back::{BACK_MIGRATION, TIME_LIMIT};
 pub use batch::{BATCH, BATCH_POLL, REQUEUE};
@@ -22,6 +23,7 @@ pub use health::{
     BMC, BMC_CIPHER, BMC_INTERVAL, BMC_PASSWORD_FILE, BMC_USER, HEALTH, HEALTH_CALM, HEALTH_DISKS, HEALTH_HORIZON, HEALTH_INTERVAL,
     HEALTH_MARKS, HEALTH_PLUGIN_INTERVAL, HEALTH_PLUGIN_TIMEOUT, HEALTH_PLUGINS, HEALTH_PREDICTOR, HEALTH_ROOT, HEALTH_SMARTCTL,
 };
+pub use pipe::{PIPE_CHUNK, PIPE_MEMORY, PIPE_PORT, PIPE_THREADS, PIPE_TIMEOUT};
 
 use mend_image::cpu::Features;
 use std::path::PathBuf;
@@ -418,6 +420,11 @@ pub const ALL: &[Setting] = &[
     SPACES,
     FOLLOW_DATA,
     FOLLOW_DATA_PAUSE,
+    PIPE_MEMORY,
+    PIPE_CHUNK,
+    PIPE_PORT,
+    PIPE_TIMEOUT,
+    PIPE_THREADS,
     LOG,
 ];
 

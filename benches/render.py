@@ -21,6 +21,7 @@ PAGES = {
     "network": "Messages between nodes",
     "images": "Drains, migrations, encryption",
     "migration": "Moves of ranks",
+    "placement": "Ranks that move to their data",
     "pipe": "Streams through the pipe",
     "healing": "Jobs that go on by themselves",
     "checkpoints": "Checkpoints",

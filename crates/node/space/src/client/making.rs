@@ -5,17 +5,21 @@
 
 use super::names::now_ns;
 use super::peer::Peer;
-use super::writer::{Refused, Writer};
+use super::writer::{Refused, Writer, held};
 use crate::link::Fault;
 use mend_data::space::catalogue::{Catalogue, Change, Node};
 use mend_data::space::target::{Claim, Failed, Request};
-use mend_data::space::written::{self, CLAIM, MODES, Written};
+use mend_data::space::written::{self, CLAIM, MODES, Shape, Written};
 use mend_data::space::{Entry, HIDDEN, Id, Kind};
 use std::time::{Duration, Instant};
 
 /// How long another client's end is waited for before one looks again.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How long a file is waited for that another client makes.
+const MADE_WITHIN: Duration = Duration::from_secs(5);
+/// Young files that are known to be made; if there are more, some are asked for again.
+const MOST_MADE: usize = 4096;
 /// How often something is told again that another client told otherwise.
 const TRIES: usize = 16;
 
@@ -78,6 +82,35 @@ impl Writer {
             }
         }
         Err(fault.map_or(Refused::Absent, Refused::Fault))
+    }
+
+    /// Waits until a file that another client has just begun to make is on all of its targets: who wrote to one that does not know it yet would take it for lost.
+    pub fn until_made(&self, entry: &Entry) {
+        let Some(file) = entry.written() else { return };
+        let young = now_ns().abs_diff(entry.made_ns) < Duration::from_secs(CLAIM).as_nanos() as u64;
+        if !young || held(&self.made).contains(&entry.id) {
+            return;
+        }
+        let request = Request::Shapes { files: vec![entry.id] };
+        let until = Instant::now() + MADE_WITHIN;
+        loop {
+            let holders = entry.holders(self.client.targets());
+            // One that does not answer is another matter.
+            let lacks = |at: u16, peer: &Peer| -> bool {
+                let told = peer.ask(&request, &[]).ok().and_then(|(_, bytes)| postcard::from_bytes::<Vec<Vec<Shape>>>(&bytes).ok());
+                let there = |of: &[Shape]| file.positions(at).all(|position| of.iter().any(|shape| shape.position == position));
+                told.and_then(|told| told.into_iter().next()).is_some_and(|of| !there(&of))
+            };
+            if !self.client.each(&holders, lacks).into_iter().flatten().any(|lacks| lacks) || Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let mut made = held(&self.made);
+        if made.len() >= MOST_MADE {
+            made.clear();
+        }
+        made.insert(entry.id);
     }
 
     fn make(&self, path: &str, mode: u32) -> Result<Entry, Refused> {

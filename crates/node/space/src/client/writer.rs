@@ -17,7 +17,7 @@ use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, MAX_SHAPED, Request};
 use mend_data::space::written::{CLAIM, Shape, Written, pieces, range_sum, size};
 use mend_data::space::{Entry, Id};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -91,6 +91,8 @@ pub struct Writer {
     /// What was read and written here, if it is kept.
     pub(super) cache: Option<Arc<Cache>>,
     files: Mutex<HashMap<Id, Arc<State>>>,
+    /// Young files that are on all of their targets.
+    pub(super) made: Mutex<HashSet<Id>>,
     /// Claims tell nodes apart; these tell threads of this one apart.
     turns: [Mutex<()>; TURNS],
 }
@@ -142,7 +144,7 @@ impl Writer {
     #[must_use]
     pub fn new(client: Arc<Client>, cache: Option<Arc<Cache>>) -> Self {
         let turns = std::array::from_fn(|_| Mutex::default());
-        Self { client, who: mend_wire::random_bytes(), cache, files: Mutex::default(), turns }
+        Self { client, who: mend_wire::random_bytes(), cache, files: Mutex::default(), made: Mutex::default(), turns }
     }
 
     /// Waits until no other thread makes this name, or moves this file.

@@ -78,6 +78,7 @@ impl Files {
     pub(super) fn written_attributes(&self, number: u64, entry: &Entry) -> Result<FileAttr, Errno> {
         let now = self.shared.client.names().entry(&entry.id).cloned();
         let entry = now.ok_or(Errno::ESTALE)?;
+        self.writer().until_made(&entry);
         let (size, changed_ns) = self.writer().shape(&entry).map_err(|fault| self.told(&entry.path, &fault.into()))?;
         let changed = match u64::try_from(changed_ns) {
             Ok(ns) => UNIX_EPOCH + Duration::from_nanos(ns),

@@ -53,6 +53,7 @@ bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs
 	@./benches/network.py --record
 	@./benches/images.py
 	@./benches/migration.py --record
+	@./benches/placement.py --record
 	@./benches/pipe.py --record
 	@./benches/healing.py --record
 	@./benches/checkpoints.py --record

@@ -10,6 +10,7 @@ its partner on another node then). Every byte is on two targets in all three.
     nothing   all ranks read what all others wrote, in turn: nobody is to move, and it is to take no longer
 """
 
+import contextlib
 import os
 import re
 import statistics
@@ -34,9 +35,8 @@ class Run:
     """One run of a program in the lab."""
 
     def __init__(self, lab, work, follow, argv):
-        self.lab, self.begun = lab, time.monotonic()
+        self.lab = lab
         self.seen = os.path.join(work, "seen")
-        self.directory = work
         argv = [word.replace("SEEN", self.seen) for word in argv]
         for name in ("stdout", "stderr", "go"):
             if os.path.exists(path := os.path.join(work, name)):
@@ -74,22 +74,24 @@ class Run:
         self.job.finish()
 
 
+@contextlib.contextmanager
 def lab_with_space(work):
-    lab = Lab(6, "--bandwidth", LINK)
-    lab.__enter__()
-    targets = [word for node in STORAGE for word in ("--target", f"{node}:{work}/targets/{node}")]
-    done = lab.mend("data", "create", "scratch", *targets)
-    if done.returncode:
-        sys.exit(done.stderr)
-    lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "2000")
-    return lab
+    with Lab(6, "--bandwidth", LINK) as lab:
+        targets = [word for node in STORAGE for word in ("--target", f"{node}:{work}/targets/{node}")]
+        done = lab.mend("data", "create", "scratch", *targets)
+        if done.returncode:
+            sys.exit(done.stderr)
+        lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "2000")
+        try:
+            yield lab
+        finally:
+            lab.mend("data", "destroy", "scratch")
 
 
 def by_placement(runs, work, argv, pattern):
     """By placement, for each run the medians of what each round's line has; and how long ranks took to come together."""
     figures, took, said = {placement: [] for placement in PLACEMENTS}, [], set()
-    lab = lab_with_space(work)
-    try:
+    with lab_with_space(work) as lab:
         for _ in range(runs):
             for placement in PLACEMENTS:
                 run = Run(lab, work, "auto" if placement == "patterns" else "off", argv)
@@ -97,9 +99,6 @@ def by_placement(runs, work, argv, pattern):
                 took += [came] if placement == "patterns" else []
                 figures[placement].append([statistics.median(column) for column in zip(*run.steady(pattern))])
                 said.add(re.sub(r"\s+", " ", " ".join(sorted(run.job.stdout().split("\n")))))
-    finally:
-        lab.mend("data", "destroy", "scratch")
-        lab.__exit__(None, None, None)
     if len(said) != 1:
         sys.exit(f"results differ: {said}")
     return figures, took
@@ -138,8 +137,7 @@ def nothing(runs, work):
     program = compile_mpi("io_rounds.c", os.path.join(work, "io_rounds"))
     argv = ["-n", str(RANKS), program, "SEEN/rounds.dat", "-b", str(KIB), "-i", ",".join(map(str, list(range(1, RANKS)) * 2)), "-r", "1"]
     times, moves = {"off": [], "auto": []}, 0
-    lab = lab_with_space(work)
-    try:
+    with lab_with_space(work) as lab:
         for _ in range(runs):
             for follow in times:
                 run = Run(lab, work, follow, argv)
@@ -148,9 +146,6 @@ def nothing(runs, work):
                 lines = run.lines(r"^round \d+ distance \d+ write ([\d.]+) read ([\d.]+)")
                 times[follow].append(sum(sum(line) for line in lines))
                 moves += sum(entry["event"] == "migration_committed" for entry in lab.verb("log", name)) if follow == "auto" else 0
-    finally:
-        lab.mend("data", "destroy", "scratch")
-        lab.__exit__(None, None, None)
     report("all rounds, ranks may follow", times["off"], times["auto"], "s", "off")
     results.note("moves where nothing is to be gained", "moves", [moves])
     print(f"moves where nothing is to be gained: {moves}")

@@ -15,19 +15,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "ring.h"
+
 enum { CELLS = 1 << 15, OBSERVED = 64, GOES_ON = 1, ENDS = 2 };
 
 static void step(uint64_t *field, MPI_Comm own, MPI_Comm filter, int rank, int size) {
-  const int left = (rank + size - 1) % size, right = (rank + 1) % size;
-  uint64_t from_left, from_right;
-  MPI_Sendrecv(&field[CELLS - 1], 1, MPI_UINT64_T, right, 0, &from_left, 1, MPI_UINT64_T, left, 0, own, MPI_STATUS_IGNORE);
-  MPI_Sendrecv(&field[0], 1, MPI_UINT64_T, left, 1, &from_right, 1, MPI_UINT64_T, right, 1, own, MPI_STATUS_IGNORE);
-  uint64_t before = from_left;
-  for (int i = 0; i < CELLS; i++) {
-    const uint64_t here = field[i], after = i + 1 < CELLS ? field[i + 1] : from_right;
-    field[i] = (here << 7 | here >> 57) + (before ^ after) + 1;
-    before = here;
-  }
+  move_on(field, CELLS, own, rank, size);
   uint64_t seen[OBSERVED], correction[OBSERVED];
   for (int k = 0; k < OBSERVED; k++) seen[k] = field[k * (CELLS / OBSERVED)];
   int others;

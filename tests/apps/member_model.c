@@ -7,6 +7,7 @@
 // the file STOP exists. Standard error has the time of each exchange: "step S took SECONDS". Standard output: one last line "model digest=…". Exit code 2 on wrong usage, 3 if anything fails.
 
 #include "file_couple.h"
+#include "ring.h"
 
 enum { MEMBERS = 4, CELLS = 64 << 10, ALL = MEMBERS * CELLS };
 
@@ -44,19 +45,8 @@ int main(int argc, char **argv) {
   field = malloc(ALL * sizeof *field);
   if (!field) fails("no memory");
   for (int i = 0; i < ALL; i++) field[i] = (uint64_t)(own_rank * ALL + i) * 0x9e3779b97f4a7c15u;
-  const int left = (own_rank + own_size - 1) % own_size, right = (own_rank + 1) % own_size;
   for (long step = 0; step < steps; step++) {
-    for (int member = 0; member < MEMBERS; member++) {
-      uint64_t *part = field + member * CELLS, from_left, from_right;
-      MPI_Sendrecv(&part[CELLS - 1], 1, MPI_UINT64_T, right, 0, &from_left, 1, MPI_UINT64_T, left, 0, own, MPI_STATUS_IGNORE);
-      MPI_Sendrecv(&part[0], 1, MPI_UINT64_T, left, 1, &from_right, 1, MPI_UINT64_T, right, 1, own, MPI_STATUS_IGNORE);
-      uint64_t before = from_left;
-      for (int i = 0; i < CELLS; i++) {
-        const uint64_t here = part[i], after = i + 1 < CELLS ? part[i + 1] : from_right;
-        part[i] = (here << 7 | here >> 57) + (before ^ after) + 1;
-        before = here;
-      }
-    }
+    for (int member = 0; member < MEMBERS; member++) move_on(field + member * CELLS, CELLS, own, own_rank, own_size);
     while (step + 1 == steps && waits_for(until)) exchange(step, AGAIN);
     exchange(step, GOES_ON);
   }

@@ -41,8 +41,7 @@ with open(path, "rb", buffering=0) as file:
         size += len(part)
 print(size, sum.hexdigest())
 """
-# Tries what a stream cannot do, in the mount where it is written.
-REFUSED_WRITER = """
+FAILS = """
 import errno, os, sys
 def fails(number, call, *arguments):
     try:
@@ -51,6 +50,9 @@ def fails(number, call, *arguments):
         assert error.errno == number, (call, error)
         return
     raise AssertionError(f"{call} {arguments} was not refused")
+"""
+# Tries what a stream cannot do, in the mount where it is written.
+REFUSED_WRITER = FAILS + """
 where = sys.argv[1]
 path = where + "/stream"
 file = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -71,15 +73,7 @@ assert os.write(file, b"second") == 6
 os.fsync(file)
 os.close(file)
 """
-REFUSED_READER = """
-import errno, os, sys
-def fails(number, call, *arguments):
-    try:
-        call(*arguments)
-    except OSError as error:
-        assert error.errno == number, (call, error)
-        return
-    raise AssertionError(f"{call} {arguments} was not refused")
+REFUSED_READER = FAILS + """
 where = sys.argv[1]
 path = where + "/stream"
 assert os.listdir(where) == ["stream"]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// The program that serves a mount.
 const PROGRAM: &str = "mend-pipe";
 
-/// `mend pipe`.
+/// What `mend pipe` can do.
 #[derive(Debug, Subcommand)]
 pub enum PipeCommand {
     /// Mount the pipe on this node, and serve it until it is unmounted.
@@ -47,7 +47,7 @@ pub struct Mount {
     pub directory: PathBuf,
 }
 
-/// Becomes `mend-pipe`.
+/// Becomes the program `mend-pipe`, which mounts and serves.
 ///
 /// # Errors
 /// If that is not there.

@@ -14,7 +14,7 @@ pub struct Hello {
     pub nonce: [u8; 32],
 }
 
-/// The answer.
+/// What the reading mount answers to [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The reading mount's half.
@@ -35,7 +35,7 @@ pub enum ToReader {
     },
     /// A part of it; the bytes follow.
     Chunk {
-        /// Of which one.
+        /// Number of the stream.
         stream: u64,
         /// Bytes of the stream before it.
         offset: u64,
@@ -46,7 +46,7 @@ pub enum ToReader {
     },
     /// There will be no more of it.
     End {
-        /// Of which one.
+        /// Number of the stream.
         stream: u64,
         /// Its length, bytes.
         length: u64,
@@ -82,33 +82,33 @@ pub enum Refusal {
 pub enum ToWriter {
     /// The stream is there.
     Opened {
-        /// Which one.
+        /// Its number.
         stream: u64,
     },
     /// It cannot be.
     Refused {
-        /// Which one.
+        /// Its number.
         stream: u64,
         /// Why it cannot.
         why: Refusal,
     },
     /// So many more chunks of it may be sent.
     Credits {
-        /// Of which one.
+        /// Number of the stream.
         stream: u64,
         /// How many.
         more: u32,
     },
     /// All of it up to here is on the reader's node.
     Taken {
-        /// Of which one.
+        /// Number of the stream.
         stream: u64,
         /// Bytes of the stream up to there.
         through: u64,
     },
     /// Nobody reads it any more.
     Closed {
-        /// Which one.
+        /// Its number.
         stream: u64,
     },
     /// Nothing, but that this side lives.

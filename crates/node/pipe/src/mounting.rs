@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use fuser::{
-    Config, Errno, FileAttr, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, MountOption, ReplyDirectory, ReplyStatfs,
-    Session, SessionACL,
+    Config, Errno, FileAttr, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, MountOption, ReplyAttr,
+    ReplyDirectory, ReplyEntry, ReplyStatfs, Session, SessionACL,
 };
 use mend_settings::{PIPE_THREADS, PIPE_TIMEOUT};
 use mend_streams::Trouble;
@@ -56,7 +56,7 @@ pub fn errno(trouble: Trouble) -> Errno {
 pub struct Looks {
     /// Permissions of its streams.
     pub permissions: u16,
-    /// Bytes of a chunk.
+    /// Most bytes that a chunk has; the kernel reads and writes as many at once.
     pub chunk: u32,
     since: SystemTime,
     owner: (u32, u32),
@@ -96,7 +96,25 @@ impl Looks {
         let _ = config.set_max_write(self.chunk);
     }
 
-    /// Lists streams.
+    /// Answers a look for a name: the number of the stream that has it, if any has.
+    pub fn found(&self, number: Result<Option<u64>, Errno>, reply: ReplyEntry) {
+        match number {
+            Ok(Some(number)) => reply.entry(&REMEMBERED, &self.attributes(INodeNo(number)), Generation(0)),
+            Ok(None) => reply.error(Errno::ENOENT),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Shows the directory, or a stream if it `is_there`.
+    pub fn show(&self, number: INodeNo, is_there: impl FnOnce() -> bool, reply: ReplyAttr) {
+        if number == INodeNo::ROOT || is_there() {
+            reply.attr(&REMEMBERED, &self.attributes(number));
+        } else {
+            reply.error(Errno::ESTALE);
+        }
+    }
+
+    /// Lists the directory: these streams, by name and number.
     pub fn list(streams: Vec<(Vec<u8>, u64)>, offset: u64, mut reply: ReplyDirectory) {
         let dots = [(b".".to_vec(), 1, FileType::Directory), (b"..".to_vec(), 1, FileType::Directory)];
         let streams = streams.into_iter().map(|(name, number)| (name, number, FileType::RegularFile));

@@ -7,11 +7,11 @@
 
 use crate::failure::Failure;
 use crate::link::{self, Hook, Link, Listening, Speaking};
-use crate::mounting::{FIRST_STREAM, Looks, REMEMBERED, Served, as_stream, errno, held, name, patience, serve};
+use crate::mounting::{FIRST_STREAM, Looks, Served, as_stream, errno, held, name, patience, serve};
 use crate::process;
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner, OpenAccMode, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, Request, TimeOrNow,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, Request, TimeOrNow,
 };
 use mend_messages::job::Secret;
 use mend_settings::{PIPE_CHUNK, PIPE_MEMORY};
@@ -246,18 +246,12 @@ impl Filesystem for Files {
     }
 
     fn lookup(&self, _request: &Request, _parent: INodeNo, text: &OsStr, reply: ReplyEntry) {
-        match name(text).map(|name| held(&self.0.state).streams.named(&name)) {
-            Ok(Some(id)) => reply.entry(&REMEMBERED, &self.0.looks.attributes(INodeNo(id)), Generation(0)),
-            Ok(None) => reply.error(Errno::ENOENT),
-            Err(errno) => reply.error(errno),
-        }
+        let number = name(text).map(|name| held(&self.0.state).streams.named(&name));
+        self.0.looks.found(number, reply);
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        if number != INodeNo::ROOT && !held(&self.0.state).streams.is_there(number.0) {
-            return reply.error(Errno::ESTALE);
-        }
-        reply.attr(&REMEMBERED, &self.0.looks.attributes(number));
+        self.0.looks.show(number, || held(&self.0.state).streams.is_there(number.0), reply);
     }
 
     fn setattr(

@@ -286,18 +286,12 @@ impl Filesystem for Files {
     }
 
     fn lookup(&self, _request: &Request, _parent: INodeNo, text: &OsStr, reply: ReplyEntry) {
-        match name(text).map(|name| held(&self.0.state).streams.named(&name)) {
-            Ok(Some(id)) => reply.entry(&REMEMBERED, &self.0.looks.attributes(INodeNo(id)), Generation(0)),
-            Ok(None) => reply.error(Errno::ENOENT),
-            Err(errno) => reply.error(errno),
-        }
+        let number = name(text).map(|name| held(&self.0.state).streams.named(&name));
+        self.0.looks.found(number, reply);
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        if number != INodeNo::ROOT && !held(&self.0.state).streams.is_there(number.0) {
-            return reply.error(Errno::ESTALE);
-        }
-        reply.attr(&REMEMBERED, &self.0.looks.attributes(number));
+        self.0.looks.show(number, || held(&self.0.state).streams.is_there(number.0), reply);
     }
 
     fn setattr(

@@ -21,7 +21,7 @@ pub enum BlockTold<'a> {
     Same(u32),
     /// So many bytes, all zero.
     Zeros(u32),
-    /// These bytes.
+    /// It is not what whoever asks has: these are its bytes.
     Bytes(&'a [u8]),
 }
 

@@ -238,6 +238,17 @@ pub fn block_sum(file: &Id, index: u64, bytes: &[u8]) -> u128 {
     )
 }
 
+/// The checksum of a block of a file that ranks write, whose rest is zeros.
+#[must_use]
+pub fn filled_block_sum(file: &Id, index: u64, bytes: &[u8]) -> u128 {
+    if bytes.len() as u64 == BLOCK {
+        return block_sum(file, index, bytes);
+    }
+    let mut filled = bytes.to_vec();
+    filled.resize(BLOCK as usize, 0);
+    block_sum(file, index, &filled)
+}
+
 /// True of a name that a space can have: letters, digits, `.`, `_` and `-`, at most 64, no dot at the beginning.
 #[must_use]
 pub fn is_name(text: &str) -> bool {

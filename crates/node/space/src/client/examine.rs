@@ -2,8 +2,9 @@
 //!
 //! A target compares lengths, or sums up its blocks itself, so that 16 bytes for each 64 KiB come over the network.
 
-use super::names::{Client, Room, nonsense};
+use super::names::{Client, Room};
 use super::peer::Peer;
+use super::peer::nonsense;
 use crate::link::Fault;
 use mend_data::ranges::{self, Range};
 use mend_data::space::catalogue::Change;

@@ -5,7 +5,7 @@
 
 use super::names::now_ns;
 use super::peer::Peer;
-use super::writer::{Refused, Writer, held};
+use super::writer::{Refused, TRIES, Writer, held};
 use crate::link::Fault;
 use mend_data::space::catalogue::{Catalogue, Change, Node};
 use mend_data::space::target::{Claim, Failed, Request};
@@ -20,8 +20,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 const MADE_WITHIN: Duration = Duration::from_secs(5);
 /// Young files that are known to be made; if there are more, some are asked for again.
 const MOST_MADE: usize = 4096;
-/// How often something is told again that another client told otherwise.
-const TRIES: usize = 16;
 
 /// A directory that is there because something is below it.
 type Implied = (String, mend_data::space::Striping);
@@ -91,15 +89,13 @@ impl Writer {
         if !young || held(&self.made).contains(&entry.id) {
             return;
         }
-        let request = Request::Shapes { files: vec![entry.id] };
         let until = Instant::now() + MADE_WITHIN;
         loop {
             let holders = entry.holders(self.client.targets());
             // One that does not answer is another matter.
             let lacks = |at: u16, peer: &Peer| -> bool {
-                let told = peer.ask(&request, &[]).ok().and_then(|(_, bytes)| postcard::from_bytes::<Vec<Vec<Shape>>>(&bytes).ok());
-                let there = |of: &[Shape]| file.positions(at).all(|position| of.iter().any(|shape| shape.position == position));
-                told.and_then(|told| told.into_iter().next()).is_some_and(|of| !there(&of))
+                let there = |told: &[Shape]| file.positions(at).all(|position| told.iter().any(|shape| shape.position == position));
+                peer.shapes(vec![entry.id]).is_ok_and(|told| !told.iter().all(|told| there(told)))
             };
             if !self.client.each(&holders, lacks).into_iter().flatten().any(|lacks| lacks) || Instant::now() >= until {
                 break;

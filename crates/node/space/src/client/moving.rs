@@ -10,13 +10,13 @@
 //! (a claim). Faults assumed: it dies at any step, and another one goes on; the new target is lost or begins anew, and another map is made.
 
 use super::names::Client;
-use super::peer::Peer;
+use super::peer::{Peer, nonsense};
 use super::writer::{Outcome, Refused, Writer, distinct, outcome};
 use crate::link::Fault;
 use mend_data::space::catalogue::Change;
 use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, Request};
-use mend_data::space::written::{Shape, Written, range_sum};
+use mend_data::space::written::{Written, range_sum};
 use mend_data::space::{Entry, Id, Kind};
 use std::time::{Duration, Instant};
 
@@ -180,7 +180,7 @@ impl Writer {
                 let (_, bytes) = good.ask(&Request::ReadRange { file: *file, position, offset: at, length: wanted }, &[])?;
                 let (epoch, sum, length) = (known.epoch, range_sum(&bytes), bytes.len() as u32);
                 let (answer, _) = new.ask(&Request::Fill { file: *file, epoch, position, offset: at, length, sum }, &bytes)?;
-                let Answer::Held { boot: held } = answer else { return Err(super::names::nonsense(new).into()) };
+                let Answer::Held { boot: held } = answer else { return Err(nonsense(new).into()) };
                 if *boot.get_or_insert(held) != held {
                     return Err(started_anew(new).into());
                 }
@@ -254,9 +254,7 @@ fn again(known: &Written, lost: &[u16], free: &[Option<u64>]) -> Result<Written,
 }
 
 fn length_of(peer: &Peer, file: &Id, position: u16) -> Result<u64, Fault> {
-    let (_, bytes) = peer.ask(&Request::Shapes { files: vec![*file] }, &[])?;
-    let told: Vec<Vec<Shape>> = postcard::from_bytes(&bytes).map_err(|_| super::names::nonsense(peer))?;
-    let found = told.into_iter().flatten().find(|shape| shape.position == position).map(|shape| shape.length);
+    let found = peer.shapes(vec![*file])?.into_iter().flatten().find(|shape| shape.position == position).map(|shape| shape.length);
     found.ok_or_else(|| Fault::Failed { target: peer.target.name(), kind: Failed::Absent, why: "it does not have the object".to_owned() })
 }
 
@@ -269,7 +267,7 @@ fn boot_of(peer: &Peer, file: &Id, known: &Written, position: u16) -> Result<Id,
     let request = Request::WriteRange { file: *file, epoch: known.epoch, position, offset: 0, length: 0, sum: range_sum(&[]) };
     match peer.ask(&request, &[])?.0 {
         Answer::Held { boot } => Ok(boot),
-        _ => Err(super::names::nonsense(peer)),
+        _ => Err(nonsense(peer)),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A target that does not answer is left out, and asked again later by a thread of its own, so that nobody waits for it. What it alone knows is not seen until then;
 //! of each entry there are two copies.
 
-use super::peer::Peer;
+use super::peer::{Peer, nonsense};
 use crate::link::Fault;
 use mend_data::space::catalogue::{Catalogue, Change};
 use mend_data::space::target::{Answer, MAX_IDS, Request};
@@ -272,10 +272,6 @@ impl Client {
         ids.iter().for_each(|id| names.learn(Change::Gone(*id)));
         Ok(())
     }
-}
-
-pub(super) fn nonsense(peer: &Peer) -> Fault {
-    Fault::Other(format!("target {} answered something else", peer.target.name()))
 }
 
 /// Nanoseconds since 1970.

@@ -5,6 +5,7 @@
 
 use crate::link::{Fault, Link, context};
 use mend_data::space::target::{Answer, Found, Hello, Request, Wanted, Welcome};
+use mend_data::space::written::Shape;
 use mend_data::space::{Id, Target};
 use mend_messages::auth::Purpose;
 use mend_messages::job::Secret;
@@ -98,6 +99,13 @@ impl Peer {
         }
     }
 
+    /// Length and time of the objects that it has of these files, which ranks write.
+    pub fn shapes(&self, files: Vec<Id>) -> Result<Vec<Vec<Shape>>, Fault> {
+        let count = files.len();
+        let (_, bytes) = self.ask(&Request::Shapes { files }, &[])?;
+        postcard::from_bytes(&bytes).ok().filter(|told: &Vec<Vec<Shape>>| told.len() == count).ok_or_else(|| nonsense(self))
+    }
+
     fn lost(&self, why: impl Into<String>, hint: impl Into<String>) -> Fault {
         Fault::Lost { target: self.target.name(), why: why.into(), hint: hint.into() }
     }
@@ -147,6 +155,11 @@ impl Peer {
         let stream = stream.into_std().map_err(|error| self.broken(&error))?;
         Link::new(stream, keys, Some(self.patience)).map_err(|error| self.broken(&error))
     }
+}
+
+/// What a target answered is no answer to what it was asked.
+pub(super) fn nonsense(peer: &Peer) -> Fault {
+    Fault::Other(format!("target {} answered something else", peer.target.name()))
 }
 
 fn exchange(link: &mut Link, request: &Request, payload: &[u8]) -> io::Result<(Answer, Vec<u8>)> {

@@ -9,7 +9,8 @@
 //! Faults assumed: targets die at any moment, their media lie. A byte that is given out has the checksum that it had when the file was staged.
 
 use super::cache::{Cache, Claim};
-use super::names::{Client, nonsense};
+use super::names::Client;
+use super::peer::nonsense;
 use super::repair::Repairer;
 use crate::link::Fault;
 use lru::LruCache;

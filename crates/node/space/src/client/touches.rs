@@ -61,19 +61,17 @@ impl Touches {
             (Some(file), _) => file.targets.get(position).copied(),
             (None, file) => file?.objects.get(position).map(|copies| copies[0]),
         };
-        let (fetched, took, written) = match seen {
-            Seen::Read(fetched, took) => (fetched.to_vec(), *took, false),
-            Seen::Written(length) => {
-                let blocks = (offset.saturating_add(*length)).div_ceil(BLOCK).saturating_sub(offset / BLOCK);
-                (vec![false; blocks as usize], Duration::ZERO, true)
-            }
+        let (fetched, took, written, last) = match seen {
+            Seen::Read(fetched, took) => (*fetched, *took, false, offset / BLOCK + fetched.len() as u64),
+            Seen::Written(length) => (&[][..], Duration::ZERO, true, offset.saturating_add(*length).div_ceil(BLOCK)),
         };
         // Nobody waits for what the cache has.
-        let blocks = fetched.iter().filter(|fetched| **fetched).count() as u64;
-        let waited_us = (took.as_micros() as u64).checked_div(blocks).unwrap_or(0);
+        let waits = fetched.iter().filter(|fetched| **fetched).count() as u64;
+        let waited_us = (took.as_micros() as u64).checked_div(waits).unwrap_or(0);
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (waiting, count) = &mut *held;
-        for (block, fetched) in (offset / BLOCK..).zip(fetched.iter().copied()) {
+        let fetched = fetched.iter().copied().chain(std::iter::repeat(false));
+        for (block, fetched) in (offset / BLOCK..last).zip(fetched) {
             let (Some(target), Ok(block)) = (target(layout.place(block * BLOCK).0), u32::try_from(block)) else { return };
             let (touches, waited) = waiting.entry((target, who.clone(), entry.id)).or_default();
             *waited += if fetched { waited_us } else { 0 };

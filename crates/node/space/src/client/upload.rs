@@ -2,8 +2,9 @@
 //!
 //! It is seen when all of it is durable: whatever dies before, there is no such file. Dropping it removes what was written.
 
-use super::names::{Client, nonsense, now_ns};
+use super::names::{Client, now_ns};
 use super::peer::Peer;
+use super::peer::nonsense;
 use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::record::Source;

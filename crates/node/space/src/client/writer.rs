@@ -9,8 +9,8 @@
 //! moment, and so is this process; other nodes write the same file. What cannot be kept right is refused.
 
 use super::cache::Cache;
-use super::names::{Client, nonsense};
-use super::peer::Peer;
+use super::names::Client;
+use super::peer::{Peer, nonsense};
 use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::space::placement::NoPlace;
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes that go to a target at once.
 const PIECE: u64 = 1 << 20;
-/// How often the same is tried while files move to other targets.
-const TRIES: usize = 16;
+/// How often the same is tried while other clients change a file, or it moves to other targets.
+pub(super) const TRIES: usize = 16;
 /// Names and files share so many turns.
 const TURNS: usize = 32;
 /// After this part of its time a claim is made again.
@@ -406,11 +406,7 @@ impl Client {
     fn some_shapes(&self, entries: &[Entry]) -> Vec<Result<(u64, i64), Fault>> {
         let targets = distinct(entries.iter().flat_map(|entry| entry.holders(self.targets())));
         let files: Vec<Id> = entries.iter().map(|entry| entry.id).collect();
-        let request = Request::Shapes { files };
-        let told = self.each(&targets, |_, peer| -> Result<Vec<Vec<Shape>>, Fault> {
-            let (_, bytes) = peer.ask(&request, &[])?;
-            postcard::from_bytes(&bytes).ok().filter(|told: &Vec<Vec<Shape>>| told.len() == entries.len()).ok_or_else(|| nonsense(peer))
-        });
+        let told = self.each(&targets, |_, peer| peer.shapes(files.clone()));
         let told: HashMap<u16, Result<Vec<Vec<Shape>>, Fault>> =
             targets.into_iter().zip(told).filter_map(|(at, told)| Some((at, told?))).collect();
         let shape = |index: usize, entry: &Entry| -> Result<(u64, i64), Fault> {

@@ -8,7 +8,7 @@
 //! not be right: if another node has written the block since, its checksum is another one. Faults assumed: targets die at any moment, and files move to other ones.
 
 use super::cache::Cache;
-use super::names::nonsense;
+use super::peer::nonsense;
 use super::reader::Content;
 use super::writer::{Refused, Writer};
 use crate::link::Fault;
@@ -16,7 +16,7 @@ use mend_data::ranges::Range;
 use mend_data::space::blocks::{self, BlockTold};
 use mend_data::space::target::Request;
 use mend_data::space::written::{Written, pieces};
-use mend_data::space::{BLOCK, Id, block_sum};
+use mend_data::space::{BLOCK, Id, filled_block_sum};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,16 +27,6 @@ const HEARD: Duration = Duration::from_millis(500);
 
 /// A block as the node has it, with its checksum.
 type Had = Option<(Arc<[u8]>, u128)>;
-
-/// The checksum of a block whose rest is zeros.
-fn sum(file: &Id, block: u64, bytes: &[u8]) -> u128 {
-    if bytes.len() as u64 == BLOCK {
-        return block_sum(file, block, bytes);
-    }
-    let mut filled = bytes.to_vec();
-    filled.resize(BLOCK as usize, 0);
-    block_sum(file, block, &filled)
-}
 
 /// Blocks of one object, next to each other.
 struct Run {
@@ -127,7 +117,7 @@ impl Writer {
             (BlockTold::Bytes(bytes), _) => {
                 let bytes: Arc<[u8]> = bytes.into();
                 if let Some(cache) = &self.cache {
-                    cache.keep(file, block, bytes.clone(), sum(file, block, &bytes));
+                    cache.keep(file, block, bytes.clone(), filled_block_sum(file, block, &bytes));
                 }
                 (bytes, true)
             }
@@ -149,7 +139,7 @@ impl Writer {
             let (from, until) = ((from - start) as usize, (until - start) as usize);
             let content = if new.len() as u64 == BLOCK { Some(new.to_vec()) } else { merged(cache, file, block, from, new, until) };
             if let Some(content) = content {
-                let sum = sum(file, block, &content);
+                let sum = filled_block_sum(file, block, &content);
                 cache.keep(file, block, content.into(), sum);
             }
         }
@@ -182,6 +172,6 @@ mod tests {
         assert_eq!(merged(&cache, &file, 2, 1, b"x", 2), Some(b"axcd".to_vec()));
         assert_eq!(merged(&cache, &file, 2, 6, b"x", 7), Some(b"abcd\0\0x".to_vec()));
         // As a target makes it: of the block that is filled up with zeros.
-        assert_eq!(sum(&file, 2, b"ab"), sum(&file, 2, b"ab\0\0"));
+        assert_eq!(filled_block_sum(&file, 2, b"ab"), filled_block_sum(&file, 2, b"ab\0\0"));
     }
 }

@@ -134,9 +134,8 @@ impl Files {
 
     /// Targets are told who reads and writes what.
     fn note(&self, file: &Id, offset: u64, seen: &Seen<'_>) {
-        let entry = self.shared.client.names().entry(file).cloned();
-        if let Some(entry) = entry {
-            self.shared.touches.note(&self.who, &entry, offset, seen);
+        if let Some(entry) = self.shared.client.names().entry(file) {
+            self.shared.touches.note(&self.who, entry, offset, seen);
         }
     }
 

@@ -48,7 +48,7 @@ pub fn run(job: &str, spaces: &[String], slots: &BTreeMap<String, u32>, pause: D
             *room = (*room).max(slots.get(name).map_or(0, |slots| *slots as usize));
         }
         let numbers: Vec<u32> = ranks.keys().copied().collect();
-        let all = fetched(&last);
+        let all = fetched(last.values());
         let wish = |step: mend_policy::placement::Step| Wish {
             rank: numbers[step.rank],
             from: nodes[step.from].clone(),
@@ -57,8 +57,7 @@ pub fn run(job: &str, spaces: &[String], slots: &BTreeMap<String, u32>, pause: D
             share: step.saves as f64 / all.max(1) as f64,
         };
         let wishes = plan(&placed, &room, &RULES).into_iter().map(wish).collect();
-        let of_all = ranks.values().flat_map(|rank| &rank.windows).flat_map(|window| window.values());
-        let scan = Scan { seconds, waited_s, fetched: of_all.map(|counts| u64::from(counts.fetched) * BLOCK).sum(), wishes };
+        let scan = Scan { seconds, waited_s, fetched: fetched(ranks.values().flat_map(|rank| &rank.windows)), wishes };
         let line = serde_json::to_string(&scan).unwrap_or_default();
         let mut output = io::stdout().lock();
         if writeln!(output, "{line}").and_then(|()| output.flush()).is_err() {

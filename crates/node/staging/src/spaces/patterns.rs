@@ -66,7 +66,7 @@ pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
         pairs: pairs(&ranks, &last, wanted),
         heat: Heat::of(&ranks),
         numbers: ranks.keys().copied().collect(),
-        fetched: fetched(&last),
+        fetched: fetched(last.values()),
         steps: plan(&placed, &slots, &RULES),
         job,
         ranks,

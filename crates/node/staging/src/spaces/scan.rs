@@ -91,9 +91,9 @@ pub fn last_windows(ranks: &BTreeMap<u32, RankTouches>) -> BTreeMap<u32, Touched
     ranks.iter().map(|(rank, touches)| (*rank, touches.last(WINDOWS))).collect()
 }
 
-/// Bytes that all nodes fetched of that.
-pub fn fetched(last: &BTreeMap<u32, Touched>) -> u64 {
-    last.values().flat_map(Touched::values).map(|counts| u64::from(counts.fetched) * BLOCK).sum()
+/// Bytes that nodes fetched in windows.
+pub fn fetched<'a>(windows: impl IntoIterator<Item = &'a Touched>) -> u64 {
+    windows.into_iter().flat_map(Touched::values).map(|counts| u64::from(counts.fetched) * BLOCK).sum()
 }
 
 /// Names of the nodes; where the ranks are and what their nodes fetch for them, in their order.

@@ -16,7 +16,7 @@ use mend_data::space::catalogue::Change;
 use mend_data::space::placement::RESERVE;
 use mend_data::space::target::{Answer, Claim, Failed};
 use mend_data::space::written::{CLAIM, Shape, Written, range_sum};
-use mend_data::space::{BLOCK, Entry, Id, block_sum};
+use mend_data::space::{BLOCK, Entry, Id, filled_block_sum};
 use redb::ReadableDatabase;
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, statvfs};
 use std::collections::HashMap;
@@ -155,12 +155,7 @@ struct Opened {
 impl Opened {
     fn sum_of(&self, block: u64, bytes: &[u8]) -> u128 {
         let index = self.file.layout().file_offset(usize::from(self.position), block.saturating_mul(BLOCK)) / BLOCK;
-        if bytes.len() as u64 == BLOCK {
-            return block_sum(&self.id, index, bytes);
-        }
-        let mut filled = bytes.to_vec();
-        filled.resize(BLOCK as usize, 0);
-        block_sum(&self.id, index, &filled)
+        filled_block_sum(&self.id, index, bytes)
     }
 
     /// What a block has; less than a whole one at the end of the object.

@@ -1,6 +1,6 @@
 use super::super::*;
 use super::*;
-use mend_data::space::{Entry, Kind};
+use mend_data::space::{Entry, Kind, block_sum};
 
 const SPACE: Id = [7; 16];
 

@@ -156,6 +156,8 @@ pub enum RunError {
         /// What stands in the way.
         #[source]
         source: Box<RunError>,
+        /// Nodes that are missing may be all that it takes.
+        wants_nodes: bool,
     },
     /// Checkpoints could not be written where they are wanted.
     #[error("checkpoints cannot be written below {}", path.display())]
@@ -240,7 +242,7 @@ impl RunError {
             }
             Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
             Self::CheckpointDirectory { .. } => "name a directory of yours with --checkpoint-dir, which all hosts share".into(),
-            Self::NotHealed { job, source } if source.wants_nodes() => {
+            Self::NotHealed { job, wants_nodes: true, .. } => {
                 format!("`mend restart {job}` when nodes are there again; `--wait-for-nodes SECONDS` has the job wait for them")
             }
             Self::NotHealed { source, .. } => source.hint(),
@@ -304,7 +306,7 @@ impl RunError {
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Start { code, .. } => *code,
-            Self::NotHealed { source, .. } if source.wants_nodes() => NODE_LOST,
+            Self::NotHealed { wants_nodes: true, .. } => NODE_LOST,
             Self::NotHealed { source, .. } => source.exit_code(),
             Self::NodeLost { .. } | Self::MessagesLost { .. } | Self::TimeUp { .. } => NODE_LOST,
             Self::Node { .. }

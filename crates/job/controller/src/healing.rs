@@ -8,15 +8,16 @@
 //! started before every earlier one has been reaped, its daemon is known to be gone, or its lease is over. Faults assumed: nodes fall silent
 //! and live; the user ends the job between two lives; no node answers.
 
-use crate::batch::{BatchSession, InBatch};
+use crate::batch::{BatchSession, InBatch, daemons_of};
 use crate::candidates::Candidates;
 use crate::error::RunError;
 use crate::failover::log;
+use crate::host_connections::one_answers;
 use crate::input::Wanted;
 use crate::life::{Constants, Life};
 use crate::manifest::numbers;
 use crate::record::JobDirectory;
-use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
+use crate::restart::{Notes, RestartSpec, first_life_of_restart, put_end_on_record, restart_newest};
 use crate::signals::{Signals, Wish};
 use crate::start::{RunSpec, first_life};
 use mend_job::choice::Blame;
@@ -159,7 +160,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
                     if let Ok(directory) = JobDirectory::open(&id) {
                         log::touch(directory.path());
                     }
-                    tokio::time::sleep(LOOK_INTERVAL).await;
+                    wait_for_nodes(&id, &error, constants, (&signals, patience)).await?;
                 }
                 next => return next,
             }
@@ -179,7 +180,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         let how = error.to_string();
         let error = match error {
             RunError::Interrupted { .. } | RunError::TimeUp { .. } => error,
-            error => RunError::NotHealed { job: id.clone(), source: Box::new(error) },
+            error => RunError::NotHealed { job: id.clone(), wants_nodes: wants_nodes(&id, &error), source: Box::new(error) },
         };
         put_end_on_record(&id, how, error.exit_code());
         return Err(error);
@@ -189,8 +190,31 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
 
 /// Whether nodes may help that are missing now: there are too few, or what they have of a checkpoint is nowhere else.
 fn wants_nodes(id: &str, error: &RunError) -> bool {
-    let absent = || JobDirectory::open(id).and_then(|directory| directory.record()).is_ok_and(|record| !record.absent.is_empty());
-    error.wants_nodes() || error.blame() != Blame::Elsewhere && absent()
+    error.wants_nodes() || error.blame() != Blame::Elsewhere && !absent(id).is_empty()
+}
+
+/// Nodes of the job that its last restart did not have.
+fn absent(id: &str) -> Vec<String> {
+    JobDirectory::open(id).and_then(|directory| directory.record()).map(|record| record.absent).unwrap_or_default()
+}
+
+/// Until another try may bring something else than this error.
+async fn wait_for_nodes(
+    id: &str,
+    error: &RunError,
+    constants: &Constants,
+    (signals, patience): (&Signals, Instant),
+) -> Result<(), RunError> {
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        // A try that finds out who answers costs little; one that begins to restore does not.
+        if error.wants_nodes() || Instant::now() >= patience {
+            return Ok(());
+        }
+        if one_answers(absent(id), &daemons_of(constants.batch.as_ref(), signals).await?).await? {
+            return Ok(());
+        }
+    }
 }
 
 /// What cannot be told to have ended may live on until its lease is over.
@@ -200,12 +224,4 @@ async fn wait_until(reaped: Option<Instant>, id: &str) {
         eprintln!("mend: job {id} waits {} s: ranks on a node that cannot be asked may live for so long", left.as_secs_f32().ceil());
     }
     tokio::time::sleep(left).await;
-}
-
-fn put_end_on_record(id: &str, how: String, exit_code: i32) {
-    let found = JobDirectory::open(id).and_then(|directory| Ok((directory.record()?, directory)));
-    match found {
-        Ok((mut record, directory)) => directory.put_end(&mut record, Some((how, exit_code))),
-        Err(error) => tracing::warn!(%error, "the end of the job is not on record"),
-    }
 }

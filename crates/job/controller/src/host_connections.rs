@@ -102,6 +102,22 @@ pub async fn connect_hosts(
     }
 }
 
+/// Whether the daemon of one of these hosts answers, and takes ranks.
+///
+/// # Errors
+/// A setting has a value that it may not have, or there is no secret.
+pub async fn one_answers(hosts: Vec<String>, addresses: &DaemonAddresses) -> Result<bool, RunError> {
+    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
+    let mut answers = JoinSet::new();
+    contact(hosts, addresses, &secret, &mut answers).await?;
+    while let Some(answer) = answers.join_next().await {
+        if answer.is_ok_and(|(_, node)| node.is_ok()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 async fn contact(names: Vec<String>, addresses: &DaemonAddresses, secret: &Secret, answers: &mut JoinSet<Answer>) -> Result<(), RunError> {
     let (port, drained) = (mend_settings::PORT.number()? as u16, drained::list()?);
     for (name, address) in names.iter().zip(resolve(&names, addresses, port).await) {

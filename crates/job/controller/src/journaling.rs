@@ -124,6 +124,13 @@ fn lack_of(failure: &Failure) -> Option<Lack> {
     }
 }
 
+/// It did not restart from this checkpoint. That may not be the job's end.
+pub(crate) fn not_restarted(journal: &mut Journal, result: &Result<i32, RunError>) {
+    if let Err(error) = result {
+        journal.decide(Event::RestartFailed { cause: cause_of(error) });
+    }
+}
+
 /// It goes on by itself.
 pub(crate) fn going_on(journal: &mut Journal, result: &Result<i32, RunError>, checkpoint: u64) {
     let cause = match result {

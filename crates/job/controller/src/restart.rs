@@ -103,8 +103,20 @@ pub(crate) async fn first_life_of_restart(mut spec: RestartSpec, signals: Signal
     if let (Err(error), false, Some(job)) = (&life, notes.written, spec.candidates.job()) {
         notes.write(job, error);
     }
+    if let (Err(error), Some(job)) = (&life, notes.open.take()) {
+        put_end_on_record(&job, error.to_string(), error.exit_code());
+    }
     let RestartSpec { healing: options, encryption_key, any_owner, quiet, batch, .. } = spec;
     Ok((life?, Constants { options, encryption_key, key, any_owner, quiet, batch }))
+}
+
+/// The job is over: no other life follows.
+pub(crate) fn put_end_on_record(id: &str, how: String, exit_code: i32) {
+    let found = JobDirectory::open(id).and_then(|directory| Ok((directory.record()?, directory)));
+    match found {
+        Ok((mut record, directory)) => directory.put_end(&mut record, Some((how, exit_code))),
+        Err(error) => tracing::warn!(%error, "the end of the job is not on record"),
+    }
 }
 
 /// What happens at a restart before its controller has the journal.
@@ -116,6 +128,8 @@ pub(crate) struct Notes {
     /// The lock of the job of this name.
     lock: Option<(String, JobLock)>,
     waiting: bool,
+    /// The job whose record says that it goes on, though this restart of it has failed.
+    open: Option<String>,
     /// The daemon of the life before, which may keep ranks that stand still.
     embedded: Option<Embedded>,
 }
@@ -198,6 +212,7 @@ pub(crate) async fn restart_newest(
                 let life = restart_from(manifest, &directory, (key, checks), spec, (healing.clone(), signals.clone()), notes).await;
                 let error = match life {
                     Ok(Life { end: LifeEnd { result: Err(error), .. }, lock, id, .. }) if error.blame() != Blame::Elsewhere => {
+                        notes.open = Some(id.clone());
                         notes.lock = Some((id, lock));
                         error
                     }

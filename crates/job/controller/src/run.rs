@@ -27,6 +27,7 @@ use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord};
 use crate::texts::Names;
 use mend_job::Job;
+use mend_job::choice::Blame;
 use mend_job::event::{Effect, Event, NodeLoss, UpkeepDone, VerbId};
 use mend_job::healing::{Healing, Verdict};
 use mend_job::phase::RankPhase;
@@ -216,6 +217,10 @@ fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord, journal: &mut J
             journaling::going_on(journal, result, checkpoint);
             return Some(checkpoint);
         }
+        Verdict::Stop if is_open(result) => {
+            journaling::not_restarted(journal, result);
+            return None;
+        }
         Verdict::Stop => {}
         Verdict::TooOften { checkpoint, times } => {
             eprintln!("mend: the job has gone on from checkpoint {checkpoint} {times} times and failed again: it ends");
@@ -225,12 +230,19 @@ fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord, journal: &mut J
     None
 }
 
+/// Whether a restart has failed for what is wrong with its checkpoint: whoever began it may turn to another one, or wait for the node that has the only good
+/// copy of an image.
+fn is_open(result: &Result<i32, RunError>) -> bool {
+    result.as_ref().is_err_and(|error| error.blame() != Blame::Elsewhere)
+}
+
 fn put_end_on_record(directory: &JobDirectory, record: &mut JobRecord, result: &Result<i32, RunError>, goes_on: Option<u64>) {
     let how = match result {
         Ok(code) => format!("exit code {code}"),
         Err(error) => error.to_string(),
     };
-    directory.put_end(record, goes_on.is_none().then(|| (how, exit_code(result))));
+    let over = goes_on.is_none() && !is_open(result);
+    directory.put_end(record, over.then(|| (how, exit_code(result))));
 }
 
 /// The end of a life whose controller was lost at that very time, or when the next one was about to begin.
@@ -240,6 +252,7 @@ pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, recor
     let result = job.end_reason().cloned().map_or(Ok(0), |end| names(life).end(end));
     let goes_on = verdict(job, &mut healing, record, &mut journal, &result);
     put_end_on_record(directory, record, &result, goes_on);
+    let goes_on = goes_on.or_else(|| manifest::numbers(&record.checkpoints).last().copied().filter(|_| is_open(&result)));
     // Ranks may live for so long where they cannot be seen to have ended.
     let reaped = Instant::now() + Duration::from_millis(life.lease_ms) + LEASE_END_TIME;
     LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing }
@@ -470,6 +483,7 @@ impl Running {
         }
         self.shell.output.finish().await;
         if goes_on.is_none()
+            && !is_open(&result)
             && let Some(told) = self.shell.told.take()
         {
             told.remove();

@@ -175,5 +175,92 @@ class Healing(Space):
         self.assertEqual(self.output().splitlines()[-1], expected)
 
 
+@unittest.skipUnless(fuse_is_open(), "this user may not open /dev/fuse, so no data space can be mounted")
+class Written(Healing):
+    """Files that ranks wrote have no source, and two copies."""
+
+    def setUp(self):
+        super().setUp()
+        self.seen = os.path.join(self.directory, "seen")
+        self.content = os.urandom(5 * MIB + 77)
+        with open(os.path.join(self.directory, "content"), "wb") as file:
+            file.write(self.content)
+
+    def written(self, *more):
+        command = ["run", "--hosts", "node1", "--data", f"input:{self.seen}:rw", "--", "sh", "-c", f"cp content {self.seen}/out.dat; {'; '.join(more)}"]
+        if more:
+            return self.lab.start(self.directory, *command)
+        done = self.lab.mend(*command, cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return None
+
+    def damage(self, node, *offsets):
+        """In each object that the node has of the file; how many that are."""
+        objects = [path for path in self.objects(node) if path.rpartition(".")[2].isdigit()]
+        for path in objects:
+            with open(path, "r+b") as file:
+                for offset in offsets:
+                    file.seek(offset)
+                    right = file.read(7)
+                    file.seek(offset)
+                    file.write(bytes(byte ^ 255 for byte in right))
+        return len(objects)
+
+    def test_each_copy_is_made_whole_from_the_other(self):
+        self.written()
+        self.assertIn("1 file (5.00 MiB): 1 whole", self.data("check", "input:").stdout)
+        damaged = self.damage("node1", 0, 70_000) + self.damage("node2", 3 * BLOCK)
+        self.assertGreater(damaged, 2)
+        said = self.data("check", "input:", code=DAMAGED).stdout
+        for word in ("input:out.dat", "damaged on", f"node1:{self.target('node1')}", "the other copy has them", "0 whole"):
+            self.assertIn(word, said)
+        [told] = json.loads(self.data("check", "--json", "input:out.dat", code=DAMAGED).stdout)
+        self.assertEqual([(one["name"], one["lost"]) for one in told["damaged"]], [("input:out.dat", 0)])
+        # Whoever reads it meanwhile gets what was written.
+        self.got("input:out.dat", self.content)
+        [done] = self.repaired("input:")["repaired"]
+        self.assertEqual(done["name"], "input:out.dat")
+        self.assertGreater(done["copied"], 2 * BLOCK)
+        self.data("check", "input:")
+        self.assertEqual(self.repaired("input:")["repaired"], [])
+        self.got("input:out.dat", self.content)
+
+    def test_a_lost_target_s_copies_come_onto_others(self):
+        self.written()
+        self.lose("node3")
+        self.assertIn("one copy is lost, from", self.data("check", "input:", code=DAMAGED).stdout)
+        self.repaired("input:")
+        self.data("check", "input:")
+        self.lose("node2")
+        self.got("input:out.dat", self.content)
+        # Two targets are too few for two copies of which one is lost.
+        said = self.data("repair", "input:", code=1).stderr
+        self.assertIn("no second copy can be made", said)
+        self.got("input:out.dat", self.content)
+
+    def test_what_no_copy_has_is_told_and_no_job_starts_without_both(self):
+        self.written()
+        for node in ("node1", "node2", "node3"):
+            self.damage(node, 2 * BLOCK)
+        [told] = json.loads(self.data("check", "--json", "input:", code=DAMAGED).stdout)
+        self.assertEqual([one["lost"] for one in told["damaged"]], [3 * BLOCK])
+        self.assertIn("damaged in both copies", self.data("repair", "input:", code=DAMAGED).stderr)
+        for node in ("node1", "node2"):
+            self.lose(node)
+        begun = os.path.join(self.directory, "begun")
+        done = self.lab.mend("run", "--hosts", "node3", "--data", f"input:{self.seen}", "--", "touch", begun)
+        self.assertEqual(done.returncode, UNREACHABLE, done.stderr)
+        self.assertIn("input:out.dat cannot be had: both copies of 1 of its objects are lost", done.stderr)
+        self.assertFalse(os.path.exists(begun))
+
+    def test_a_job_s_output_is_repaired_while_it_runs(self):
+        job = self.written("while [ ! -e go ]; do sleep 0.1; done", f"cmp content {self.seen}/out.dat")
+        job.wait_for(lambda: self.listed().get("out.dat", {}).get("size") == len(self.content), "the rank has written")
+        self.damage("node2", BLOCK, 2 * BLOCK)
+        job.wait_for(lambda: self.lab.mend("data", "check", "input:").returncode == 0, "the damaged blocks are as they were")
+        job.let_go()
+        job.finish()
+
+
 if __name__ == "__main__":
     unittest.main()

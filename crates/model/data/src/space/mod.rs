@@ -10,6 +10,7 @@
 
 pub mod blocks;
 pub mod catalogue;
+pub mod copies;
 pub mod healing;
 pub mod layout;
 pub mod mounts;

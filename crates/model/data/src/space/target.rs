@@ -170,7 +170,7 @@ pub enum Request {
         /// Its own place among the targets of the space.
         at: u16,
     },
-    /// Checksums that blocks of an object have now, 16 bytes each; 0 of what cannot be read. → [`Answer::Bytes`]
+    /// Checksums that blocks of an object have now, 16 bytes each; 0 of what cannot be read, or, in a file that ranks write, is not as it was written. → [`Answer::Bytes`]
     Verify {
         /// The file.
         file: Id,
@@ -298,6 +298,20 @@ pub enum Request {
         /// How many, at most [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS).
         count: u32,
     },
+    /// What a block of an object of such a file had when it was written, which follows, of another copy. It is taken if the block is damaged here and these bytes have the checksum that
+    /// it was written with; [`Failed::Absent`] if they do not. Durable when it is answered. → [`Answer::Done`]
+    MendBlock {
+        /// The file.
+        file: Id,
+        /// As of [`Request::WriteRange`].
+        epoch: u32,
+        /// Which of its objects.
+        position: u16,
+        /// Which block, counted in the object.
+        block: u64,
+        /// How many bytes follow.
+        length: u32,
+    },
 }
 
 /// What one client does at a time.
@@ -381,7 +395,11 @@ impl Request {
     #[must_use]
     pub fn payload(&self) -> Option<u32> {
         let length = match self {
-            Self::Write { length, .. } | Self::Sums { length, .. } | Self::WriteRange { length, .. } | Self::Fill { length, .. } => *length,
+            Self::Write { length, .. }
+            | Self::Sums { length, .. }
+            | Self::WriteRange { length, .. }
+            | Self::Fill { length, .. }
+            | Self::MendBlock { length, .. } => *length,
             Self::ReadBlocks { count, .. } => count.checked_mul(16)?,
             _ => 0,
         };
@@ -410,6 +428,10 @@ impl Request {
                 entry.is_sound(super::MAX_TARGETS) && positions.iter().chain(fresh).all(good)
             }
             Self::Verify { count, .. } => *count <= MAX_VERIFIED,
+            Self::MendBlock { block, length, .. } => {
+                let end = block.checked_add(1).and_then(|end| end.checked_mul(super::BLOCK));
+                u64::from(*length) <= super::BLOCK && end.is_some_and(|end| i64::try_from(end).is_ok())
+            }
             Self::ReadBlocks { first, count, .. } => {
                 let end = first.checked_add(u64::from(*count)).and_then(|end| end.checked_mul(super::BLOCK));
                 *count <= super::blocks::MAX_BLOCKS && end.is_some_and(|end| i64::try_from(end).is_ok())

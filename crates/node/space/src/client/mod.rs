@@ -2,9 +2,11 @@
 //!
 //! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `repair` what
 //! fetches lost bytes from a file's source, `examine` finds what targets lack, `healer` has that fetched while nobody reads it, `touches` what mounts tell targets about who reads what.
-//! `writer` is what ranks write, `written_blocks` how that is read and what a node keeps of it, `making` the names that they make, `moving` how a copy of it comes onto another target.
+//! `writer` is what ranks write, `written_blocks` how that is read and what a node keeps of it, `making` the names that they make, `moving` how a copy of it comes onto another target,
+//! `copies` whether both are as they were written.
 
 mod cache;
+mod copies;
 mod examine;
 mod healer;
 mod making;
@@ -19,6 +21,7 @@ mod writer;
 mod written_blocks;
 
 pub use cache::Cache;
+pub use copies::{BadCopies, ExaminedCopies};
 pub use examine::{Examined, Found};
 pub use healer::heal_while_used;
 pub use names::{Client, Room};

@@ -389,10 +389,8 @@ impl Writer {
     /// # Errors
     /// Those of targets.
     pub fn stamp(&self, file: &Id, changed_ns: i64) -> Result<(), Refused> {
-        let (_, known) = self.now(file)?;
-        let targets = distinct(known.objects.iter().flatten().copied());
-        let done = self.client.each(&targets, |_, peer| peer.ask(&Request::Stamp { file: *file, changed_ns }, &[]).map(drop));
-        Ok(done.into_iter().flatten().collect::<Result<(), Fault>>()?)
+        let part = |known: &Written| distinct(known.objects.iter().flatten().copied());
+        self.on_all(file, |_, _, peer| peer.ask(&Request::Stamp { file: *file, changed_ns }, &[]).map(drop), part)
     }
 }
 

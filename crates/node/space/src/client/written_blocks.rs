@@ -14,7 +14,7 @@ use super::writer::{Refused, Writer};
 use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::space::blocks::{self, BlockTold};
-use mend_data::space::target::Request;
+use mend_data::space::target::{Failed, Request};
 use mend_data::space::written::{Written, pieces};
 use mend_data::space::{BLOCK, Id, filled_block_sum};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Writer {
         for (position, place, piece) in pieces(&known, whole, PIECE) {
             let blocks = place / BLOCK..(place + piece.length).div_ceil(BLOCK);
             let run = Run { position, blocks, first: piece.offset / BLOCK };
-            let found = match self.fetch(file, &known, &run) {
+            let found = match self.fetch_by_parts(file, &known, &run) {
                 Ok(found) => found,
                 Err(fault) => {
                     self.client.refresh_if_older(HEARD);
@@ -84,6 +84,18 @@ impl Writer {
             content.fetched.truncate((offset + content.bytes.len() as u64).div_ceil(BLOCK).saturating_sub(offset / BLOCK) as usize);
         }
         Ok(content)
+    }
+
+    /// Blocks of an object. If no copy gives all of them, each block comes from the copy that has it as it was written.
+    fn fetch_by_parts(&self, file: &Id, known: &Written, run: &Run) -> Result<Vec<Found>, Option<Fault>> {
+        let one = |(block, index): (u64, u64)| Run { position: run.position, blocks: block..block + 1, first: index };
+        match self.fetch(file, known, run) {
+            Err(Some(Fault::Failed { kind: Failed::Medium, .. })) if run.blocks.end - run.blocks.start > 1 => {
+                let parts = run.blocks.clone().zip(run.first..).map(one);
+                Ok(parts.map(|part| self.fetch(file, known, &part)).collect::<Result<Vec<_>, _>>()?.concat())
+            }
+            found => found,
+        }
     }
 
     /// Blocks of an object as one of its whole copies has them. `None` as the error: no target is left to ask.

@@ -255,6 +255,9 @@ impl Store {
             Request::ReadBlocks { file, position, first, .. } => return bytes(self.read_blocks(&file, position, first, payload)?),
             Request::Adopt { entry, positions, fresh } => self.adopt(&entry, &positions, &fresh).map(|()| Answer::Done)?,
             Request::Fill { file, epoch, position, offset, sum, .. } => self.fill(&file, epoch, position, offset, payload, sum)?,
+            Request::MendBlock { file, epoch, position, block, .. } => {
+                self.mend_block(&file, epoch, position, block, payload).map(|()| Answer::Done)?
+            }
             Request::Cut { file, epoch, position, length } => self.cut(&file, epoch, position, length)?,
             Request::Sync { file, epoch, position, boot } => self.sync(&file, epoch, position, boot).map(|()| Answer::Done)?,
             Request::Shapes { files } => return bytes(self.shapes(&files)?),

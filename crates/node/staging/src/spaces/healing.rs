@@ -6,7 +6,7 @@
 //! One heals a space at a time, or bytes would be fetched twice. Faults assumed: it is killed at any moment (the file is where it was, or where it is to be); targets and sources die
 //! meanwhile; a source holds something else now.
 
-use super::{named, opened};
+use super::{copies, named, opened};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{blame, open, told};
@@ -49,11 +49,11 @@ fn places(paths: &[PathBytes]) -> Result<Vec<(Arc<Client>, String)>, Failure> {
     paths.iter().map(one).collect()
 }
 
-fn shown(client: &Client, entry: &Entry) -> String {
+pub(super) fn shown(client: &Client, entry: &Entry) -> String {
     format!("{}:{}", client.space.name, entry.path)
 }
 
-fn target(client: &Client, at: u16) -> String {
+pub(super) fn target(client: &Client, at: u16) -> String {
     client.peer(at).map(|peer| peer.target.name()).unwrap_or_default()
 }
 
@@ -86,12 +86,14 @@ pub fn check(paths: &[PathBytes], as_json: bool) -> Result<i32, Failure> {
                 report::line(&format!("{name}: {} lost: {}", report::size(lost), where_lost(&client, &examined, found)));
             }
         }
-        bad |= !examined.found.is_empty();
+        let written = client.examine_copies(&path, true)?;
+        details.extend(copies::tell(&client, &written, as_json));
+        bad |= !details.is_empty();
+        let (files, bytes) = (examined.files + written.files, examined.bytes + written.bytes);
         if !as_json {
-            let whole = examined.files - details.len() as u64;
-            report::line(&format!("{} ({}): {whole} whole", count(examined.files), report::size(examined.bytes)));
+            report::line(&format!("{} ({}): {} whole", count(files), report::size(bytes), files - details.len() as u64));
         }
-        all.push(json!({ "space": client.space.name, "files": examined.files, "bytes": examined.bytes, "damaged": details }));
+        all.push(json!({ "space": client.space.name, "files": files, "bytes": bytes, "damaged": details }));
     }
     if as_json {
         report::json(&all)?;
@@ -110,14 +112,19 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
             turn = Turn::take(&client, None)?;
         }
         tokio::task::block_in_place(|| client.refresh());
-        let (examined, healed, failures) = heal(&client, &path, true, fetcher, !as_json).await?;
+        let (examined, mut healed, mut failures) = heal(&client, &path, true, fetcher, !as_json).await?;
+        let written = tokio::task::block_in_place(|| client.examine_copies(&path, true))?;
+        let (copied, not_copied) = tokio::task::block_in_place(|| copies::heal(&client, &written, !as_json));
+        healed.extend(copied);
+        failures.extend(not_copied);
+        let (files, bytes) = (examined.files + written.files, examined.bytes + written.bytes);
         code = failures.iter().map(Failure::report).next_back().unwrap_or(code);
         if !as_json {
             let bad = failures.len();
             let still = if bad > 0 { format!(", {bad} not repaired") } else { String::new() };
-            report::line(&format!("{} ({}): {} repaired{still}", count(examined.files), report::size(examined.bytes), healed.len()));
+            report::line(&format!("{} ({}): {} repaired{still}", count(files), report::size(bytes), healed.len()));
         }
-        all.push(json!({ "space": client.space.name, "files": examined.files, "repaired": healed, "failed": failures.len() }));
+        all.push(json!({ "space": client.space.name, "files": files, "repaired": healed, "failed": failures.len() }));
     }
     if as_json {
         report::json(&all)?;
@@ -131,7 +138,14 @@ pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher)
     let Some(_turn) = Turn::take(&client, verify_after)? else { return Ok(0) };
     // Another one may have done it just now.
     tokio::task::block_in_place(|| client.refresh());
-    let (_, healed, failures) = heal(&client, "", verify_after.is_some(), fetcher, false).await?;
+    let (_, healed, mut failures) = heal(&client, "", verify_after.is_some(), fetcher, false).await?;
+    if verify_after.is_some() {
+        let (copied, not_copied) = tokio::task::block_in_place(|| copies::heal_damaged(&client))?;
+        for one in copied {
+            eprintln!("mend data: {}: healed, {} bytes came from its other copy", one["name"].as_str().unwrap_or_default(), one["copied"]);
+        }
+        failures.extend(not_copied);
+    }
     for one in healed {
         eprintln!("mend data: {}: healed, {} bytes came from its source", one["name"].as_str().unwrap_or_default(), one["fetched"]);
     }
@@ -143,6 +157,8 @@ pub async fn ready(names: &[String], fetcher: &Fetcher) -> Result<i32, Failure> 
     let mut code = 0;
     for name in names {
         let client = tokio::task::block_in_place(|| opened(name))?;
+        let nowhere = tokio::task::block_in_place(|| copies::nowhere(&client))?;
+        code = nowhere.iter().map(Failure::report).next_back().unwrap_or(code);
         let examined = tokio::task::block_in_place(|| client.examine("", false))?;
         for found in examined.found.iter().filter(|found| !found.missing.is_empty()) {
             let Some(file) = found.entry.file() else { continue };

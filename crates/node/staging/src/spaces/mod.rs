@@ -3,6 +3,7 @@
 //! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `healing` finds and fetches what it lost, `seeing` reads and
 //! mounts it, `patterns` shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller.
 
+mod copies;
 pub mod filling;
 pub mod follow;
 pub mod healing;

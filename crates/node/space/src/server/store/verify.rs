@@ -77,6 +77,9 @@ impl Store {
         let Some(Change::There(entry)) = self.known(file)? else {
             return Err(Failure::new(Failed::Absent, "it does not know this file"));
         };
+        if entry.written().is_some() {
+            return self.verify_written(file, position, first, count);
+        }
         let layout = entry.file().map(Layout::of).ok_or_else(|| Failure::new(Failed::Nonsense, "it is a directory"))?;
         let length = layout.object_length(usize::from(position));
         let object = File::open(self.path(file, position))?;

@@ -558,5 +558,6 @@ impl Store {
     }
 }
 
+mod mending;
 #[cfg(test)]
 mod tests;

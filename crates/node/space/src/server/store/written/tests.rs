@@ -324,3 +324,39 @@ fn an_end_of_the_process_while_an_object_is_cut_leaves_no_checksums_behind_its_e
     cut(&store, 3 * BLOCK).unwrap();
     assert_eq!(read(&store, 2 * BLOCK, 3), Ok(vec![0; 3]));
 }
+
+#[test]
+fn a_damaged_block_takes_back_what_it_had_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    let bytes: Vec<u8> = (0..2 * BLOCK + 100).map(|at| (at % 251) as u8).collect();
+    let boot = write(&store, 0, 0, &bytes).unwrap();
+    sync(&store, boot).unwrap();
+    let verify = || ask(&store, Request::Verify { file: [1; 16], position: 1, first: 0, count: 9 }, &[]).unwrap().1;
+    let mend = |epoch, block, bytes: &[u8]| {
+        let request = Request::MendBlock { file: [1; 16], epoch, position: 1, block, length: bytes.len() as u32 };
+        ask(&store, request, bytes).map(drop)
+    };
+    let before = verify();
+    assert_eq!(before.len(), 3 * 16);
+    let object = OpenOptions::new().write(true).open(store.path(&[1; 16], 1)).unwrap();
+    object.write_all_at(b"?", BLOCK + 7).unwrap();
+    // Its end is lost as well.
+    object.set_len(2 * BLOCK + 60).unwrap();
+    let damaged = verify();
+    assert_eq!((&damaged[..16], &damaged[16..]), (&before[..16], &[0; 32][..]));
+    let (second, third) = (&bytes[BLOCK as usize..2 * BLOCK as usize], &bytes[2 * BLOCK as usize..]);
+    assert_eq!(mend(0, 1, third), Err(Failed::Absent));
+    assert_eq!(mend(0, 1, &second[..5]), Err(Failed::Absent));
+    assert_eq!(mend(0, 1, &[]), Err(Failed::Absent));
+    assert_eq!(mend(1, 1, second), Err(Failed::Moved));
+    assert_eq!(verify(), damaged);
+    mend(0, 1, second).unwrap();
+    mend(0, 2, third).unwrap();
+    assert_eq!(verify(), before);
+    assert_eq!(read(&store, 0, bytes.len() as u32 + 9).unwrap(), bytes);
+    // What is as it was written stays so.
+    mend(0, 1, third).unwrap();
+    assert_eq!(verify(), before);
+}

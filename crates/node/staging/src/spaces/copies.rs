@@ -1,0 +1,104 @@
+//! `mend data check` and `repair` of files that ranks write: they have no source, and two copies.
+
+use super::healing::{shown, target};
+use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
+use crate::report;
+use mend_data::space::BLOCK;
+use mend_space::client::{BadCopies, Client, ExaminedCopies, Writer};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What is wrong with a file, for people.
+pub(super) fn wrong(client: &Client, bad: &BadCopies) -> String {
+    let targets = |of: &BTreeSet<u16>| of.iter().map(|at| target(client, *at)).collect::<Vec<_>>().join(", ");
+    let mut said = Vec::new();
+    if bad.gone_objects > 0 {
+        said.push(format!("both copies of {} of its objects are lost, from {}", bad.gone_objects, targets(&bad.lost)));
+    } else if !bad.lost.is_empty() {
+        said.push(format!("one copy is lost, from {}; the other one is there", targets(&bad.lost)));
+    }
+    if bad.gone_blocks > 0 {
+        said.push(format!("{} are damaged in both copies", report::size(bad.gone_blocks * BLOCK)));
+    }
+    if !bad.damaged.is_empty() {
+        let on: BTreeSet<u16> = bad.damaged.iter().map(|block| block.target).collect();
+        let size = report::size(bad.damaged.len() as u64 * BLOCK);
+        said.push(format!("{size} are damaged on {}; the other copy has them", targets(&on)));
+    }
+    if !bad.different.is_empty() {
+        said.push(format!("its copies differ: ranks read the one that is not on {}", targets(&bad.different)));
+    }
+    if bad.unfinished {
+        said.push("its second copy is not whole yet".to_owned());
+    }
+    said.join("; ")
+}
+
+fn details(client: &Client, bad: &BadCopies) -> Value {
+    json!({
+        "name": shown(client, &bad.entry),
+        "lost": bad.gone_blocks * BLOCK,
+        "lost_objects": bad.gone_objects,
+        "targets": bad.blamed().iter().map(|at| target(client, *at)).collect::<Vec<_>>(),
+    })
+}
+
+/// Says what is wrong with files; details of them.
+pub(super) fn tell(client: &Client, examined: &ExaminedCopies, as_json: bool) -> Vec<Value> {
+    for bad in examined.found.iter().filter(|_| !as_json) {
+        report::line(&format!("{}: {}", shown(client, &bad.entry), wrong(client, bad)));
+    }
+    examined.found.iter().map(|bad| details(client, bad)).collect()
+}
+
+/// Makes copies whole again, as far as one of the two is. What was repaired, and what could not be.
+pub(super) fn heal(client: &Arc<Client>, examined: &ExaminedCopies, tells: bool) -> (Vec<Value>, Vec<Failure>) {
+    let writer = Writer::new(client.clone(), None);
+    let (mut healed, mut failures) = (Vec::new(), Vec::new());
+    for bad in &examined.found {
+        let (name, wrong) = (shown(client, &bad.entry), wrong(client, bad));
+        let mended = writer.mend(bad);
+        if bad.is_gone() {
+            let hint = format!(
+                "if a target does not answer, start mendd on its node; else have the job write the file again, or remove it (`mend data rm {name}`)"
+            );
+            failures.push(Failure::new(format!("{name}: {wrong}"), hint, DAMAGED));
+            continue;
+        }
+        match mended {
+            Ok(copied) => {
+                if tells {
+                    report::line(&format!("{name}: repaired, copied {}: {wrong}", report::size(copied)));
+                }
+                healed.push(json!({ "name": name, "lost": 0, "copied": copied }));
+            }
+            Err(refused) => {
+                failures.push(Failure::new(
+                    format!("{name}: {wrong}; {refused}"),
+                    "repeat the command when the targets answer, or have room",
+                    FAILED,
+                ));
+            }
+        }
+    }
+    (healed, failures)
+}
+
+/// Repairs what was found damaged while a job uses the space. Copies that are lost its mounts make again themselves.
+pub(super) fn heal_damaged(client: &Arc<Client>) -> Result<(Vec<Value>, Vec<Failure>), Failure> {
+    let mut examined = client.examine_copies("", true)?;
+    examined.found.retain(|bad| !bad.damaged.is_empty() || !bad.different.is_empty() || bad.gone_blocks > 0);
+    Ok(heal(client, &examined, false))
+}
+
+/// What cannot be had of files that ranks wrote.
+pub(super) fn nowhere(client: &Client) -> Result<Vec<Failure>, Failure> {
+    let examined = client.examine_copies("", false)?;
+    let gone = examined.found.iter().filter(|bad| bad.is_gone()).map(|bad| {
+        let name = shown(client, &bad.entry);
+        let what = format!("{name} cannot be had: {}", wrong(client, bad));
+        Failure::new(what, format!("bring one of the targets back, or remove the file (`mend data rm {name}`)"), UNREACHABLE)
+    });
+    Ok(gone.collect())
+}

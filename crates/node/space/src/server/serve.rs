@@ -44,6 +44,8 @@ fn serve(space: &Id, directory: &Path, create: bool, secret: Secret) -> Result<(
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
+    let doubted = store.clone();
+    std::thread::spawn(move || doubted.ascertain_all());
     let door = Arc::new(Door { store, space: *space, secret });
     runtime.block_on(admit_all(listener, |stream, peer, slot| admit(door.clone(), stream, peer, slot)));
     Ok(())

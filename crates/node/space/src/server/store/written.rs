@@ -6,7 +6,7 @@
 //! objects/ab/ID.POSITION.open   there, and durable, from before the first write until all of it is synced
 //! ```
 //! Invariants: a block that is read or partly overwritten is compared with its checksum first, so that damage is never taken for content. Blocks that were
-//! being written when the process or the node ended are of an object that is open: their checksums are made anew, since both halves of what was written may be there.
+//! being written when the process or the node ended are of an object that is open: their checksums are made anew (`open`). A block that a medium has changed gets back what it had (`mending`).
 //! Faults assumed: the process is killed at any moment; the power fails (what was not synced is lost, and the writer is told by `boot`); the medium is full or damaged.
 
 use super::{Failure, Store, database};
@@ -17,6 +17,7 @@ use mend_data::space::placement::RESERVE;
 use mend_data::space::target::{Answer, Claim, Failed};
 use mend_data::space::written::{CLAIM, Shape, Written, range_sum};
 use mend_data::space::{BLOCK, Entry, Id, filled_block_sum};
+use open::Open;
 use redb::ReadableDatabase;
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, statvfs};
 use std::collections::HashMap;
@@ -44,8 +45,7 @@ pub(super) struct Writing {
     /// Which start of the node this is.
     boot: Id,
     locks: Vec<RwLock<()>>,
-    /// Objects that are open; true if they were when the target began.
-    open: Mutex<HashMap<Object, bool>>,
+    open: Mutex<HashMap<Object, Open>>,
     /// What was written of objects that are being filled, since they were made.
     filling: Mutex<HashMap<Object, Vec<Range>>>,
     /// Objects are made for one file at a time.
@@ -69,7 +69,7 @@ impl Writing {
         &self.locks[xxh3_64(&bytes) as usize % LOCKS]
     }
 
-    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<Object, bool>> {
+    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<Object, Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,7 +99,7 @@ impl Writing {
 
     /// An object was open when the target began.
     pub fn found_open(&self, file: Id, position: u16) {
-        self.open().insert((file, position), true);
+        self.open().insert((file, position), Open::FOUND);
     }
 
     pub fn claim(&self, claim: Claim, who: Id, over: bool) -> Result<(), Failure> {
@@ -299,33 +299,6 @@ impl Store {
         self.put(entry, positions)
     }
 
-    /// Has the checksums of an object made anew that was open when the target began.
-    fn ascertain(&self, object: &Opened) -> Result<(), Failure> {
-        if self.writing.open().get(&(object.id, object.position)) != Some(&true) {
-            return Ok(());
-        }
-        object.sum_up(0..object.length.div_ceil(BLOCK))?;
-        // It ended while it was cut, or the power failed before its bytes were durable.
-        object.sums.set_len(object.length.div_ceil(BLOCK) * 16)?;
-        self.writing.open().insert((object.id, object.position), false);
-        Ok(())
-    }
-
-    /// Notes, durably, that an object is being written.
-    fn begin_writing(&self, object: &Opened) -> Result<(), Failure> {
-        self.ascertain(object)?;
-        object.ends()?;
-        let key = (object.id, object.position);
-        if self.writing.open().contains_key(&key) {
-            return Ok(());
-        }
-        let note = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(beside(&object.path, ".open"))?;
-        note.sync_all()?;
-        mend_durable::sync_directory(object.path.parent().unwrap_or(&self.objects))?;
-        self.writing.open().insert(key, false);
-        Ok(())
-    }
-
     pub(super) fn fill(&self, file: &Id, epoch: u32, position: u16, offset: u64, bytes: &[u8], sum: u128) -> Result<Answer, Failure> {
         if range_sum(bytes) != sum {
             return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
@@ -385,8 +358,8 @@ impl Store {
             return Ok(());
         }
         let mut object = self.open_object(file, position, known)?;
-        self.begin_writing(&object)?;
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        self.begin_writing(&object, blocks.clone())?;
         let mut sums = Vec::with_capacity((blocks.end - blocks.start) as usize);
         for block in blocks.clone() {
             let start = block * BLOCK;
@@ -414,13 +387,13 @@ impl Store {
         Ok(())
     }
 
-    /// An object to be read; nobody writes it while the guard is held.
-    fn reading(&self, file: &Id, position: u16) -> Result<(Opened, RwLockReadGuard<'_, ()>), Failure> {
+    /// An object of which these blocks are to be read; nobody writes it while the guard is held.
+    fn reading(&self, file: &Id, position: u16, blocks: std::ops::Range<u64>) -> Result<(Opened, RwLockReadGuard<'_, ()>), Failure> {
         let known = self.written(file, None)?;
         let lock = self.writing.lock(&(*file, position));
-        if self.writing.open().get(&(*file, position)) == Some(&true) {
+        if self.is_doubted(&(*file, position)) {
             let _held = write_guard(lock);
-            self.ascertain(&self.open_object(file, position, known.clone())?)?;
+            self.ascertain(&self.open_object(file, position, known.clone())?, blocks)?;
         }
         let held = read_guard(lock);
         let object = self.open_object(file, position, known)?;
@@ -430,10 +403,11 @@ impl Store {
 
     /// `sums`: 16 bytes for each block, the checksum that whoever asks knows.
     pub(super) fn read_blocks(&self, file: &Id, position: u16, first: u64, sums: &[u8]) -> Result<Vec<u8>, Failure> {
-        let (object, _held) = self.reading(file, position)?;
-        let known = object.known_sums(first, sums.len() as u64 / 16)?;
+        let count = sums.len() as u64 / 16;
+        let (object, _held) = self.reading(file, position, first..first.saturating_add(count))?;
+        let known = object.known_sums(first, count)?;
         let asked = sums.chunks_exact(16).map(|sum| u128::from_le_bytes(sum.try_into().unwrap_or_default()));
-        let end = first.saturating_add(sums.len() as u64 / 16).saturating_mul(BLOCK);
+        let end = first.saturating_add(count).saturating_mul(BLOCK);
         object.ends_before(end)?;
         let mut content = Vec::new();
         for (block, (sum, asked)) in (first..).zip(known.into_iter().zip(asked)) {
@@ -455,8 +429,8 @@ impl Store {
     }
 
     pub(super) fn read_range(&self, file: &Id, position: u16, offset: u64, length: u32) -> Result<Vec<u8>, Failure> {
-        let (object, _held) = self.reading(file, position)?;
         let wanted = offset.saturating_add(length.into());
+        let (object, _held) = self.reading(file, position, offset / BLOCK..wanted.div_ceil(BLOCK))?;
         object.ends_before(wanted)?;
         let end = wanted.min(object.length);
         let mut bytes = Vec::with_capacity(end.saturating_sub(offset) as usize);
@@ -477,7 +451,7 @@ impl Store {
         let object = self.open_object(file, position, known)?;
         self.writing.note((*file, position), Range::between(length, u64::MAX));
         if length != object.length {
-            self.begin_writing(&object)?;
+            self.begin_writing(&object, length / BLOCK..length.div_ceil(BLOCK))?;
             let partial = length < object.length && !length.is_multiple_of(BLOCK);
             let last = length / BLOCK;
             let kept = partial.then(|| object.verified(last)).transpose()?;
@@ -500,24 +474,18 @@ impl Store {
         }
         let _held = write_guard(self.writing.lock(&(*file, position)));
         let object = self.open_object(file, position, known)?;
-        self.ascertain(&object)?;
+        self.ascertain(&object, 0..0)?;
         object.ends()?;
         object.bytes.sync_all()?;
         object.sums.sync_all()?;
         mend_durable::sync_directory(object.path.parent().unwrap_or(&self.objects))?;
-        if self.writing.open().contains_key(&(*file, position)) {
-            match fs::remove_file(beside(&object.path, ".open")) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-                _ => self.writing.open().remove(&(*file, position)),
-            };
-        }
-        Ok(())
+        self.is_synced(&object)
     }
 
     /// True if the end of an object is lost. One that was open when the target began says nothing of its end.
     pub(super) fn is_short(&self, file: &Id, position: u16) -> bool {
         let _held = read_guard(self.writing.lock(&(*file, position)));
-        let begun = self.writing.open().get(&(*file, position)) == Some(&true);
+        let begun = self.is_doubted(&(*file, position));
         let path = self.path(file, position);
         let length = |path: &Path| fs::metadata(path).map_or(0, |about| about.len());
         !begun && length(&beside(&path, ".sums")) > length(&path).div_ceil(BLOCK) * 16
@@ -559,5 +527,6 @@ impl Store {
 }
 
 mod mending;
+mod open;
 #[cfg(test)]
 mod tests;

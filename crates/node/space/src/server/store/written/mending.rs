@@ -20,7 +20,7 @@ impl Store {
         let mut at = first;
         while at < end {
             let until = end.min(at + AT_ONCE);
-            let (object, _held) = self.reading(file, position)?;
+            let (object, _held) = self.reading(file, position, at..until)?;
             let known = object.known_sums(at, until - at)?;
             for (block, known) in (at..until).zip(known).take_while(|(block, _)| block.saturating_mul(BLOCK) < object.length) {
                 let right = object.block(block).ok().filter(|bytes| object.is_right(block, bytes, known));
@@ -44,7 +44,7 @@ impl Store {
         let known = self.written(file, Some(epoch))?;
         let _held = write_guard(self.writing.lock(&(*file, position)));
         let object = self.open_object(file, position, known)?;
-        self.ascertain(&object)?;
+        self.ascertain(&object, block..block.saturating_add(1))?;
         let sum = object.known_sums(block, 1)?.first().copied().unwrap_or_default();
         let is_right = |bytes: &[u8]| object.is_right(block, bytes, sum);
         if object.block(block).is_ok_and(|bytes| is_right(&bytes)) {

@@ -360,3 +360,40 @@ fn a_damaged_block_takes_back_what_it_had_and_nothing_else() {
     mend(0, 1, third).unwrap();
     assert_eq!(verify(), before);
 }
+
+#[test]
+fn a_long_object_that_was_open_is_served_while_its_checksums_are_made_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    for block in 0..200 {
+        write(&store, 0, block * BLOCK, &vec![5; BLOCK as usize]).unwrap();
+    }
+    let path = store.path(&[1; 16], 1);
+    let note = beside(&path, ".open");
+    let bytes = OpenOptions::new().write(true).open(&path).unwrap();
+    drop(store);
+    bytes.write_all_at(b"new", 150 * BLOCK).unwrap();
+    bytes.write_all_at(b"end", 200 * BLOCK).unwrap();
+    let store = open(directory.path());
+    assert_eq!(read(&store, 150 * BLOCK, 4), Ok(b"new\x05".to_vec()));
+    assert_eq!(read(&store, 199 * BLOCK, 2 * BLOCK as u32).unwrap()[BLOCK as usize..], *b"end");
+    write(&store, 0, 120 * BLOCK + 1, b"part").unwrap();
+    sync(&store, store.writing.boot).unwrap();
+    // All that was written is durable; what the rest of it is, nobody has looked at yet.
+    assert!(note.exists());
+    store.ascertain_all();
+    assert!(!note.exists() && store.writing.open().is_empty());
+    assert_eq!(read(&store, 120 * BLOCK, 6), Ok(b"\x05part\x05".to_vec()));
+    bytes.write_all_at(b"x", 10 * BLOCK).unwrap();
+    assert_eq!(read(&store, 10 * BLOCK, 1), Err(Failed::Medium));
+    write(&store, 0, 0, &vec![6; BLOCK as usize]).unwrap();
+    drop(store);
+    // Written again before all was looked at: it is closed by the next one that syncs it.
+    let store = open(directory.path());
+    write(&store, 0, 3 * BLOCK, b"later").unwrap();
+    store.ascertain_all();
+    assert!(note.exists());
+    sync(&store, store.writing.boot).unwrap();
+    assert!(!note.exists());
+}

@@ -15,7 +15,7 @@ DAMAGED = 65
 BLOCK = 64 << 10
 
 
-class Healing(Space):
+class Losses(Space):
     """Besides `input`, which is on three nodes, the space `wide` on four, whose files are on three of them."""
 
     @classmethod
@@ -51,6 +51,10 @@ class Healing(Space):
 
     def without_source(self):
         os.rename(self.source, self.source + ".away")
+
+
+class Healing(Losses):
+    """Staged files."""
 
     def test_what_a_lost_target_had_comes_onto_one_that_had_none(self):
         self.wide()
@@ -176,7 +180,7 @@ class Healing(Space):
 
 
 @unittest.skipUnless(fuse_is_open(), "this user may not open /dev/fuse, so no data space can be mounted")
-class Written(Healing):
+class Written(Losses):
     """Files that ranks wrote have no source, and two copies."""
 
     def setUp(self):

@@ -1,6 +1,7 @@
 """The pipe as people use it: what a tool writes into a mount on one node is read from a mount on another, while it comes."""
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -310,6 +311,42 @@ class Pipe(InDirectory):
             done = self.lab.on("node1", MEND, "pipe", "mount", *arguments)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(said, done.stderr)
+
+
+@unittest.skipUnless(fuse_is_open(), "this user may not open /dev/fuse, so the pipe cannot be mounted")
+class Bench(InDirectory):
+    """`mend bench pipe`."""
+
+    def bench(self, *arguments, code=0):
+        done = subprocess.run([MEND, "bench", "pipe", *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def test_each_case_is_measured_in_a_lab_of_its_own(self):
+        csv, svg = (os.path.join(self.directory, name) for name in ("pipe.csv", "pipe.svg"))
+        done = self.bench("--chunks", "64K,1M", "--pools", "8M,16M", "--writers", "1,4", "--size", "8M", "--runs", "2", "--csv", csv,
+                          "--svg", svg, "--json")
+        measured = json.loads(done.stdout)
+        self.assertIn("left out: 4 writer(s) with chunks of 1.0 MiB need more memory than 8.0 MiB", done.stderr)
+        cases = [(8, 1, 64), (8, 1, 1024), (8, 4, 64), (16, 1, 64), (16, 1, 1024), (16, 4, 64), (16, 4, 1024)]
+        self.assertEqual([(one["pool"] >> 20, one["writers"], one["chunk"] >> 10) for one in measured], [case for case in cases for _ in "12"])
+        for one in measured:
+            self.assertTrue(all(one[stage] > 0 for stage in ("aggregation", "network", "pipeline")), one)
+        with open(csv, encoding="ascii") as file:
+            self.assertEqual(len(file.readlines()), 1 + len(measured))
+        with open(svg, encoding="utf-8") as file:
+            self.assertEqual(file.read().count("<title>"), 3 * len(cases))
+        labs = subprocess.run([MEND, "lab", "ls"], capture_output=True, text=True, check=True)
+        self.assertNotIn("bench-", labs.stdout)
+
+    def test_what_cannot_be_measured_is_named(self):
+        for arguments, code, said in (
+            (["--chunks", "3K"], 2, "from 4K to 1M"),
+            (["--pools", "1500K"], 2, "whole MiB"),
+            (["--to", "b:x"], 64, "that is no port"),
+            (["--listen", "--to", "b"], 2, "cannot be used with"),
+        ):
+            self.assertIn(said, self.bench(*arguments, code=code).stderr)
 
 
 if __name__ == "__main__":

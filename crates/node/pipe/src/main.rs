@@ -29,6 +29,7 @@ fn main() {
     let ended = match words[..] {
         ["listen", place, directory] => listening_at(place).and_then(|address| run(|| reading::run(address, Path::new(directory)))),
         ["to", place, directory] => run(|| writing::run(place, Path::new(directory))),
+        ["discard", directory] => run(|| writing::discard(Path::new(directory))),
         _ => Err(Failure::usage(USAGE, "mend pipe mount --help")),
     };
     let code = match ended {

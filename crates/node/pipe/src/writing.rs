@@ -16,6 +16,7 @@ use fuser::{
     ReplyAttr, ReplyCreate, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use mend_messages::job::Secret;
+use mend_settings::{PIPE_CHUNK, PIPE_MEMORY};
 use mend_streams::{Answer, Outgoing, ToReader, ToWriter, Trouble};
 use mend_wire::HandshakeError;
 use std::ffi::OsStr;
@@ -48,6 +49,8 @@ enum Connected {
     Not,
     Trying,
     Yes(u64, Hook),
+    /// There is to be none ([`discard`]).
+    Nowhere,
 }
 
 #[derive(Debug)]
@@ -92,6 +95,30 @@ pub fn run(place: &str, directory: &Path) -> Result<(), Failure> {
         Arc::new(Writing { state: Mutex::new(state), wake: Condvar::new(), place: place.to_owned(), address, secret, patience, looks });
     writing.begin(link, chunk).map_err(|error| Failure::new(format!("no thread can be started: {error}"), ""))?;
     serve(Files(writing.clone()), &writing, chunk, directory, "ready")
+}
+
+/// Serves a directory in which streams are written, and lets go of all that is written: so it is measured what comes through the kernel and this process without a network.
+pub fn discard(directory: &Path) -> Result<(), Failure> {
+    let number =
+        |setting: &mend_settings::Setting| setting.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"));
+    let (chunk, memory) = (number(&PIPE_CHUNK)? << 10, number(&PIPE_MEMORY)? << 20);
+    let mut streams = Outgoing::new(FIRST_STREAM);
+    streams.connected(chunk as u32);
+    let state = State { streams, connected: Connected::Nowhere, connections: 0, sending: false };
+    let writing = Arc::new(Writing {
+        state: Mutex::new(state),
+        wake: Condvar::new(),
+        place: "nowhere".to_owned(),
+        address: SocketAddr::from(([0; 4], 0)),
+        secret: Secret(Default::default()),
+        patience: patience()?,
+        looks: Looks::new(0o200, chunk as u32),
+    });
+    let own = writing.clone();
+    // What a stream gets that is alone.
+    let credits = (memory / chunk / 4).max(1) as u32;
+    std::thread::spawn(move || own.take_all(credits));
+    serve(Files(writing.clone()), &writing, chunk as u32, directory, "ready")
 }
 
 fn dial(address: SocketAddr, secret: &Secret, patience: Duration) -> Result<(Link, u32), HandshakeError> {
@@ -158,6 +185,33 @@ impl Writing {
             state.sending = true;
             drop(state);
             speaking.say(&message, &bytes)?;
+        }
+    }
+
+    /// Answers as a reader does that takes everything at once.
+    fn take_all(&self, credits: u32) {
+        loop {
+            let mut state = held(&self.state);
+            let (message, bytes) = loop {
+                if let Some(next) = state.streams.next_message() {
+                    break next;
+                }
+                state = self.wake.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+            };
+            drop(state);
+            drop(bytes);
+            let said = match message {
+                ToReader::Open { stream, .. } => vec![ToWriter::Opened { stream }, ToWriter::Credits { stream, more: credits }],
+                ToReader::Chunk { stream, offset, length, .. } => {
+                    vec![ToWriter::Taken { stream, through: offset + u64::from(length) }, ToWriter::Credits { stream, more: 1 }]
+                }
+                ToReader::End { .. } | ToReader::Alive => Vec::new(),
+            };
+            for word in said {
+                // The machine has just said what this answers.
+                let answers = held(&self.state).streams.heard(word).unwrap_or_default();
+                self.answer(answers);
+            }
         }
     }
 

@@ -8,6 +8,8 @@
 
 mod measured;
 mod moves;
+mod pipe;
+mod piped;
 mod rank;
 mod shown;
 
@@ -22,6 +24,8 @@ use std::process::{Command, Stdio};
 pub enum BenchCommand {
     /// Move ranks by each strategy, and compare.
     Migrate(BenchMoves),
+    /// Send streams through the pipe, by size of chunks and of memory and number of writers.
+    Pipe(pipe::BenchPipe),
     #[command(hide = true)]
     Rank(rank::BenchRank),
 }
@@ -116,6 +120,7 @@ fn dirty(text: &str) -> Result<u64, &'static str> {
 pub fn run(command: BenchCommand) -> Result<i32, Failure> {
     match command {
         BenchCommand::Rank(rank) => rank.run(),
+        BenchCommand::Pipe(pipe) => pipe.run(),
         BenchCommand::Migrate(mut moves) => match moves.hosts.take() {
             Some(hosts) => moves::measure(&moves, &hosts),
             None => in_a_lab(&moves),

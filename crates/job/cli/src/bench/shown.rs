@@ -21,7 +21,7 @@ const PHASES: [Phase; 5] = [
     ("reconnect", "#d1495b", |one| one.reconnect_us),
 ];
 
-fn median(mut of: Vec<u64>) -> u64 {
+pub(super) fn median(mut of: Vec<u64>) -> u64 {
     of.sort_unstable();
     match of.len() {
         0 => 0,

@@ -86,7 +86,8 @@ impl Client {
             let layout = Layout::of(file);
             let bad = damaged.remove(&entry.id).unwrap_or_default();
             let whole = |position: u16, at: u16| !lost(&at) && !lacking.contains(&(entry.id, position, at));
-            let good = |position: u16, at: u16| whole(position, at) && !bad.iter().any(|(place, target, _)| (*place, *target) == (position, at));
+            let good =
+                |position: u16, at: u16| whole(position, at) && !bad.iter().any(|(place, target, _)| (*place, *target) == (position, at));
             let left = file.swapped(good);
             let gone = layout
                 .extents(Range { offset: 0, length: file.size })
@@ -159,9 +160,9 @@ impl Client {
     /// If none does.
     pub fn sums(&self, entry: &Entry, file: &File, page: u32) -> Result<Vec<u8>, Fault> {
         let asked = self.ask_any(&file.keepers, &Request::ReadSums { file: entry.id, page });
-        asked.map(|given| given.bytes).map_err(|fault| {
-            Fault::Other(format!("no checksums of {}:{} can be had: {fault}", self.space.name, entry.path))
-        })
+        asked
+            .map(|given| given.bytes)
+            .map_err(|fault| Fault::Other(format!("no checksums of {}:{} can be had: {fault}", self.space.name, entry.path)))
     }
 
     /// Asks for the turn to heal the space, or says that it is over; false if another one has it. The first target that answers decides.

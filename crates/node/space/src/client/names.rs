@@ -206,7 +206,9 @@ impl Client {
                 if let Some(file) = new.written().filter(|file| behind && file.positions(at).next().is_some()) {
                     peer.ask(&Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() }, &[])?;
                 }
-                if let Some(request) = new.file().filter(|_| behind && new.holders(self.peers.len()).contains(&at)).map(|file| put(&new, file, at)) {
+                if let Some(request) =
+                    new.file().filter(|_| behind && new.holders(self.peers.len()).contains(&at)).map(|file| put(&new, file, at))
+                {
                     // What it has not got is found when files are examined.
                     let _ = peer.ask(&request, &[]);
                 }

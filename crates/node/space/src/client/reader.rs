@@ -11,10 +11,10 @@
 //! Faults assumed: targets die at any moment, their media lie. A byte that is given out has the checksum that it had when the file was staged.
 
 use super::cache::{Cache, Claim};
+use super::hedged::Given;
 use super::names::Client;
 use super::repair::Repairer;
 use crate::link::Fault;
-use super::hedged::Given;
 use lru::LruCache;
 use mend_data::ranges::Range;
 use mend_data::space::layout::Layout;
@@ -93,7 +93,13 @@ impl Reader {
     /// # Errors
     /// If no thread can be started.
     pub fn new(client: Arc<Client>, cache: u64, repairer: Option<Repairer>) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { client, cache: Arc::new(Cache::new(cache)), pages: Mutex::new(LruCache::new(PAGES)), repairer, passed_over: Mutex::default() });
+        let shared = Arc::new(Shared {
+            client,
+            cache: Arc::new(Cache::new(cache)),
+            pages: Mutex::new(LruCache::new(PAGES)),
+            repairer,
+            passed_over: Mutex::default(),
+        });
         let (ahead, wanted) = sync_channel(QUEUE);
         let wanted = Arc::new(Mutex::new(wanted));
         for _ in 0..THREADS {
@@ -222,8 +228,10 @@ impl Shared {
                 faults.extend(failed);
                 self.tell_of_copy(file, position, at);
                 faults.extend(self.take(entry, file, &blocks, &bytes, &mut content)?.then(|| (at, self.damaged(at))));
-                let others: Vec<u16> = copies.iter().copied().filter(|other| faults.iter().all(|(bad, _)| bad != other) && *other != at).collect();
-                if !others.is_empty() && content.contains(&None)
+                let others: Vec<u16> =
+                    copies.iter().copied().filter(|other| faults.iter().all(|(bad, _)| bad != other) && *other != at).collect();
+                if !others.is_empty()
+                    && content.contains(&None)
                     && let Ok(Given { at, bytes, .. }) = self.client.ask_any(&others, &request)
                 {
                     faults.extend(self.take(entry, file, &blocks, &bytes, &mut content)?.then(|| (at, self.damaged(at))));
@@ -234,8 +242,9 @@ impl Shared {
         }
         if content.contains(&None) {
             let (target, fault) = faults.first().cloned().unwrap_or_else(|| (file.targets[position], self.damaged(file.targets[position])));
-            self.repair(entry, file, layout, &blocks, &mut content, target)
-                .map_err(|why| Fault::Other(format!("{}:{} at offset {}: {fault}; {why}", self.client.space.name, entry.path, range.offset)))?;
+            self.repair(entry, file, layout, &blocks, &mut content, target).map_err(|why| {
+                Fault::Other(format!("{}:{} at offset {}: {fault}; {why}", self.client.space.name, entry.path, range.offset))
+            })?;
         }
         for (target, fault) in &faults {
             self.put_back(entry, layout, &blocks, &content, *target, fault);

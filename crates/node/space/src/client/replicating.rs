@@ -88,11 +88,15 @@ impl<'a> Copying<'a> {
     fn batch(&mut self, batch: &[(u16, u16)], layout: &Layout, threads: usize) -> Result<(), Fault> {
         let pieces: Vec<(u16, u16, u64)> = batch
             .iter()
-            .flat_map(|(position, at)| (0..layout.object_length((*position).into()).div_ceil(PIECE)).map(move |piece| (*position, *at, piece * PIECE)))
+            .flat_map(|(position, at)| {
+                (0..layout.object_length((*position).into()).div_ceil(PIECE)).map(move |piece| (*position, *at, piece * PIECE))
+            })
             .collect();
         let (next, failed, fault) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
         let work = || {
-            while let Some((position, at, offset)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !failed.load(Ordering::Relaxed)) {
+            while let Some((position, at, offset)) =
+                pieces.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !failed.load(Ordering::Relaxed))
+            {
                 if let Err(error) = self.piece(layout, *position, *at, *offset) {
                     failed.store(true, Ordering::Relaxed);
                     fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);

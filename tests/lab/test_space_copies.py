@@ -27,7 +27,7 @@ class Copies(Space):
     @classmethod
     def setUpClass(cls):
         super(Space, cls).setUpClass()
-        cls.lab = cls.enterClassContext(Lab(4, daemons={"MEND_SPACE_PROBE_S": "1", "MEND_SPACE_COPY_DELAY_S": "1"}))
+        cls.lab = cls.enterClassContext(Lab(4, daemons={"MEND_SPACE_PROBE_S": "1", "MEND_SPACE_COPY_DELAY_S": "1", "MEND_SPACE_CACHE_MB": "1"}))
 
     def setUp(self):
         super().setUp()

@@ -107,10 +107,17 @@ class Queue(InDirectory):
             self.assertEqual(file.read().count("nothing is no place in a data space"), 1)
 
     def test_without_slurm_it_is_told_what_to_do(self):
-        environment = dict(self.lab.environment, SLURM_CONF=os.path.join(self.directory, "no.conf"))
+        # As where there is no slurmctld; the real squeue takes a minute to say so.
+        program = os.path.join(self.directory, "bin", "squeue")
+        os.makedirs(os.path.dirname(program))
+        with open(program, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+        os.chmod(program, 0o755)
+        environment = dict(self.lab.environment, PATH=os.path.dirname(program) + os.pathsep + self.lab.environment["PATH"])
         done = self.lab.mend("data", "replicate", "--queue", "input:", env=environment)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("name files without --queue", done.stderr)
+        for word in ("Unable to contact slurm controller", "name files without --queue"):
+            self.assertIn(word, done.stderr)
 
 
 if __name__ == "__main__":

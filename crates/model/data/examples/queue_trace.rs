@@ -5,7 +5,7 @@
 //! cargo run --release -p mend-data --example queue_trace [SEED]      a line of JSON
 //! ```
 //! 128 nodes. Jobs come one by one (exponential times between them), ask for 1, 2, 4, … 64 nodes (each as likely), run for 5 minutes to 12 hours and read 1 to 200 GiB
-//! (both log-uniform). Data is staged when a job is submitted, and goes when it ends. Jobs start in their order; one that can end before the first one in line could
+//! (both log-uniform). Data is staged when a job is submitted, and goes when it ends, or a week later. Jobs start in their order; one that can end before the first one in line could
 //! start goes before it (EASY backfilling, with true run times). A copy is made with 1 GiB a second. The policy is asked when a job comes, starts or ends.
 
 use mend_data::space::window::{Job, Rules, urgent};
@@ -14,6 +14,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const NODES: u64 = 128;
 const JOBS: usize = 5000;
+/// Seconds.
+const WEEK: f64 = 7.0 * 86_400.0;
 /// Bytes a second.
 const COPYING: f64 = (1_u64 << 30) as f64;
 
@@ -98,18 +100,23 @@ fn starting(jobs: &[Submitted], running: &[(f64, usize)], waiting: &[usize], now
     start
 }
 
-/// Byte seconds of second copies in the queue and while jobs run, as shares of those of the staged files themselves, and the share of jobs whose copy was there when they started.
+/// What was measured. Room is in byte seconds.
+#[derive(Default)]
 struct Cost {
-    waiting: f64,
-    running: f64,
-    staged_waiting: f64,
+    /// Of second copies.
+    copies: f64,
+    /// Of files, until their jobs end.
     staged: f64,
+    /// Jobs that waited for longer than copying takes, and those of them whose copy was there when they started.
+    waited: usize,
     ready: usize,
+    /// Jobs that wait, on average, and those of them that have a copy.
+    line: f64,
     window: f64,
 }
 
 fn replay(jobs: &[Submitted], rules: &Rules) -> Cost {
-    let mut cost = Cost { waiting: 0.0, running: 0.0, staged_waiting: 0.0, staged: 0.0, ready: 0, window: 0.0 };
+    let mut cost = Cost::default();
     let (mut now, mut next) = (0.0, 0);
     let mut running: Vec<(f64, usize)> = Vec::new();
     let mut waiting: Vec<usize> = Vec::new();
@@ -120,16 +127,12 @@ fn replay(jobs: &[Submitted], rules: &Rules) -> Cost {
         let comes = jobs.get(next).map_or(f64::INFINITY, |job| job.comes);
         let then = ends.min(comes);
         let took = then - now;
-        for job in &waiting {
+        for job in waiting.iter().chain(running.iter().map(|(_, job)| job)) {
             cost.staged += jobs[*job].bytes * took;
-            cost.staged_waiting += jobs[*job].bytes * took;
-            cost.waiting += copied.get(job).map_or(0.0, |_| jobs[*job].bytes * took);
+            cost.copies += copied.get(job).map_or(0.0, |_| jobs[*job].bytes * took);
         }
+        cost.line += waiting.len() as f64 * took;
         cost.window += copied.len().saturating_sub(running.len()) as f64 * took;
-        for (_, job) in &running {
-            cost.staged += jobs[*job].bytes * took;
-            cost.running += copied.get(job).map_or(0.0, |_| jobs[*job].bytes * took);
-        }
         now = then;
         if ends <= comes {
             running.retain(|(ends, job)| {
@@ -146,7 +149,11 @@ fn replay(jobs: &[Submitted], rules: &Rules) -> Cost {
         for job in starting(jobs, &running, &waiting, now) {
             waiting.retain(|other| *other != job);
             running.push((now + jobs[job].runs_for, job));
-            cost.ready += usize::from(copied.get(&job).is_some_and(|since| since + jobs[job].bytes / COPYING <= now));
+            let takes = jobs[job].bytes / COPYING;
+            if jobs[job].comes + takes <= now {
+                cost.waited += 1;
+                cost.ready += usize::from(copied.get(&job).is_some_and(|since| since + takes <= now));
+            }
         }
         let line: Vec<usize> = running.iter().map(|(_, job)| *job).chain(waiting.iter().copied()).collect();
         let told: Vec<Job> = line
@@ -160,6 +167,7 @@ fn replay(jobs: &[Submitted], rules: &Rules) -> Cost {
             copied.entry(job).or_insert(now);
         }
     }
+    cost.line /= now;
     cost.window /= now;
     cost
 }
@@ -167,15 +175,17 @@ fn replay(jobs: &[Submitted], rules: &Rules) -> Cost {
 fn main() {
     let seed = std::env::args().nth(1).map_or(1, |seed| seed.parse().expect("a number as the seed"));
     let mut rows = Vec::new();
-    for load in [0.6, 0.75, 0.9] {
+    for load in [0.75, 0.95, 1.2] {
         let jobs = trace(load, seed);
         let cost = replay(&jobs, &Rules::default());
+        let kept = cost.staged + jobs.iter().map(|job| job.bytes * WEEK).sum::<f64>();
         rows.push(format!(
-            "{{\"load\":{load},\"jobs\":{JOBS},\"extra_percent\":{:.1},\"of_waiting_percent\":{:.1},\"ready_percent\":{:.1},\"window_jobs\":{:.1}}}",
-            100.0 * (cost.waiting + cost.running) / cost.staged,
-            100.0 * cost.waiting / cost.staged_waiting,
-            100.0 * cost.ready as f64 / JOBS as f64,
-            cost.window
+            "{{\"load\":{load},\"jobs\":{JOBS},\"waiting\":{:.1},\"waiting_with_copies\":{:.1},\"percent_of_copies_until_the_end\":{:.1},\"percent_of_copies_for_a_week_more\":{:.1},\"ready_percent\":{:.1}}}",
+            cost.line,
+            cost.window,
+            100.0 * cost.copies / cost.staged,
+            100.0 * cost.copies / kept,
+            100.0 * cost.ready as f64 / cost.waited as f64,
         ));
     }
     println!("{{\"seed\":{seed},\"rows\":[{}]}}", rows.join(","));

@@ -233,7 +233,8 @@ mod tests {
 
     #[test]
     fn what_a_job_reads_of_data_spaces_is_told() {
-        let found = script("#MEND data input: 'other:run7/in put'\n#MEND stage-in http://a/x input:x\n#MEND stage-in http://a/x /scratch/x\n");
+        let found =
+            script("#MEND data input: 'other:run7/in put'\n#MEND stage-in http://a/x input:x\n#MEND stage-in http://a/x /scratch/x\n");
         assert_eq!(found.reads, ["input:", "other:run7/in put", "input:x"]);
         assert_eq!((found.stage_in.len(), found.problems), (2, Vec::new()));
     }

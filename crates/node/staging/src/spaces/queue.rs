@@ -16,7 +16,8 @@ use tokio::task::block_in_place;
 
 /// Follows the queue once; the exit code.
 pub async fn follow(places: &[String], jobs: &[Job], nodes: u64, rules: &Rules, as_json: bool) -> Result<i32, Failure> {
-    let percent = mend_settings::SPACE_COPY_PERCENT.number().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))?;
+    let percent =
+        mend_settings::SPACE_COPY_PERCENT.number().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))?;
     let order = urgent(jobs, nodes, rules);
     let mut spaces: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for place in places {
@@ -43,10 +44,14 @@ pub async fn follow(places: &[String], jobs: &[Job], nodes: u64, rules: &Rules, 
         let done = carry_out(&client, &plan, percent).await;
         code = done.failures.iter().map(Failure::report).next_back().unwrap_or(code);
         for id in &plan.left_out {
-            eprintln!("mend data: {name}:{} gets no second copy: those of more urgent jobs take the {percent} % of the free room that second copies may have", path(id));
+            eprintln!(
+                "mend data: {name}:{} gets no second copy: those of more urgent jobs take the {percent} % of the free room that second copies may have",
+                path(id)
+            );
         }
         if !as_json {
-            let left_out = if plan.left_out.is_empty() { String::new() } else { format!(", {} left out", count(plan.left_out.len() as u64)) };
+            let left_out =
+                if plan.left_out.is_empty() { String::new() } else { format!(", {} left out", count(plan.left_out.len() as u64)) };
             report::line(&format!(
                 "{name}: {} with second copies for {} that run{} or start soon; {} made, {} removed{left_out}",
                 count(plan.keep.len() as u64),
@@ -105,7 +110,9 @@ async fn carry_out(client: &Arc<Client>, plan: &Plan, percent: u64) -> Done {
         };
         match copy(client, id, free).await {
             Ok(bytes) => done.made += bytes.unwrap_or(0),
-            Err(failure) => done.failures.push(Failure { hint: format!("MEND_SPACE_COPY_PERCENT is {percent}; {}", failure.hint), ..failure }),
+            Err(failure) => {
+                done.failures.push(Failure { hint: format!("MEND_SPACE_COPY_PERCENT is {percent}; {}", failure.hint), ..failure })
+            }
         }
     }
     done

@@ -99,7 +99,7 @@ class ByHand(Copies):
         self.data("create", "small", "--target", f"node3:{self.target('large')}", "--target", f"node4:{small}", "--count", "1")
         self.addCleanup(self.lab.mend, "data", "destroy", "small")
         self.stage("small:in.dat")
-        self.assertIn("no room for second copies of small:in.dat", self.data("replicate", "small:", code=1).stderr)
+        self.assertIn("small:in.dat: its second copy is not made: there is no room for it", self.data("replicate", "small:", code=1).stderr)
         self.without_source()
         self.got("small:in.dat")
 
@@ -158,7 +158,7 @@ class Lost(Copies):
         [one] = told["damaged"]
         self.assertEqual(one["lost"], 0)
         self.assertGreater(one["single"], 0)
-        self.assertIn("is not whole", self.data("replicate", "--remove", "input:", code=UNREACHABLE).stderr)
+        self.assertIn("input:in.dat: its second copy stays: target node1", self.data("replicate", "--remove", "input:", code=UNREACHABLE).stderr)
         [said] = json.loads(self.data("repair", "--json", "input:").stdout)
         self.assertEqual([one["fetched"] for one in said["repaired"]], [0])
         self.assertTrue(self.whole(but=["node1"]), self.copies())

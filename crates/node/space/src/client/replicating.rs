@@ -7,7 +7,7 @@
 //! stays, the rest is begun anew); a target dies or is full (what was begun there goes).
 
 use super::names::{Client, Room, put};
-use super::peer::{Peer, nonsense};
+use super::peer::nonsense;
 use crate::link::Fault;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
@@ -45,7 +45,7 @@ impl<'a> Copying<'a> {
         let left: Vec<Option<u64>> = (0_u16..).zip(&rooms).map(|(at, room)| room.as_ref().ok().map(|room| free(at, room))).collect();
         let wanted = replicas::choose(file, &left, |at| client.node(at)).map_err(|error| {
             let lost = rooms.iter().find_map(|room| room.as_ref().err()).map(|fault| format!("; {fault}")).unwrap_or_default();
-            Fault::Other(format!("no room for second copies of {}:{}: {error}{lost}", client.space.name, entry.path))
+            Fault::Other(format!("there is no room for it: {error}{lost}"))
         })?;
         let lives = rooms.into_iter().map(|room| room.ok().map(|room| room.life)).collect();
         Ok(Self { client, entry: entry.clone(), wanted, lives, sums: Mutex::default() })
@@ -129,20 +129,11 @@ impl<'a> Copying<'a> {
         for (block, at) in bytes.chunks(BLOCK as usize).zip((offset..).step_by(BLOCK as usize)) {
             let index = layout.file_offset(position.into(), at) / BLOCK;
             if self.sum(index)? != Some(block_sum(&self.entry.id, index, block)) {
-                return Err(self.damaged(from, index));
+                return Err(Fault::Other(format!("target {} has it damaged, at offset {}", from.target.name(), index * BLOCK)));
             }
         }
         let write = Request::Write { file: self.entry.id, position, offset, length: length as u32 };
         self.client.peer(to)?.ask(&write, &bytes).map(drop)
-    }
-
-    fn damaged(&self, from: &Peer, block: u64) -> Fault {
-        let (space, path) = (&self.client.space.name, &self.entry.path);
-        Fault::Other(format!(
-            "{space}:{path} is damaged on target {} at offset {}: `mend data repair {space}:{path}` puts it right",
-            from.target.name(),
-            block * BLOCK
-        ))
     }
 
     fn sum(&self, block: u64) -> Result<Option<u128>, Fault> {
@@ -162,14 +153,14 @@ impl<'a> Copying<'a> {
 }
 
 impl Client {
-    /// Removes the second copies of a file, all of whose first ones must be good. The bytes that they had. A target that does not answer is told by whoever hears
-    /// it next.
+    /// Removes the second copies of a file. The bytes that they had. A target that does not answer is told by whoever hears it next.
     ///
     /// # Errors
-    /// If no two targets (or the only one) keep the word of it.
+    /// If a first copy is not there, or no two targets (or the only one) keep the word of it.
     pub fn remove_copies(&self, old: &Entry) -> Result<u64, Fault> {
         let Some(file) = old.file().filter(|file| !file.replicas.is_empty()) else { return Ok(0) };
         let bytes = file.replicated_bytes();
+        self.has_first_copies(old, file)?;
         let alone = File { replicas: Vec::new(), ..file.clone() };
         let new = Entry { version: old.version.saturating_add(1), kind: Kind::File(alone), ..old.clone() };
         let Some(file) = new.file() else { return Ok(0) };
@@ -177,6 +168,19 @@ impl Client {
         self.names_mut().learn(Change::There(Box::new(new.clone())));
         self.tell_of_move(old, &new);
         Ok(bytes)
+    }
+
+    /// That the first copy of each object is there, and as long as it must be: by its last byte.
+    fn has_first_copies(&self, entry: &Entry, file: &File) -> Result<(), Fault> {
+        let layout = Layout::of(file);
+        let firsts: Vec<u16> = file.targets.iter().copied().collect::<BTreeSet<u16>>().into_iter().collect();
+        let there = self.each(&firsts, |at, peer| {
+            let own = (0_u16..).zip(&file.targets).filter(|(_, first)| **first == at);
+            own.map(|(position, _)| (position, layout.object_length(position.into()))).filter(|(_, length)| *length > 0).try_for_each(
+                |(position, length)| peer.ask(&Request::Read { file: entry.id, position, offset: length - 1, length: 1 }, &[]).map(drop),
+            )
+        });
+        there.into_iter().flatten().collect()
     }
 
     /// Bytes of second copies on each target.

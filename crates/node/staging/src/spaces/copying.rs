@@ -4,10 +4,11 @@
 
 use super::turn::Turn;
 use super::{named, opened};
-use crate::failure::{BAD_VALUE, FAILED, Failure, UNREACHABLE};
+use crate::failure::{BAD_VALUE, FAILED, Failure};
 use crate::report;
 use mend_data::space::{Entry, File, Id};
-use mend_space::client::{Client, Copying, Examined, Room};
+use mend_space::Fault;
+use mend_space::client::{Client, Copying, Room};
 use serde_json::json;
 use std::sync::Arc;
 use tokio::task::block_in_place;
@@ -91,8 +92,12 @@ pub async fn copy(client: &Arc<Client>, id: &Id, free: impl Fn(u16, &Room) -> u6
     block_in_place(|| {
         client.refresh();
         let Some((entry, _)) = now(client, id).filter(|(_, file)| lacks(file)) else { return Ok(None) };
-        whole(client, &entry, &client.examine(&entry.path, false)?)?;
-        Ok(Some(Copying::begin(client, &entry, free)?.run(THREADS)?))
+        let what = "its second copy is not made";
+        let copying = Copying::begin(client, &entry, free).map_err(|fault| {
+            let hint = "remove files (`mend data rm`) or second copies of others (`mend data replicate --remove`)";
+            Failure { hint: hint.to_owned(), ..told(client, &entry, what, fault) }
+        })?;
+        copying.run(THREADS).map(Some).map_err(|fault| told(client, &entry, what, fault))
     })
 }
 
@@ -105,21 +110,19 @@ pub async fn remove(client: &Arc<Client>, id: &Id) -> Result<Option<u64>, Failur
     block_in_place(|| {
         client.refresh();
         let Some((entry, _)) = now(client, id).filter(|(_, file)| !file.replicas.is_empty()) else { return Ok(None) };
-        whole(client, &entry, &client.examine(&entry.path, false)?)?;
-        Ok(Some(client.remove_copies(&entry)?))
+        client.remove_copies(&entry).map(Some).map_err(|fault| told(client, &entry, "its second copy stays", fault))
     })
 }
 
-/// That all first copies of a file are there.
-fn whole(client: &Client, entry: &Entry, examined: &Examined) -> Result<(), Failure> {
-    let Some(found) = examined.found.iter().find(|found| found.entry.id == entry.id) else { return Ok(()) };
-    let Some(at) = entry.file().and_then(|file| file.targets.iter().find(|at| found.blamed.contains(at))) else { return Ok(()) };
-    let why = match examined.rooms.get(usize::from(*at)) {
-        Some(Err(fault)) => fault.to_string(),
-        _ => format!("target {} lacks some of it", client.peer(*at).map(|peer| peer.target.name()).unwrap_or_default()),
-    };
+/// What was not done with a file, and why.
+fn told(client: &Client, entry: &Entry, what: &str, fault: Fault) -> Failure {
     let name = format!("{}:{}", client.space.name, entry.path);
-    Err(Failure::new(format!("{name} is not whole: {why}"), format!("`mend data repair {name}` makes it whole"), UNREACHABLE))
+    let failure = Failure::from(fault);
+    let hint = match failure.hint.as_str() {
+        "" => format!("`mend data check {name}` shows what is lost, `mend data repair {name}` makes it whole"),
+        hint => hint.to_owned(),
+    };
+    Failure { what: format!("{name}: {what}: {}", failure.what), hint, ..failure }
 }
 
 /// Makes second copies again that were lost, at a path or below it. How many bytes of each file that were, and what failed.

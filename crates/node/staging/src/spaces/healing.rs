@@ -288,7 +288,7 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
         Moving { client: client.clone(), entry: new.clone(), file, layout, sums, wanted: Mutex::new(blocks), fetched: AtomicU64::new(0) };
     let moving = Arc::new(moving);
     if !before.replicas.is_empty() {
-        tokio::task::block_in_place(|| moving.take_from_copies(before, &examined));
+        tokio::task::block_in_place(|| moving.take_from_copies(before, examined));
     }
     let missing = moving.missing();
     if !missing.is_empty() {

@@ -5,7 +5,8 @@ use mend_data::space::Id;
 use mend_data::space::target::HEALING;
 use mend_space::client::Client;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long it takes at most until one that waits looks again.
@@ -15,7 +16,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub struct Turn {
     client: Arc<Client>,
     who: Id,
-    over: Arc<AtomicBool>,
+    /// Says again that it is held, until nobody can send here any more.
+    holding: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Turn {
@@ -25,23 +27,17 @@ impl Turn {
         if !tokio::task::block_in_place(|| client.take_turn(who, verify_after, false))? {
             return Ok(None);
         }
-        let over = Arc::new(AtomicBool::new(false));
-        let (held, ended) = (client.clone(), over.clone());
-        std::thread::spawn(move || {
-            loop {
-                std::thread::sleep(Duration::from_secs(HEALING / 4));
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
+        let (over, ended) = channel();
+        let held = client.clone();
+        let holding = std::thread::spawn(move || {
+            while ended.recv_timeout(Duration::from_secs(HEALING / 4)) == Err(RecvTimeoutError::Timeout) {
                 // If nobody hears it, another one may begin: what is done twice is not wrong.
                 let _ = held.take_turn(who, None, false);
             }
         });
-        Ok(Some(Self { client: client.clone(), who, over }))
+        Ok(Some(Self { client: client.clone(), who, holding: Some((over, holding)) }))
     }
-}
 
-impl Turn {
     /// Waits until nobody else has it.
     pub async fn wait(client: &Arc<Client>) -> Result<Self, Failure> {
         loop {
@@ -55,7 +51,11 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        if let Some((over, holding)) = self.holding.take() {
+            drop(over);
+            // It is not held once more after this.
+            let _ = holding.join();
+        }
         let _ = self.client.take_turn(self.who, None, true);
     }
 }

@@ -12,7 +12,8 @@ use mend_messages::frame;
 #[test]
 fn words_of_data_spaces_are_read() {
     let source = Source { uri: "https://archive/in.dat".into(), ..Source::default() };
-    let file = File { size: 9 << 20, stripe: 1 << 20, targets: vec![2, 0, 1], keepers: vec![2, 0], sources: vec![source], replicas: Vec::new() };
+    let file =
+        File { size: 9 << 20, stripe: 1 << 20, targets: vec![2, 0, 1], keepers: vec![2, 0], sources: vec![source], replicas: Vec::new() };
     let replicated = File { replicas: vec![Some(0), None, Some(2)], ..file.clone() };
     let entry = Entry { id: [1; 16], version: 2, path: "run7/in.dat".into(), made_ns: 1_795_647_383_000_000_000, kind: Kind::File(file) };
     let replicated = Entry { version: 3, kind: Kind::File(replicated), ..entry.clone() };

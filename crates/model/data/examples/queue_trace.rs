@@ -113,6 +113,8 @@ struct Cost {
     /// Jobs that wait, on average, and those of them that have a copy.
     line: f64,
     window: f64,
+    /// How long the trace is.
+    seconds: f64,
 }
 
 fn replay(jobs: &[Submitted], rules: &Rules) -> Cost {
@@ -167,6 +169,7 @@ fn replay(jobs: &[Submitted], rules: &Rules) -> Cost {
             copied.entry(job).or_insert(now);
         }
     }
+    cost.seconds = now;
     cost.line /= now;
     cost.window /= now;
     cost
@@ -179,12 +182,14 @@ fn main() {
         let jobs = trace(load, seed);
         let cost = replay(&jobs, &Rules::default());
         let kept = cost.staged + jobs.iter().map(|job| job.bytes * WEEK).sum::<f64>();
+        let tib = |byte_seconds: f64| byte_seconds / cost.seconds / (1_u64 << 40) as f64;
         rows.push(format!(
-            "{{\"load\":{load},\"jobs\":{JOBS},\"waiting\":{:.1},\"waiting_with_copies\":{:.1},\"percent_of_copies_until_the_end\":{:.1},\"percent_of_copies_for_a_week_more\":{:.1},\"ready_percent\":{:.1}}}",
+            "{{\"load\":{load},\"waiting\":{:.1},\"waiting_with_copies\":{:.1},\"copies_tib\":{:.3},\"all_tib\":{:.3},\"all_for_a_week_tib\":{:.3},\"ready_percent\":{:.1}}}",
             cost.line,
             cost.window,
-            100.0 * cost.copies / cost.staged,
-            100.0 * cost.copies / kept,
+            tib(cost.copies),
+            tib(cost.staged),
+            tib(kept),
             100.0 * cost.ready as f64 / cost.waited as f64,
         ));
     }

@@ -290,7 +290,7 @@ impl Shared {
         } else if passed_over.insert(first) {
             let name = |at: u16| self.client.peer(at).map(|peer| peer.target.name()).unwrap_or_default();
             eprintln!(
-                "mend data: {}: target {} does not answer: second copies are read, as on {}",
+                "mend data: {}: target {} gives nothing: second copies are read, as on {}",
                 self.client.space.name,
                 name(first),
                 name(at)

@@ -14,9 +14,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const NODES: u64 = 128;
 const JOBS: usize = 5000;
-/// Seconds.
+/// How many seconds it has.
 const WEEK: f64 = 7.0 * 86_400.0;
-/// Bytes a second.
+/// How many bytes are copied in a second.
 const COPYING: f64 = (1_u64 << 30) as f64;
 
 struct Submitted {

@@ -110,10 +110,11 @@ class ByHand(Copies):
         shutil.rmtree(os.path.join(self.directory, "source"))
         command = [*self.lab.command("data", "replicate", "input:")]
         killed = 0
-        for _ in range(40):
+        # Longer and longer, so that it is killed at each of its steps and comes to its end.
+        for attempt in range(40):
             process = subprocess.Popen(command, cwd=self.directory, env=self.lab.environment, stdout=subprocess.DEVNULL, start_new_session=True)
             try:
-                code = process.wait(self.random.uniform(0.05, 0.8))
+                code = process.wait(self.random.uniform(0.05, 0.3) * (1 + attempt / 4))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -125,6 +126,7 @@ class ByHand(Copies):
             break
         else:
             self.data("replicate", "input:")
+        self.assertGreater(killed, 0)
         self.data("check", "input:")
         total = SIZE + sum(map(len, files.values()))
         self.assertEqual((self.room()[0]["copied"], self.room()[1]), (total, 2 * total), f"killed {killed} times")

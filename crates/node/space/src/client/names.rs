@@ -175,6 +175,7 @@ impl Client {
 
     fn hear_one(&self, at: u16, peer: &Peer) -> Result<(), Fault> {
         let mut heard = self.heard[usize::from(at)].lock().unwrap_or_else(PoisonError::into_inner);
+        let begins = heard.upto == 0;
         loop {
             let (answer, _) = peer.ask(&Request::Changes { after: heard.upto }, &[])?;
             let Answer::Changes { instance, upto, more, changes } = answer else { return Err(nonsense(peer)) };
@@ -206,11 +207,11 @@ impl Client {
                 if let Some(file) = new.written().filter(|file| behind && file.positions(at).next().is_some()) {
                     peer.ask(&Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() }, &[])?;
                 }
-                if let Some(request) =
-                    new.file().filter(|_| behind && new.holders(self.peers.len()).contains(&at)).map(|file| put(&new, file, at))
-                {
-                    // What it has not got is found when files are examined.
-                    let _ = peer.ask(&request, &[]);
+                match behind {
+                    true => self.tell_of_map(&new, &[at]),
+                    // Another one that was heard before it. Later on that is only a change which this client hears of.
+                    false if begins => self.tell_of_map(&new, &new.holders(self.peers.len())),
+                    false => {}
                 }
                 self.tell_of_move(&old, &new);
             }
@@ -220,6 +221,17 @@ impl Client {
             *heard = Heard { instance, upto };
             if !more {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Tells targets that hold a staged file where its bytes are now. What one of them has not got is found when files are examined.
+    fn tell_of_map(&self, new: &Entry, targets: &[u16]) {
+        let Some(file) = new.file() else { return };
+        let holders = new.holders(self.peers.len());
+        for at in targets.iter().filter(|at| holders.contains(at)) {
+            if let Some(peer) = self.peers.get(usize::from(*at)).filter(|peer| !peer.is_lost()) {
+                let _ = peer.ask(&put(new, file, *at), &[]);
             }
         }
     }

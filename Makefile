@@ -55,6 +55,7 @@ bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs
 	@./benches/migration.py --record
 	@./benches/placement.py --record
 	@./benches/pipe.py --record
+	@./benches/copies.py --record
 	@./benches/healing.py --record
 	@./benches/checkpoints.py --record
 	@./benches/restart.py --record

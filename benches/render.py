@@ -23,6 +23,7 @@ PAGES = {
     "migration": "Moves of ranks",
     "placement": "Ranks that move to their data",
     "pipe": "Streams through the pipe",
+    "copies": "Second copies of job input",
     "healing": "Jobs that go on by themselves",
     "checkpoints": "Checkpoints",
     "tracking": "Incremental images",

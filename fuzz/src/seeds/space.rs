@@ -12,8 +12,11 @@ use mend_messages::frame;
 #[test]
 fn words_of_data_spaces_are_read() {
     let source = Source { uri: "https://archive/in.dat".into(), ..Source::default() };
-    let file = File { size: 9 << 20, stripe: 1 << 20, targets: vec![2, 0, 1], keepers: vec![2, 0], sources: vec![source] };
+    let file =
+        File { size: 9 << 20, stripe: 1 << 20, targets: vec![2, 0, 1], keepers: vec![2, 0], sources: vec![source], replicas: Vec::new() };
+    let replicated = File { replicas: vec![Some(0), None, Some(2)], ..file.clone() };
     let entry = Entry { id: [1; 16], version: 2, path: "run7/in.dat".into(), made_ns: 1_795_647_383_000_000_000, kind: Kind::File(file) };
+    let replicated = Entry { version: 3, kind: Kind::File(replicated), ..entry.clone() };
     let directory = Entry { id: [2; 16], path: "run7".into(), kind: Kind::Directory(Striping::default()), ..entry.clone() };
     let written = Written { stripe: 1 << 20, objects: vec![[0, 1], [1, 2], [2, 0]], epoch: 3, filling: vec![1], mode: 0o644 };
     let written = Entry { id: [6; 16], path: "out/result.h5".into(), kind: Kind::Written(written), ..entry.clone() };
@@ -31,6 +34,7 @@ fn words_of_data_spaces_are_read() {
     let answer = Answer::Changes { instance: [4; 16], upto: 3, more: false, changes };
     let seeds = [
         seed("put", request(Request::Put { entry: Box::new(entry), positions: vec![0] })),
+        seed("put-replicated", request(Request::Put { entry: Box::new(replicated), positions: vec![0, 2] })),
         seed("write", request(Request::Write { file: [1; 16], position: 1, offset: 1 << 20, length: 1 << 20 })),
         seed("touched", request(Request::Touched { reports: vec![report] })),
         seed("patterns", request(Request::Patterns { from: 1 << 20 })),

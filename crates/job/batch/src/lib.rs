@@ -7,11 +7,12 @@
 //!                        └─► requeue     run the script again
 //! ```
 //! A new batch system is one file beside [`slurm`] and one line in [`detect`]; docs/batch.md says what each of its answers would come from
-//! for PBS and Flux. Nothing here decides anything about a Mend job.
+//! for PBS and Flux. [`queue`] tells what waits and runs, to whoever is in no job. Nothing here decides anything about a Mend job.
 //!
 //! Faults assumed: their commands are missing, fail, hang until their own timeouts, or say something of another release.
 
 mod command;
+pub mod queue;
 pub mod slurm;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! `mend data`: what is asked for becomes a request, and this process `mend-data`, which carries it out.
 
 use crate::failure::Failure;
+use crate::replicate::{Replicate, Scripts};
 use crate::space;
 use clap::{Args, Subcommand};
 use mend_data::directives;
@@ -13,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 /// The program that carries it out.
 const PROGRAM: &str = "mend-data";
@@ -44,6 +46,8 @@ pub enum DataCommand {
     Getstripe(space::GetStripe),
     /// Say how new files of a directory of a data space are striped.
     Setstripe(space::SetStripe),
+    /// Make second copies of files of a data space, or remove them.
+    Replicate(Replicate),
     /// Copy a file out of a data space.
     Get(space::Get),
     /// Show which ranks of a job read the same parts of a data space, and which moves that would be worth.
@@ -233,6 +237,10 @@ pub fn run(command: DataCommand) -> Result<i32, Failure> {
         DataCommand::Rm(arguments) => Request::Space(arguments.into()),
         DataCommand::Getstripe(arguments) => Request::Space(arguments.into()),
         DataCommand::Setstripe(arguments) => Request::Space(arguments.into()),
+        DataCommand::Replicate(arguments) => match arguments.every {
+            Some(seconds) => return follow_queue(&arguments, Duration::from_secs(seconds)),
+            None => Request::Space(arguments.request(&mut Scripts::default())?),
+        },
         DataCommand::Get(arguments) => Request::Space(arguments.into()),
         DataCommand::Mount(arguments) => Request::Space(arguments.into()),
         DataCommand::Patterns(arguments) => Request::Space(arguments.into()),
@@ -240,6 +248,21 @@ pub fn run(command: DataCommand) -> Result<i32, Failure> {
     };
     let (mut program, path) = carried_out(&request)?;
     Err(not_started(&path, &program.exec()))
+}
+
+/// Has second copies follow the queue until it is interrupted. What fails is told, and tried again the next time.
+fn follow_queue(arguments: &Replicate, pause: Duration) -> Result<i32, Failure> {
+    let mut scripts = Scripts::default();
+    loop {
+        match arguments.request(&mut scripts) {
+            Ok(request) => {
+                let (mut program, path) = carried_out(&Request::Space(request))?;
+                program.status().map_err(|error| not_started(&path, &error))?;
+            }
+            Err(failure) => drop(failure.report()),
+        }
+        std::thread::sleep(pause);
+    }
 }
 
 /// That the data of a job can be had, or it is told why not before its ranks start.

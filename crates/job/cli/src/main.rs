@@ -24,6 +24,7 @@ mod pipe;
 mod portable;
 mod programs;
 mod removal;
+mod replicate;
 mod report;
 mod space;
 mod take_over;

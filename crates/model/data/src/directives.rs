@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! #MEND stage-in URI… PATH
+//! #MEND data NAME:[PATH]…                                        what of data spaces the job reads: `mend data replicate --queue`
 //! #BB stage_in source=… destination=… type=file|directory        slurm.schedmd.com/burst_buffer.html
 //! #DW stage_in source=… destination=… type=file|directory        dwjob(7) of DataWarp
 //! ```
 //! They stand before the script's first command, as for Slurm. Words are split as a shell does it: quotes, backslash, `$NAME` and `${NAME}`. Other
 //! directives of DataWarp's are named and passed over; what nobody knows is an error, and so is what cannot be read.
 
+use crate::space;
 use crate::uri::{Address, encoded};
 
 /// Directives of burst buffers that have nothing to do with staging in, or are another's task.
@@ -41,6 +43,8 @@ pub struct StageIn {
 pub struct Script {
     /// To be done, in order.
     pub stage_in: Vec<StageIn>,
+    /// What of data spaces the job reads, as it stands there and where it stages to: `NAME:[PATH]`.
+    pub reads: Vec<String>,
     /// Directives that are another's task: line, and what they are.
     pub passed_over: Vec<(usize, String)>,
     /// What cannot be done: line and reason. Nothing is done then.
@@ -62,8 +66,12 @@ pub fn read(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Script {
             continue;
         }
         match words(rest, variable).and_then(|words| one(mark, &words)) {
-            Ok(Some((uris, path))) => script.stage_in.push(StageIn { line: number, uris, path }),
-            Ok(None) => script.passed_over.push((number, format!("{mark} {}", rest.trim()))),
+            Ok(Said::Stage(uris, path)) => {
+                script.reads.extend(space::split(&path).map(|_| path.clone()));
+                script.stage_in.push(StageIn { line: number, uris, path });
+            }
+            Ok(Said::Reads(places)) => script.reads.extend(places),
+            Ok(Said::Other) => script.passed_over.push((number, format!("{mark} {}", rest.trim()))),
             Err(why) => script.problems.push((number, why)),
         }
     }
@@ -78,9 +86,14 @@ fn directive(line: &str) -> Option<(&'static str, &str)> {
     })
 }
 
-type Staged = Option<(Vec<String>, String)>;
+/// What a directive says.
+enum Said {
+    Stage(Vec<String>, String),
+    Reads(Vec<String>),
+    Other,
+}
 
-fn one(mark: &str, words: &[String]) -> Result<Staged, String> {
+fn one(mark: &str, words: &[String]) -> Result<Said, String> {
     let Some((verb, words)) = words.split_first() else { return Err(format!("{mark} says nothing")) };
     match (mark, verb.as_str()) {
         ("#MEND", "stage-in") => match words {
@@ -88,15 +101,27 @@ fn one(mark: &str, words: &[String]) -> Result<Staged, String> {
                 for uri in uris {
                     Address::parse(uri).map_err(|error| error.to_string())?;
                 }
-                Ok(Some((uris.to_vec(), path.clone())))
+                Ok(Said::Stage(uris.to_vec(), path.clone()))
             }
             _ => Err("#MEND stage-in wants an address and a path: #MEND stage-in URI… PATH".to_owned()),
         },
-        ("#BB" | "#DW", "stage_in") => attributes(mark, words).map(Some),
-        ("#BB" | "#DW", verb) if OTHERS.contains(&verb.split('=').next().unwrap_or_default()) => Ok(None),
+        ("#MEND", "data") => {
+            let is_none = |place: &&String| !space::split(place).is_some_and(|(_, path)| path.is_empty() || space::is_path(path));
+            match words.iter().find(is_none) {
+                Some(word) => Err(format!("#MEND data: {word} is no place in a data space: #MEND data NAME:[PATH]…")),
+                None if words.is_empty() => Err("#MEND data wants a place in a data space: #MEND data NAME:[PATH]…".to_owned()),
+                None => Ok(Said::Reads(words.to_vec())),
+            }
+        }
+        ("#BB" | "#DW", "stage_in") => attributes(mark, words).map(|(uris, path)| Said::Stage(uris, path)),
+        ("#BB" | "#DW", verb) if OTHERS.contains(&verb.split('=').next().unwrap_or_default()) => Ok(Said::Other),
         (_, verb) => Err(format!(
             "{mark} {verb} is no directive that is known: {mark} {}",
-            if mark == "#MEND" { "stage-in URI… PATH" } else { "stage_in source=… destination=… type=…" }
+            if mark == "#MEND" {
+                "stage-in URI… PATH, #MEND data NAME:[PATH]…"
+            } else {
+                "stage_in source=… destination=… type=…"
+            }
         )),
     }
 }
@@ -207,10 +232,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_job_reads_of_data_spaces_is_told() {
+        let found =
+            script("#MEND data input: 'other:run7/in put'\n#MEND stage-in http://a/x input:x\n#MEND stage-in http://a/x /scratch/x\n");
+        assert_eq!(found.reads, ["input:", "other:run7/in put", "input:x"]);
+        assert_eq!((found.stage_in.len(), found.problems), (2, Vec::new()));
+    }
+
+    #[test]
     fn what_cannot_be_read_is_named_with_its_line() {
         for (line, said) in [
             ("#MEND fetch http://a/x y", "#MEND fetch is no directive that is known"),
             ("#MEND stage-in x", "wants an address and a path"),
+            ("#MEND data", "wants a place in a data space"),
+            ("#MEND data input:a /scratch/b", "/scratch/b is no place in a data space"),
+            ("#MEND data input:a/../b", "is no place in a data space"),
             ("#MEND stage-in a/b c", "no SCHEME://"),
             ("#MEND  ", "says nothing"),
             ("#DW frobnicate a=b", "#DW frobnicate is no directive"),

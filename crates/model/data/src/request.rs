@@ -3,6 +3,7 @@
 use crate::ranges::Range;
 use crate::record::Source;
 use crate::space::Striping;
+use crate::space::window::{Job, Rules};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 pub type PathBytes = Vec<u8>;
 
 /// One command.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
     /// `mend data stage`.
     Stage {
@@ -75,7 +76,7 @@ pub enum Request {
 }
 
 /// A verb about a data space. A place is `NAME:PATH`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SpaceRequest {
     /// `mend data create`.
     Create {
@@ -171,6 +172,33 @@ pub enum SpaceRequest {
     Ready {
         /// Names of the spaces.
         names: Vec<String>,
+    },
+    /// `mend data replicate`.
+    Replicate {
+        /// Files, and directories with all below them.
+        places: Vec<String>,
+        /// Remove second copies.
+        remove: bool,
+        /// Print JSON.
+        json: bool,
+    },
+    /// `mend data replicate --queue`: second copies of what jobs read that run or will start soon, and of nothing else.
+    ReplicateFor {
+        /// Files, and directories with all below them, of which it decides.
+        places: Vec<String>,
+        /// The queue, in its order.
+        jobs: Vec<Job>,
+        /// Nodes that there are.
+        nodes: u64,
+        /// Which jobs are soon.
+        rules: Rules,
+        /// Print JSON.
+        json: bool,
+    },
+    /// Of those that serve mounts: make second copies again that were lost, unless another one does.
+    CopyAgain {
+        /// Name of the space.
+        name: String,
     },
 }
 

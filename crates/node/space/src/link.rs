@@ -101,9 +101,10 @@ impl Link {
         Ok((request, payload))
     }
 
-    /// The answer, with its bytes.
-    pub fn answer(&mut self) -> io::Result<(Answer, Vec<u8>)> {
+    /// The answer, with its bytes. `begun` is called when it begins to come: what is long takes its time.
+    pub fn answer(&mut self, begun: &dyn Fn()) -> io::Result<(Answer, Vec<u8>)> {
         let answer: Answer = self.receive()?;
+        begun();
         let payload = self.payload(answer.payload())?;
         Ok((answer, payload))
     }

@@ -51,6 +51,27 @@ pub const SPACE_TIMEOUT: Setting = Setting {
     default: "5000",
     meaning: "Milliseconds that a target of a data space may take for an answer before it counts as lost.",
 };
+/// When the other copy is asked.
+pub const SPACE_HEDGE: Setting = Setting {
+    name: "MEND_SPACE_HEDGE_MS",
+    kind: Kind::Number { min: 1, max: 3_600_000 },
+    default: "50",
+    meaning: "Milliseconds without an answer from a target of a data space after which a reader asks another target that has the same: the second copy of a file, or of its checksums.",
+};
+/// When a second copy is made again.
+pub const SPACE_COPY_DELAY: Setting = Setting {
+    name: "MEND_SPACE_COPY_DELAY_S",
+    kind: Kind::Number { min: 0, max: 86_400 },
+    default: "5",
+    meaning: "Seconds after which a second copy that was lost is made again while a job uses the data space.",
+};
+/// Room of second copies that follow the queue.
+pub const SPACE_COPY_PERCENT: Setting = Setting {
+    name: "MEND_SPACE_COPY_PERCENT",
+    kind: Kind::Number { min: 1, max: 100 },
+    default: "50",
+    meaning: "Second copies that `mend data replicate --queue` makes have at most this share of the room that is free without them, in per cent, on each target and in all.",
+};
 /// How often targets are looked at.
 pub const SPACE_PROBE: Setting = Setting {
     name: "MEND_SPACE_PROBE_S",

@@ -223,7 +223,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn file(id: u8, version: u64, path: &str) -> Entry {
-        let kind = Kind::File(File { size: 1, stripe: super::super::BLOCK, targets: vec![0], keepers: vec![0], sources: Vec::new() });
+        let kind = Kind::File(File {
+            size: 1,
+            stripe: super::super::BLOCK,
+            targets: vec![0],
+            keepers: vec![0],
+            sources: Vec::new(),
+            replicas: Vec::new(),
+        });
         Entry { id: [id; 16], version, path: path.into(), made_ns: 0, kind }
     }
 

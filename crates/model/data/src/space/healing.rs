@@ -8,7 +8,7 @@ use super::layout::Layout;
 use super::placement::{NoPlace, RESERVE};
 use std::collections::BTreeSet;
 
-/// The file with targets that answer in the place of those that do not. `free` has the free bytes of each target; `None` means that it is lost.
+/// The file with targets that answer in the place of those that do not; what has a second copy that is good has been [swapped](File::swapped) before. `free` has the free bytes of each target; `None` means that it is lost.
 ///
 /// # Errors
 /// [`NoPlace`] if no target has room.
@@ -108,7 +108,7 @@ mod tests {
             let count = count.min(lost.len());
             let targets: Vec<u16> = (0..count as u16).collect();
             let keepers: Vec<u16> = (0..lost.len().min(2) as u16).collect();
-            let file = File { size, stripe: BLOCK, targets, keepers, sources: Vec::new() };
+            let file = File { size, stripe: BLOCK, targets, keepers, sources: Vec::new(), replicas: Vec::new() };
             let free: Vec<Option<u64>> = lost.iter().map(|lost| (!lost).then_some(1 << 40)).collect();
             let new = moved(&file, &free).unwrap();
             prop_assert!(new.targets.iter().chain(&new.keepers).all(|at| !lost[usize::from(*at)]));
@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn full_targets_get_nothing() {
-        let file = File { size: 10 * BLOCK, stripe: BLOCK, targets: vec![0, 1], keepers: vec![0, 1], sources: Vec::new() };
+        let file =
+            File { size: 10 * BLOCK, stripe: BLOCK, targets: vec![0, 1], keepers: vec![0, 1], sources: Vec::new(), replicas: Vec::new() };
         assert_eq!(moved(&file, &[None, Some(RESERVE), Some(RESERVE)]), Err(NoPlace::Full { needed: 5 * BLOCK, count: 1, roomy: 0 }));
         assert_eq!(moved(&file, &[None, None]), Err(NoPlace::NoTarget));
         assert_eq!(moved(&file, &[None, Some(0), Some(1 << 40)]).unwrap().targets, [2, 1]);

@@ -1,6 +1,6 @@
 //! A data space: files of a job, striped over directories of its nodes (targets), for as long as the job needs them.
 //!
-//! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `healing` which ones it gets instead of those that were lost, `catalogue` what all targets together know, `target` what
+//! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `replicas` which ones get a second copy, `window` which files do and when, `healing` which ones it gets instead of those that were lost, `catalogue` what all targets together know, `target` what
 //! clients and targets say to each other, `mounts` where ranks see spaces, `written` what is known of a file that ranks write, `blocks` how targets tell what of it has changed. Nothing here touches a file or a socket: `mend-space` and `mend-data` do.
 //!
 //! There is no server of metadata. Each file has an [`Entry`], and each of its holders (the targets with its bytes, and always two if there are two)
@@ -15,7 +15,9 @@ pub mod healing;
 pub mod layout;
 pub mod mounts;
 pub mod placement;
+pub mod replicas;
 pub mod target;
+pub mod window;
 pub mod written;
 
 use crate::record::Source;
@@ -122,6 +124,7 @@ pub struct Entry {
 
 /// What an entry is of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Encoded", into = "Encoded")]
 pub enum Kind {
     /// A file.
     File(File),
@@ -129,6 +132,39 @@ pub enum Kind {
     Directory(Striping),
     /// A file that ranks write.
     Written(Written),
+}
+
+/// A [`Kind`] as it is written down and sent. A file without second copies is what it was before there were any.
+#[derive(Serialize, Deserialize)]
+enum Encoded {
+    File(File),
+    Directory(Striping),
+    Written(Written),
+    Replicated(File, Vec<Option<u16>>),
+}
+
+impl From<Encoded> for Kind {
+    fn from(encoded: Encoded) -> Self {
+        match encoded {
+            Encoded::File(file) => Self::File(file),
+            Encoded::Directory(striping) => Self::Directory(striping),
+            Encoded::Written(file) => Self::Written(file),
+            Encoded::Replicated(file, replicas) => Self::File(File { replicas, ..file }),
+        }
+    }
+}
+
+impl From<Kind> for Encoded {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::File(mut file) => {
+                let replicas = std::mem::take(&mut file.replicas);
+                if replicas.is_empty() { Self::File(file) } else { Self::Replicated(file, replicas) }
+            }
+            Kind::Directory(striping) => Self::Directory(striping),
+            Kind::Written(file) => Self::Written(file),
+        }
+    }
 }
 
 /// A file.
@@ -144,6 +180,9 @@ pub struct File {
     pub keepers: Vec<u16>,
     /// Where it can be had again.
     pub sources: Vec<Source>,
+    /// Targets with the second copy of each object, in the order of `targets`; `None` where one is still to be made. Empty if it is to have none.
+    #[serde(skip)]
+    pub replicas: Vec<Option<u16>>,
 }
 
 impl Entry {
@@ -184,6 +223,7 @@ impl Entry {
                 path && !self.path.is_empty()
                     && known(&file.targets)
                     && known(&file.keepers)
+                    && file.replicas_are_sound(targets)
                     && Striping { size: file.stripe, count: 0 }.is_sound()
                     && i64::try_from(file.size).is_ok()
             }
@@ -197,7 +237,7 @@ impl Entry {
             Kind::Directory(_) => (0..targets).filter_map(|at| u16::try_from(at).ok()).collect(),
             Kind::File(file) => {
                 let mut holders: Vec<u16> = Vec::new();
-                for at in file.targets.iter().chain(&file.keepers) {
+                for at in file.targets.iter().chain(&file.keepers).chain(file.replicas.iter().flatten()) {
                     if !holders.contains(at) {
                         holders.push(*at);
                     }
@@ -224,7 +264,7 @@ impl Entry {
         }
         let (Some(new), Some(old)) = (self.file(), other.file()) else { return false };
         let same = self.id == other.id && (new.size, new.stripe, new.targets.len()) == (old.size, old.stripe, old.targets.len());
-        same && (self.version, &new.targets, &new.keepers) > (other.version, &old.targets, &old.keepers)
+        same && (self.version, &new.targets, &new.keepers, &new.replicas) > (other.version, &old.targets, &old.keepers, &old.replicas)
     }
 }
 
@@ -304,7 +344,7 @@ mod tests {
 
     #[test]
     fn entries_that_no_space_has_are_not_sound() {
-        let file = File { size: 5, stripe: BLOCK, targets: vec![0, 1], keepers: vec![0, 1], sources: Vec::new() };
+        let file = File { size: 5, stripe: BLOCK, targets: vec![0, 1], keepers: vec![0, 1], sources: Vec::new(), replicas: Vec::new() };
         let entry = |file: File| Entry { id: [1; 16], version: 1, path: "a".into(), made_ns: 0, kind: Kind::File(file) };
         assert!(entry(file.clone()).is_sound(2) && !entry(file.clone()).is_sound(1));
         let bad = [
@@ -313,11 +353,44 @@ mod tests {
             File { stripe: 0, ..file.clone() },
             File { stripe: BLOCK + 1, ..file.clone() },
             File { size: u64::MAX, ..file.clone() },
+            File { replicas: vec![Some(1)], ..file.clone() },
+            File { replicas: vec![Some(0), None], ..file.clone() },
+            File { replicas: vec![Some(2), None], ..file.clone() },
         ];
         for file in bad {
             assert!(!entry(file.clone()).is_sound(2), "{file:?}");
         }
+        assert!(entry(File { replicas: vec![Some(1), None], ..file.clone() }).is_sound(2));
         let root = Entry { path: String::new(), ..entry(file) };
         assert!(!root.is_sound(2) && Entry { kind: Kind::Directory(Striping::default()), ..root }.is_sound(2));
+    }
+
+    /// Entries as releases before second copies wrote them.
+    #[derive(Serialize)]
+    struct Earlier {
+        id: Id,
+        version: u64,
+        path: String,
+        made_ns: i64,
+        kind: EarlierKind,
+    }
+
+    #[derive(Serialize)]
+    enum EarlierKind {
+        File { size: u64, stripe: u64, targets: Vec<u16>, keepers: Vec<u16>, sources: Vec<Source> },
+    }
+
+    #[test]
+    fn an_entry_without_second_copies_is_written_as_before_there_were_any() {
+        let file = File { size: 5, stripe: BLOCK, targets: vec![0, 1], keepers: vec![1, 0], sources: Vec::new(), replicas: Vec::new() };
+        let entry = Entry { id: [1; 16], version: 7, path: "a".into(), made_ns: 3, kind: Kind::File(file.clone()) };
+        let kind = EarlierKind::File { size: 5, stripe: BLOCK, targets: vec![0, 1], keepers: vec![1, 0], sources: Vec::new() };
+        let earlier = postcard::to_stdvec(&Earlier { id: [1; 16], version: 7, path: "a".into(), made_ns: 3, kind }).unwrap();
+        assert_eq!(postcard::to_stdvec(&entry).unwrap(), earlier);
+        assert_eq!(postcard::from_bytes::<Entry>(&earlier).unwrap(), entry);
+        let copied = Entry { kind: Kind::File(File { replicas: vec![Some(1), None], ..file }), ..entry.clone() };
+        assert_eq!(postcard::from_bytes::<Entry>(&postcard::to_stdvec(&copied).unwrap()).unwrap(), copied);
+        assert!(copied.replaces(&entry) && !entry.replaces(&copied));
+        assert_eq!(copied.holders(2), [0, 1]);
     }
 }

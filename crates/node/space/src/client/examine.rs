@@ -2,7 +2,7 @@
 //!
 //! A target compares lengths, or sums up its blocks itself, so that 16 bytes for each 64 KiB come over the network.
 
-use super::names::{Client, Room};
+use super::names::{Client, Room, put};
 use super::peer::Peer;
 use super::peer::nonsense;
 use crate::link::Fault;
@@ -18,8 +18,12 @@ use std::collections::{BTreeSet, HashMap};
 pub struct Found {
     /// The file in question.
     pub entry: Entry,
-    /// Its bytes that are lost or damaged.
+    /// Its bytes of which no copy is good.
     pub missing: Vec<Range>,
+    /// Bytes of which one of two copies is lost, damaged, or not made yet.
+    pub single: u64,
+    /// The file as it is by what is left: second copies are in the place of first ones that are lost.
+    pub left: File,
     /// Targets that hold it and do not answer, lack something of it, or have it damaged.
     pub blamed: Vec<u16>,
 }
@@ -37,8 +41,8 @@ pub struct Examined {
     pub found: Vec<Found>,
 }
 
-/// What a target lacks, by file and place, and which blocks it has damaged.
-type Looked = (BTreeSet<(Id, u16)>, Vec<(Id, u64)>);
+/// What a target lacks, by file and place, and which blocks of which objects it has damaged.
+type Looked = (BTreeSet<(Id, u16)>, Vec<(Id, u16, u64)>);
 
 impl Client {
     /// Examines the files at a path or below it. With `deep` all bytes are read, by their targets.
@@ -50,15 +54,15 @@ impl Client {
         let there: Vec<u16> = (0..).zip(&rooms).filter(|(_, room)| room.is_ok()).map(|(at, _)| at).collect();
         let entries: Vec<Entry> = self.names().files(path).into_iter().cloned().collect();
         let look = |at: u16, peer: &Peer| -> Result<Looked, Fault> {
-            let lacking = lacking(at, peer)?;
+            let mut lacking = lacking(at, peer)?;
             let mut damaged = Vec::new();
             for entry in entries.iter().filter(|_| deep) {
-                self.verify(entry, at, peer, &lacking, &mut damaged)?;
+                self.verify(entry, at, peer, &mut lacking, &mut damaged)?;
             }
             Ok((lacking, damaged))
         };
         let looked = self.each(&there, |at, peer| (at, look(at, peer)));
-        let (mut lacking, mut damaged) = (BTreeSet::new(), HashMap::<Id, BTreeSet<u64>>::new());
+        let (mut lacking, mut damaged) = (BTreeSet::new(), HashMap::<Id, BTreeSet<(u16, u16, u64)>>::new());
         for (at, found) in looked.into_iter().flatten() {
             let (objects, blocks) = match found {
                 Ok(looked) => looked,
@@ -69,9 +73,9 @@ impl Client {
                 }
                 Err(fault) => return Err(fault),
             };
-            lacking.extend(objects);
-            for (file, block) in blocks {
-                damaged.entry(file).or_default().insert(block);
+            lacking.extend(objects.into_iter().map(|(file, position)| (file, position, at)));
+            for (file, position, block) in blocks {
+                damaged.entry(file).or_default().insert((position, at, block));
             }
         }
         let (files, bytes) = entries.iter().filter_map(Entry::file).fold((0, 0), |(files, bytes), file| (files + 1, bytes + file.size));
@@ -81,17 +85,26 @@ impl Client {
             let Some(file) = entry.file() else { continue };
             let layout = Layout::of(file);
             let bad = damaged.remove(&entry.id).unwrap_or_default();
-            let whole: Vec<bool> =
-                (0_u16..).zip(&file.targets).map(|(position, at)| !lost(at) && !lacking.contains(&(entry.id, position))).collect();
-            let gone = layout.extents(Range { offset: 0, length: file.size }).filter(|extent| !whole[extent.position]);
-            let damaged = bad.iter().map(|block| layout.block(*block));
-            let missing = ranges::merged(gone.map(|extent| extent.range).chain(damaged).collect());
-            let of_block = |block: &u64| file.targets[layout.place(block * BLOCK).0];
-            let mut blamed: BTreeSet<u16> = file.targets.iter().zip(&whole).filter(|(_, whole)| !**whole).map(|(at, _)| *at).collect();
+            let whole = |position: u16, at: u16| !lost(&at) && !lacking.contains(&(entry.id, position, at));
+            let good =
+                |position: u16, at: u16| whole(position, at) && !bad.iter().any(|(place, target, _)| (*place, *target) == (position, at));
+            let left = file.swapped(good);
+            let gone = layout
+                .extents(Range { offset: 0, length: file.size })
+                .filter(|extent| !whole(extent.position as u16, left.targets[extent.position]));
+            let wrong = bad.iter().filter(|(position, at, _)| left.targets[usize::from(*position)] == *at);
+            let missing = ranges::merged(gone.map(|extent| extent.range).chain(wrong.map(|(_, _, block)| layout.block(*block))).collect());
+            let (mut blamed, mut single) = (BTreeSet::new(), 0);
+            for position in 0..file.targets.len() {
+                let copies: Vec<u16> = file.copies(position).filter(|at| good(position as u16, *at)).collect();
+                blamed.extend(file.copies(position).filter(|at| !copies.contains(at)));
+                if let ([_], false) = (&copies[..], file.replicas.is_empty()) {
+                    single += layout.object_length(position);
+                }
+            }
             blamed.extend(file.keepers.iter().filter(|at| lost(at)));
-            blamed.extend(bad.iter().map(of_block));
-            if !blamed.is_empty() {
-                found.push(Found { missing, blamed: blamed.into_iter().collect(), entry });
+            if !blamed.is_empty() || single > 0 {
+                found.push(Found { missing, single, left, blamed: blamed.into_iter().collect(), entry });
             }
         }
         Ok(Examined { rooms, files, bytes, found })
@@ -103,17 +116,24 @@ impl Client {
         entry: &Entry,
         at: u16,
         peer: &Peer,
-        lacking: &BTreeSet<(Id, u16)>,
-        damaged: &mut Vec<(Id, u64)>,
+        lacking: &mut BTreeSet<(Id, u16)>,
+        damaged: &mut Vec<(Id, u16, u64)>,
     ) -> Result<(), Fault> {
         let Some(file) = entry.file() else { return Ok(()) };
         let layout = Layout::of(file);
         let mut known: Option<(u64, Vec<u8>)> = None;
-        let own = (0_u16..).zip(&file.targets).filter(|(position, target)| **target == at && !lacking.contains(&(entry.id, *position)));
-        for (position, _) in own {
+        let own: Vec<u16> = file.positions(at).filter(|position| !lacking.contains(&(entry.id, *position))).collect();
+        for position in own {
             let blocks = layout.object_length(usize::from(position)).div_ceil(BLOCK);
             for first in (0..blocks).step_by(MAX_VERIFIED as usize) {
-                let (_, sums) = peer.ask(&Request::Verify { file: entry.id, position, first, count: MAX_VERIFIED }, &[])?;
+                let sums = match peer.ask(&Request::Verify { file: entry.id, position, first, count: MAX_VERIFIED }, &[]) {
+                    // It was never told, or had let go of it before it was.
+                    Err(Fault::Failed { kind: Failed::Absent, .. }) => {
+                        lacking.insert((entry.id, position));
+                        break;
+                    }
+                    answered => answered?.1,
+                };
                 if sums.len() as u64 != 16 * (blocks - first).min(MAX_VERIFIED.into()) {
                     return Err(nonsense(peer));
                 }
@@ -126,7 +146,7 @@ impl Client {
                     };
                     let from = (index % SUMS_OF_PAGE) as usize * 16;
                     if sums.get(from..from + 16) != Some(sum) {
-                        damaged.push((entry.id, index));
+                        damaged.push((entry.id, position, index));
                     }
                 }
             }
@@ -139,15 +159,10 @@ impl Client {
     /// # Errors
     /// If none does.
     pub fn sums(&self, entry: &Entry, file: &File, page: u32) -> Result<Vec<u8>, Fault> {
-        let mut fault = None;
-        let found = file.keepers.iter().find_map(|keeper| {
-            let asked = self.peer(*keeper).and_then(|peer| peer.ask(&Request::ReadSums { file: entry.id, page }, &[]));
-            asked.map_err(|error| fault.get_or_insert(error).clone()).ok()
-        });
-        found.map(|(_, sums)| sums).ok_or_else(|| {
-            let why = fault.map(|fault| fault.to_string()).unwrap_or_default();
-            Fault::Other(format!("no checksums of {}:{} can be had: {why}", self.space.name, entry.path))
-        })
+        let asked = self.ask_any(&file.keepers, &Request::ReadSums { file: entry.id, page });
+        asked
+            .map(|given| given.bytes)
+            .map_err(|fault| Fault::Other(format!("no checksums of {}:{} can be had: {fault}", self.space.name, entry.path)))
     }
 
     /// Asks for the turn to heal the space, or says that it is over; false if another one has it. The first target that answers decides.
@@ -167,17 +182,18 @@ impl Client {
     }
 
     /// Lets a file be where it is now: its objects on targets, whose lives are these, become durable; then its checksums on new keepers; then the new map, first
-    /// on targets that are new in it. `written` has the places of objects that got bytes.
+    /// on targets that have an object by it that they did not have. `written` has the places of objects that got bytes, each with its target. What is elsewhere now goes.
     ///
     /// # Errors
     /// Those of targets. Until the first of them has the map, the file is where it was.
-    pub fn settle_moved(&self, old: &Entry, new: &Entry, written: &BTreeSet<u16>, lives: &[Option<Id>]) -> Result<(), Fault> {
+    pub fn settle_moved(&self, old: &Entry, new: &Entry, written: &BTreeSet<(u16, u16)>, lives: &[Option<Id>]) -> Result<(), Fault> {
         let (Some(before), Some(file)) = (old.file(), new.file()) else { return Ok(()) };
         let layout = Layout::of(file);
-        let settled = self.each(&file.targets, |at, peer| {
+        let got: Vec<u16> = written.iter().map(|(_, at)| *at).collect::<BTreeSet<u16>>().into_iter().collect();
+        let settled = self.each(&got, |at, peer| {
             let Some(life) = lives.get(usize::from(at)).copied().flatten() else { return Err(nonsense(peer)) };
-            let own = written.iter().filter(|position| file.targets.get(usize::from(**position)) == Some(&at));
-            own.copied().try_for_each(|position| {
+            let mut own = written.iter().filter(|(_, target)| *target == at).map(|(position, _)| *position);
+            own.try_for_each(|position| {
                 let length = layout.object_length(usize::from(position));
                 peer.ask(&Request::Settle { file: new.id, position, length, life }, &[]).map(drop)
             })
@@ -193,17 +209,14 @@ impl Client {
                 self.peer(*keeper)?.ask(&Request::Sums { file: new.id, page, length: sums.len() as u32 }, &sums)?;
             }
         }
-        let put = |at: u16, peer: &Peer| {
-            let own =
-                (0_u16..).zip(&file.targets).filter(|(position, target)| **target == at && layout.object_length((*position).into()) > 0);
-            let request = Request::Put { entry: Box::new(new.clone()), positions: own.map(|(position, _)| position).collect() };
-            peer.ask(&request, &[]).map(drop)
-        };
+        let put = |at: u16, peer: &Peer| peer.ask(&put(new, file, at), &[]).map(drop);
         let known = old.holders(self.targets());
-        let (others, first): (Vec<u16>, Vec<u16>) = new.holders(self.targets()).into_iter().partition(|at| known.contains(at));
+        let has_all = |at: &u16| known.contains(at) && file.positions(*at).all(|position| before.positions(*at).any(|had| had == position));
+        let (others, first): (Vec<u16>, Vec<u16>) = new.holders(self.targets()).into_iter().partition(has_all);
         self.each(&first, put).into_iter().flatten().collect::<Result<(), Fault>>()?;
         self.each(&others, put).into_iter().flatten().collect::<Result<(), Fault>>()?;
         self.names_mut().learn(Change::There(Box::new(new.clone())));
+        self.tell_of_move(old, new);
         Ok(())
     }
 

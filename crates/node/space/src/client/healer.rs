@@ -1,4 +1,4 @@
-//! Heals a space while ranks of a job use it: targets are looked at now and then, and `mend-data` is started when something is lost.
+//! Heals a space while ranks of a job use it: targets are looked at now and then, and `mend-data` is started when something is lost, and when second copies were lost a while ago.
 //!
 //! Each node that has a mount looks; one at a time heals (see [`Client::take_turn`]). Faults assumed: `mend-data` dies or fails; what is still lost is seen at the next look.
 
@@ -7,8 +7,9 @@ use super::names::Client;
 use super::writer::{Refused, Writer};
 use crate::link::Fault;
 use mend_data::request::{Request, SpaceRequest};
-use mend_data::space::Id;
 use mend_data::space::healing::Watch;
+use mend_data::space::replicas::Pause;
+use mend_data::space::{Entry, Id};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -25,13 +26,18 @@ const PROGRAM: &str = "mend-data";
 pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), String> {
     let seconds = |setting: &mend_settings::Setting| setting.number().map_err(|error| mend_report::with_causes(&error));
     let (probe, verify) = (seconds(&mend_settings::SPACE_PROBE)?, seconds(&mend_settings::SPACE_VERIFY)?);
+    let delay = seconds(&mend_settings::SPACE_COPY_DELAY)?;
     if probe == 0 {
         return Ok(());
     }
     let look = move || {
         let (mut watch, mut verified, mut unfilled) = (Watch::default(), Instant::now(), Vec::new());
+        let (mut pause, begun) = (Pause::default(), Instant::now());
         loop {
-            std::thread::sleep(Duration::from_secs(probe));
+            // Whoever waits for a second copy is not made to wait for the next look.
+            let lacking = client.lacking_copies();
+            let next = if lacking.is_empty() { probe } else { probe.min(delay.max(1)) };
+            std::thread::sleep(Duration::from_secs(next));
             // Files that others staged or healed.
             client.refresh_if_older(Duration::from_secs(1));
             let before = std::mem::replace(&mut unfilled, client.unfilled());
@@ -46,9 +52,17 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
                 if deep {
                     verified = Instant::now();
                 }
-                if let Err(error) = heal(&client.space.name, deep.then_some(verify)) {
+                let verify_after = deep.then(|| u32::try_from(verify).unwrap_or(u32::MAX));
+                if let Err(error) = ask(SpaceRequest::Heal { name: client.space.name.clone(), verify_after }) {
                     eprintln!("mend data: {}: what was lost is not fetched: {PROGRAM}: {error}", client.space.name);
                 }
+                client.refresh_if_older(Duration::ZERO);
+            }
+            let now = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if pause.is_over(client.lacking_copies(), now, delay.saturating_mul(1000))
+                && let Err(error) = ask(SpaceRequest::CopyAgain { name: client.space.name.clone() })
+            {
+                eprintln!("mend data: {}: second copies are not made again: {PROGRAM}: {error}", client.space.name);
             }
         }
     };
@@ -56,6 +70,12 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
 }
 
 impl Client {
+    /// Files that are to have second copies and lack some.
+    fn lacking_copies(&self) -> BTreeSet<Id> {
+        let lacking = |entry: &&Entry| entry.file().is_some_and(|file| !file.without_replica().is_empty());
+        self.names().files("").into_iter().filter(lacking).map(|entry| entry.id).collect()
+    }
+
     /// Targets that do not answer, or lack something.
     fn bad_targets(&self) -> BTreeSet<u16> {
         let all: Vec<u16> = (0..self.targets()).filter_map(|at| u16::try_from(at).ok()).collect();
@@ -100,11 +120,9 @@ impl Writer {
 }
 
 /// Has it done by a program that knows all kinds of sources. What that says goes to standard error.
-fn heal(space: &str, verify_after: Option<u64>) -> io::Result<()> {
+fn ask(request: SpaceRequest) -> io::Result<()> {
     let program = mend_settings::find_part(PROGRAM).ok_or(io::ErrorKind::NotFound)?;
-    let verify_after = verify_after.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
-    let request = Request::Space(SpaceRequest::Heal { name: space.to_owned(), verify_after });
-    let request = postcard::to_stdvec(&request).map_err(io::Error::other)?;
+    let request = postcard::to_stdvec(&Request::Space(request)).map_err(io::Error::other)?;
     let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let told = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(&request));
     child.wait()?;

@@ -1,32 +1,35 @@
 //! A client of a space: it knows what all targets together know, and asks them.
 //!
-//! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `repair` what
+//! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `hedged` asks one of those that have the same, `replicating` makes second copies, `repair` what
 //! fetches lost bytes from a file's source, `examine` finds what targets lack, `healer` has that fetched while nobody reads it, `touches` what mounts tell targets about who reads what.
 //! `writer` is what ranks write, `written_blocks` how that is read and what a node keeps of it, `making` the names that they make, `moving` how a copy of it comes onto another target,
-//! `copies` whether both are as they were written.
+//! `written_copies` whether both are as they were written.
 
 mod cache;
-mod copies;
 mod examine;
 mod healer;
+mod hedged;
 mod making;
 mod moving;
 mod names;
 mod peer;
 mod reader;
 mod repair;
+mod replicating;
 mod touches;
 mod upload;
 mod writer;
 mod written_blocks;
+mod written_copies;
 
 pub use cache::Cache;
-pub use copies::{BadCopies, ExaminedCopies};
 pub use examine::{Examined, Found};
 pub use healer::heal_while_used;
 pub use names::{Client, Room};
 pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;
+pub use replicating::Copying;
 pub use touches::{Seen, Touches};
 pub use upload::Upload;
 pub use writer::{Refused, Writer};
+pub use written_copies::{BadCopies, ExaminedCopies};

@@ -6,13 +6,16 @@
 use super::peer::{Peer, nonsense};
 use crate::link::Fault;
 use mend_data::space::catalogue::{Catalogue, Change};
+use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, MAX_IDS, Request};
-use mend_data::space::{Entry, Id, Kind, Space, Striping};
+use mend_data::space::{Entry, File, Id, Kind, Space, Striping, Target};
 use mend_messages::job::Secret;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime};
 
+/// [`Client::hedged_after`], unless it is said.
+const HEDGE: Duration = Duration::from_millis(50);
 /// Targets that are asked at once.
 const AT_ONCE: usize = 64;
 
@@ -41,20 +44,44 @@ struct Heard {
 pub struct Client {
     /// What it is.
     pub space: Space,
-    peers: Vec<Peer>,
+    peers: Vec<Arc<Peer>>,
     catalogue: RwLock<Catalogue>,
     heard: Vec<Mutex<Heard>>,
     refreshed: Mutex<Option<Instant>>,
+    /// After how long without an answer another target that has the same is asked.
+    hedge: Duration,
 }
 
 impl Client {
     /// With the user's secret. A target that is silent for longer than `patience` is lost. With `create` directories of targets are made.
     #[must_use]
     pub fn new(space: Space, secret: &Secret, patience: Duration, create: bool) -> Self {
-        let peers: Vec<Peer> =
-            space.targets.iter().map(|target| Peer::new(target.clone(), space.id, secret.clone(), patience, create)).collect();
+        let peer = |target: &Target| Arc::new(Peer::new(target.clone(), space.id, secret.clone(), patience, create));
+        let peers: Vec<Arc<Peer>> = space.targets.iter().map(peer).collect();
         let heard = peers.iter().map(|_| Mutex::default()).collect();
-        Self { space, peers, catalogue: RwLock::default(), heard, refreshed: Mutex::default() }
+        Self { space, peers, catalogue: RwLock::default(), heard, refreshed: Mutex::default(), hedge: HEDGE }
+    }
+
+    /// The same, by which another target is asked when one that has the same says nothing for so long.
+    #[must_use]
+    pub fn hedged_after(self, hedge: Duration) -> Self {
+        Self { hedge, ..self }
+    }
+
+    pub(super) fn hedge(&self) -> Duration {
+        self.hedge
+    }
+
+    pub(super) fn shared_peer(&self, at: u16) -> Option<&Arc<Peer>> {
+        self.peers.get(usize::from(at))
+    }
+
+    /// A number that targets of one node share: the place of the first one there.
+    #[must_use]
+    pub fn node(&self, at: u16) -> usize {
+        let address = |target: &Target| target.address.ip();
+        let Some(own) = self.space.targets.get(usize::from(at)) else { return usize::MAX };
+        self.space.targets.iter().position(|other| address(other) == address(own)).unwrap_or(usize::MAX)
     }
 
     /// A target by its place.
@@ -62,7 +89,7 @@ impl Client {
     /// # Errors
     /// If the space has no such target.
     pub fn peer(&self, at: u16) -> Result<&Peer, Fault> {
-        self.peers.get(usize::from(at)).ok_or_else(|| Fault::Other(format!("{} has no target {at}", self.space.name)))
+        self.peers.get(usize::from(at)).map(Arc::as_ref).ok_or_else(|| Fault::Other(format!("{} has no target {at}", self.space.name)))
     }
 
     /// How many targets there are.
@@ -110,13 +137,13 @@ impl Client {
         faults
     }
 
-    /// Hears the targets that are not lost, unless that was done so recently.
+    /// Hears the targets that are not lost or silent, unless that was done so recently.
     pub fn refresh_if_older(&self, than: Duration) {
         // Whoever comes meanwhile waits for the same.
         let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
         if refreshed.is_none_or(|at| at.elapsed() >= than) {
             let begun = Instant::now();
-            let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_lost()).collect();
+            let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_doubtful()).collect();
             self.hear(&there);
             *refreshed = Some(begun);
         }
@@ -133,9 +160,9 @@ impl Client {
         }
     }
 
-    /// Hears the targets that are lost.
+    /// Hears the targets that are lost or silent.
     pub fn look_for_lost(&self) {
-        let lost: Vec<u16> = self.all().into_iter().filter(|at| self.peers[usize::from(*at)].is_lost()).collect();
+        let lost: Vec<u16> = self.all().into_iter().filter(|at| self.peers[usize::from(*at)].is_doubtful()).collect();
         if !lost.is_empty() {
             self.hear(&lost);
         }
@@ -148,6 +175,7 @@ impl Client {
 
     fn hear_one(&self, at: u16, peer: &Peer) -> Result<(), Fault> {
         let mut heard = self.heard[usize::from(at)].lock().unwrap_or_else(PoisonError::into_inner);
+        let begins = heard.upto == 0;
         loop {
             let (answer, _) = peer.ask(&Request::Changes { after: heard.upto }, &[])?;
             let Answer::Changes { instance, upto, more, changes } = answer else { return Err(nonsense(peer)) };
@@ -179,6 +207,12 @@ impl Client {
                 if let Some(file) = new.written().filter(|file| behind && file.positions(at).next().is_some()) {
                     peer.ask(&Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() }, &[])?;
                 }
+                match behind {
+                    true => self.tell_of_map(&new, &[at]),
+                    // Another one that was heard before it. Later on that is only a change which this client hears of.
+                    false if begins => self.tell_of_map(&new, &new.holders(self.peers.len())),
+                    false => {}
+                }
                 self.tell_of_move(&old, &new);
             }
             if upto < heard.upto {
@@ -191,8 +225,19 @@ impl Client {
         }
     }
 
+    /// Tells targets that hold a staged file where its bytes are now. What one of them has not got is found when files are examined.
+    fn tell_of_map(&self, new: &Entry, targets: &[u16]) {
+        let Some(file) = new.file() else { return };
+        let holders = new.holders(self.peers.len());
+        for at in targets.iter().filter(|at| holders.contains(at)) {
+            if let Some(peer) = self.peers.get(usize::from(*at)).filter(|peer| !peer.is_lost()) {
+                let _ = peer.ask(&put(new, file, *at), &[]);
+            }
+        }
+    }
+
     /// Tells targets that were lost when a file's stripes came onto others, and are back, to let go of them. One that cannot be told is told by who hears it next.
-    fn tell_of_move(&self, old: &Entry, new: &Entry) {
+    pub(super) fn tell_of_move(&self, old: &Entry, new: &Entry) {
         let still = new.holders(self.peers.len());
         for at in old.holders(self.peers.len()).into_iter().filter(|at| !still.contains(at)) {
             if let Some(peer) = self.peers.get(usize::from(at)).filter(|peer| !peer.is_lost()) {
@@ -272,6 +317,13 @@ impl Client {
         ids.iter().for_each(|id| names.learn(Change::Gone(*id)));
         Ok(())
     }
+}
+
+/// Has a target keep the entry of a file that was staged, and those of its objects that are to be there.
+pub(super) fn put(entry: &Entry, file: &File, at: u16) -> Request {
+    let layout = Layout::of(file);
+    let positions = file.positions(at).filter(|position| layout.object_length((*position).into()) > 0).collect();
+    Request::Put { entry: Box::new(entry.clone()), positions }
 }
 
 /// Nanoseconds since 1970.

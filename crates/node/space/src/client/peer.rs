@@ -12,6 +12,7 @@ use mend_messages::job::Secret;
 use mend_wire::{HandshakeError, connect};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ pub struct Peer {
     idle: Mutex<Vec<Link>>,
     /// Until when it is left alone, how long that was, and why.
     lost: Mutex<Option<(Instant, Duration, Fault)>>,
+    /// Somebody asked another one because this one said nothing, and it has said nothing since.
+    silent: AtomicBool,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -44,7 +47,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Peer {
     /// A target of a space. One that is silent for longer than `patience` is lost. With `create` its directory is made.
     pub(crate) fn new(target: Target, space: Id, secret: Secret, patience: Duration, create: bool) -> Self {
-        Self { target, space, secret, patience, create, idle: Mutex::default(), lost: Mutex::default() }
+        Self { target, space, secret, patience, create, idle: Mutex::default(), lost: Mutex::default(), silent: AtomicBool::new(false) }
     }
 
     /// Asks, and waits for the answer with the bytes behind it.
@@ -52,9 +55,18 @@ impl Peer {
     /// # Errors
     /// [`Fault`]. What the target itself refuses is [`Fault::Failed`].
     pub fn ask(&self, request: &Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Fault> {
+        self.ask_and_tell(request, payload, &|| {})
+    }
+
+    /// As [`Self::ask`]; `begun` is called when an answer begins to come.
+    pub(super) fn ask_and_tell(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Vec<u8>), Fault> {
+        let begun = &|| {
+            self.silent.store(false, Ordering::Relaxed);
+            begun();
+        };
         let kept = held(&self.idle).pop();
         if let Some(mut link) = kept
-            && let Ok(answered) = exchange(&mut link, request, payload)
+            && let Ok(answered) = exchange(&mut link, request, payload, begun)
         {
             return self.answered(link, answered);
         }
@@ -66,7 +78,7 @@ impl Peer {
             return Err(fault.clone());
         }
         let asked = self.dial().and_then(|mut link| {
-            let answered = exchange(&mut link, request, payload).map_err(|error| self.broken(&error))?;
+            let answered = exchange(&mut link, request, payload, begun).map_err(|error| self.broken(&error))?;
             Ok((link, answered))
         });
         match asked {
@@ -86,6 +98,16 @@ impl Peer {
     /// True if it could not be reached when it was asked last.
     pub fn is_lost(&self) -> bool {
         held(&self.lost).is_some()
+    }
+
+    /// Notes that it has said nothing for a moment.
+    pub(super) fn is_silent_now(&self) {
+        self.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// True if another one that has the same should be asked first: it is lost, or said nothing when it was asked last.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.silent.load(Ordering::Relaxed) || self.is_lost()
     }
 
     fn answered(&self, link: Link, (answer, payload): (Answer, Vec<u8>)) -> Result<(Answer, Vec<u8>), Fault> {
@@ -162,7 +184,7 @@ pub(super) fn nonsense(peer: &Peer) -> Fault {
     Fault::Other(format!("target {} answered something else", peer.target.name()))
 }
 
-fn exchange(link: &mut Link, request: &Request, payload: &[u8]) -> io::Result<(Answer, Vec<u8>)> {
+fn exchange(link: &mut Link, request: &Request, payload: &[u8], begun: &dyn Fn()) -> io::Result<(Answer, Vec<u8>)> {
     link.send(request, payload)?;
-    link.answer()
+    link.answer(begun)
 }

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! read ──► cache ──miss──► run of blocks on one target ──sums of a keeper──► good ─► cache
+//!                                      │ silent, lost, damaged
+//!                                      ├──► the target with the second copy, if there is one ──same sums──► good ─► cache
 //!                                      │ lost, damaged
 //!                                      └──► the file's source ──same sums──► good ─► cache, and back onto the target
 //! ```
@@ -9,8 +11,8 @@
 //! Faults assumed: targets die at any moment, their media lie. A byte that is given out has the checksum that it had when the file was staged.
 
 use super::cache::{Cache, Claim};
+use super::hedged::Given;
 use super::names::Client;
-use super::peer::nonsense;
 use super::repair::Repairer;
 use crate::link::Fault;
 use lru::LruCache;
@@ -18,6 +20,7 @@ use mend_data::ranges::Range;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, Failed, Request};
 use mend_data::space::{BLOCK, Entry, File, Id, SUMS_OF_PAGE, block_sum};
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -80,10 +83,9 @@ struct Shared {
     cache: Arc<Cache>,
     pages: Mutex<Pages>,
     repairer: Option<Repairer>,
+    /// Targets in whose place others with second copies are read. Each is told of once.
+    passed_over: Mutex<BTreeSet<u16>>,
 }
-
-/// A block that was not to be had, and why.
-type Lost = (u64, Fault);
 
 impl Reader {
     /// With a cache of so many bytes. Without a `repairer` what is lost is an error.
@@ -91,7 +93,13 @@ impl Reader {
     /// # Errors
     /// If no thread can be started.
     pub fn new(client: Arc<Client>, cache: u64, repairer: Option<Repairer>) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { client, cache: Arc::new(Cache::new(cache)), pages: Mutex::new(LruCache::new(PAGES)), repairer });
+        let shared = Arc::new(Shared {
+            client,
+            cache: Arc::new(Cache::new(cache)),
+            pages: Mutex::new(LruCache::new(PAGES)),
+            repairer,
+            passed_over: Mutex::default(),
+        });
         let (ahead, wanted) = sync_channel(QUEUE);
         let wanted = Arc::new(Mutex::new(wanted));
         for _ in 0..THREADS {
@@ -211,38 +219,83 @@ impl Shared {
         let blocks = claim.blocks.clone();
         let range = Range::between(blocks.start * BLOCK, layout.block(blocks.end - 1).end());
         let (position, offset) = layout.place(range.offset);
-        let target = file.targets[position];
+        let copies: Vec<u16> = file.copies(position).collect();
         let request = Request::Read { file: entry.id, position: position as u16, offset, length: range.length as u32 };
         let mut content = vec![None; (blocks.end - blocks.start) as usize];
-        let mut lost: Option<Lost> = None;
-        let answered = self.client.peer(target)?.ask(&request, &[]);
-        match answered {
-            Ok((Answer::Bytes { .. }, bytes)) if bytes.len() as u64 == range.length => {
-                for (index, (block, place)) in
-                    blocks.clone().zip(bytes.chunks(BLOCK as usize)).zip(&mut content).map(|((a, b), c)| (a, (b, c)))
+        let mut faults: Vec<(u16, Fault)> = Vec::new();
+        match self.client.ask_any(&copies, &request) {
+            Ok(Given { at, bytes, failed }) => {
+                faults.extend(failed);
+                self.tell_of_copy(file, position, at);
+                faults.extend(self.take(entry, file, &blocks, &bytes, &mut content)?.then(|| (at, self.damaged(at))));
+                let others: Vec<u16> =
+                    copies.iter().copied().filter(|other| faults.iter().all(|(bad, _)| bad != other) && *other != at).collect();
+                if !others.is_empty()
+                    && content.contains(&None)
+                    && let Ok(Given { at, bytes, .. }) = self.client.ask_any(&others, &request)
                 {
-                    if self.sum(entry, file, index)? == block_sum(&entry.id, index, block) {
-                        *place = Some(Arc::from(block));
-                    } else {
-                        lost.get_or_insert_with(|| (index, self.damaged(target)));
-                    }
+                    faults.extend(self.take(entry, file, &blocks, &bytes, &mut content)?.then(|| (at, self.damaged(at))));
                 }
             }
-            Ok(_) => return Err(nonsense(self.client.peer(target)?)),
             Err(_) if may_have_moved => return Ok(None),
-            Err(fault) => lost = Some((blocks.start, fault)),
+            Err(fault) => faults.push((file.targets[position], fault)),
         }
-        if let Some((first, fault)) = lost {
+        if content.contains(&None) {
+            let (target, fault) = faults.first().cloned().unwrap_or_else(|| (file.targets[position], self.damaged(file.targets[position])));
             self.repair(entry, file, layout, &blocks, &mut content, target).map_err(|why| {
-                Fault::Other(format!("{}:{} at offset {}: {fault}; {why}", self.client.space.name, entry.path, first * BLOCK))
+                Fault::Other(format!("{}:{} at offset {}: {fault}; {why}", self.client.space.name, entry.path, range.offset))
             })?;
-            self.put_back(entry, layout, &blocks, &content, target, &fault);
+        }
+        for (target, fault) in &faults {
+            self.put_back(entry, layout, &blocks, &content, *target, fault);
         }
         let content: Vec<Arc<[u8]>> = content.into_iter().flatten().collect();
         for (bytes, index) in content.iter().zip(blocks) {
             self.cache.put(&entry.id, index, bytes.clone());
         }
         Ok(Some(content))
+    }
+
+    /// Takes those blocks that have the checksums that they must have. True if some have not.
+    fn take(
+        &self,
+        entry: &Entry,
+        file: &File,
+        blocks: &std::ops::Range<u64>,
+        bytes: &[u8],
+        content: &mut [Option<Arc<[u8]>>],
+    ) -> Result<bool, Fault> {
+        let mut damaged = false;
+        let layout = Layout::of(file);
+        let mut rest = bytes;
+        for (index, place) in blocks.clone().zip(content) {
+            // A target that gives too little has it damaged.
+            let (block, others) = rest.split_at(rest.len().min(layout.block(index).length as usize));
+            rest = others;
+            if self.sum(entry, file, index)? != block_sum(&entry.id, index, block) {
+                damaged = true;
+            } else if place.is_none() {
+                *place = Some(Arc::from(block));
+            }
+        }
+        Ok(damaged)
+    }
+
+    /// Says once that second copies are read in the place of what a target has.
+    fn tell_of_copy(&self, file: &File, position: usize, at: u16) {
+        let first = file.targets[position];
+        let mut passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
+        if at == first {
+            passed_over.remove(&first);
+        } else if passed_over.insert(first) {
+            let name = |at: u16| self.client.peer(at).map(|peer| peer.target.name()).unwrap_or_default();
+            eprintln!(
+                "mend data: {}: target {} gives nothing: second copies are read, as on {}",
+                self.client.space.name,
+                name(first),
+                name(at)
+            );
+        }
     }
 
     fn damaged(&self, target: u16) -> Fault {

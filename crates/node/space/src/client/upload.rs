@@ -47,7 +47,7 @@ impl Upload {
             let lost = rooms.iter().find_map(|room| room.as_ref().err()).map(|fault| format!("; {fault}")).unwrap_or_default();
             Fault::Other(format!("{}:{path} has no room: {error}{lost}", client.space.name))
         })?;
-        let file = File { size, stripe: striping.size, targets: placed.targets, keepers: placed.keepers, sources };
+        let file = File { size, stripe: striping.size, targets: placed.targets, keepers: placed.keepers, sources, replicas: Vec::new() };
         let layout = Layout::of(&file);
         let blocks = usize::try_from(layout.blocks()).map_err(|_| Fault::Other(format!("{path} is too long")))?;
         let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::File(file.clone()) };

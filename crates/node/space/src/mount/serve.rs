@@ -31,7 +31,8 @@ pub(super) fn heard(name: &str) -> Result<Arc<Client>, (String, String)> {
     let path = mend_settings::secret_file().map_err(|error| plain(&error))?;
     let secret = mend_wire::secret::load(&path).map_err(|error| (mend_report::with_causes(&error), error.hint()))?;
     let patience = mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| plain(&error))?;
-    let client = Arc::new(Client::new(space, &secret, patience, false));
+    let hedge = mend_settings::SPACE_HEDGE.milliseconds().map_err(|error| plain(&error))?;
+    let client = Arc::new(Client::new(space, &secret, patience, false).hedged_after(hedge));
     let lost = client.refresh();
     if lost.len() == client.targets()
         && let Some((_, fault)) = lost.first()

@@ -7,7 +7,7 @@
 //! An object is durable when it is settled. An entry is durable when it is put, together with its checksums, and only if its objects have the length that they
 //! must have. Objects without an entry are of files that are being written, or never will be: they are removed when the target begins, and a
 //! while after their last byte came. Faults assumed: the process is killed at any moment, the power fails (what was not settled is lost, and the writer is told by
-//! `life`), the medium gives errors or is full.
+//! `life`), the medium gives errors or is full. So are objects that do not belong to the entry that is known of their file: second copies that were begun.
 
 mod verify;
 mod written;
@@ -38,6 +38,12 @@ const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const KNOWN: TableDefinition<'_, &[u8; 16], u64> = TableDefinition::new("known");
 /// Checksums, by file and page.
 const SUMS: TableDefinition<'_, (&[u8; 16], u32), &[u8]> = TableDefinition::new("sums");
+
+/// Places of the objects that belong to the entry of a file that was staged: what else is there of it is a copy that was begun.
+const HELD: TableDefinition<'_, &[u8; 16], &[u8]> = TableDefinition::new("held");
+
+/// Name of what says that [`HELD`] is complete.
+const KNOWS_HELD: &str = "held";
 
 /// Name of the database.
 const DATABASE: &str = "catalogue.redb";
@@ -167,6 +173,7 @@ impl Store {
         begun.open_table(LOG).map_err(database)?;
         begun.open_table(KNOWN).map_err(database)?;
         begun.open_table(SUMS).map_err(database)?;
+        begun.open_table(HELD).map_err(database)?;
         begun.commit().map_err(database)?;
         Ok(instance)
     }
@@ -184,17 +191,37 @@ impl Store {
         Ok(row.and_then(|row| postcard::from_bytes(row.value()).ok()))
     }
 
-    /// Removes objects without an entry, and counts the others.
+    /// Places of the objects that belong to the entry of a file that was staged.
+    fn held(&self, id: &Id) -> Result<Vec<u16>, Failure> {
+        let reading = self.database.begin_read().map_err(database)?;
+        let row = reading.open_table(HELD).map_err(database)?.get(id).map_err(database)?;
+        Ok(row.and_then(|row| postcard::from_bytes(row.value()).ok()).unwrap_or_default())
+    }
+
+    /// Removes objects without an entry and those that do not belong to theirs, and counts the others.
     fn tidy(&self) -> Result<(), Failure> {
         let mut used = 0;
+        // An earlier release did not write down which objects belong to an entry: all that are there do.
+        let begun = self.database.begin_write().map_err(database)?;
+        let knows_held = begun.open_table(ABOUT).map_err(database)?.insert(KNOWS_HELD, &[][..]).map_err(database)?.is_some();
+        let mut earlier: HashMap<Id, Vec<u16>> = HashMap::new();
         for directory in fs::read_dir(&self.objects)? {
             for object in fs::read_dir(directory?.path())? {
                 let object = object?;
                 let name = object.file_name();
                 let id = name.to_str().and_then(identity);
-                match id.zip(id.map(|id| self.known(&id)).transpose()?.flatten()) {
-                    Some((_, Change::There(_))) if is_object(&object) => used += object.metadata()?.len(),
-                    Some((id, Change::There(_))) => {
+                match (id.zip(id.map(|id| self.known(&id)).transpose()?.flatten()), place_of(&object)) {
+                    (Some((id, Change::There(entry))), Some(place)) if entry.file().is_some() => {
+                        if !knows_held {
+                            earlier.entry(id).or_default().push(place);
+                        } else if !self.held(&id)?.contains(&place) {
+                            fs::remove_file(object.path())?;
+                            continue;
+                        }
+                        used += object.metadata()?.len();
+                    }
+                    (Some((_, Change::There(_))), Some(_)) => used += object.metadata()?.len(),
+                    (Some((id, Change::There(_))), None) => {
                         let open = name.to_str().and_then(|name| name.strip_suffix(".open")?.rsplit_once('.')?.1.parse().ok());
                         open.into_iter().for_each(|position| self.writing.found_open(id, position));
                     }
@@ -203,7 +230,8 @@ impl Store {
             }
         }
         self.used.store(used, Ordering::Relaxed);
-        Ok(())
+        earlier.iter().try_for_each(|(id, places)| hold(&begun, id, places))?;
+        begun.commit().map_err(database)
     }
 
     /// Removes what was begun and stands still.
@@ -345,19 +373,20 @@ impl Store {
             Some(Change::Gone(_)) => return Err(Failure::new(Failed::Nonsense, "it was removed")),
             None => None,
         };
-        let mut bytes = 0;
+        let (mut bytes, mut counted) = (0, None);
         if let Some(file) = entry.file() {
             let layout = Layout::of(file);
+            let held = counted.insert(self.held(&entry.id)?);
             for position in positions {
                 let (has, must) = (fs::metadata(self.path(&entry.id, *position))?.len(), layout.object_length(usize::from(*position)));
                 if has != must {
                     return Err(Failure::new(Failed::Short, format!("an object has {has} bytes instead of {must}")));
                 }
-                let of = |file: &mend_data::space::File| file.targets.get(usize::from(*position)).copied();
-                if before.as_ref().and_then(|before| before.file()).and_then(of) != of(file) {
+                if !held.contains(position) {
                     bytes += has;
                 }
             }
+            hold(&begun, &entry.id, positions)?;
         }
         append(&begun, entry.id, &Change::There(Box::new(entry.clone())))?;
         begun.commit().map_err(database)?;
@@ -368,7 +397,8 @@ impl Store {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(&entry.id);
         if before.is_some() {
             // They are on others now.
-            let bytes = self.remove_objects(&entry.id, positions)?;
+            let counted = counted.as_deref();
+            let bytes = self.remove_objects(&entry.id, positions, counted)?;
             self.used.fetch_sub(bytes.min(self.used.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
         Ok(())
@@ -393,7 +423,7 @@ impl Store {
     }
 
     fn forget(&self, ids: &[Id]) -> Result<(), Failure> {
-        let mut removed = Vec::new();
+        let (mut removed, mut counted) = (Vec::new(), HashMap::new());
         let begun = self.database.begin_write().map_err(database)?;
         for id in ids {
             match self.known(id)? {
@@ -403,10 +433,13 @@ impl Store {
             }
             append(&begun, *id, &Change::Gone(*id))?;
             remove_sums(&begun, id)?;
+            if let Some(held) = begun.open_table(HELD).map_err(database)?.remove(id).map_err(database)? {
+                counted.insert(*id, postcard::from_bytes::<Vec<u16>>(held.value()).unwrap_or_default());
+            }
         }
         begun.commit().map_err(database)?;
         for id in removed {
-            let bytes = self.remove_objects(&id, &[])?;
+            let bytes = self.remove_objects(&id, &[], counted.get(&id).map(Vec::as_slice))?;
             self.used.fetch_sub(bytes.min(self.used.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
         Ok(())
@@ -414,10 +447,10 @@ impl Store {
 
     fn discard(&self, file: &Id) -> Result<(), Failure> {
         if let Some(Change::There(_)) = self.known(file)? {
-            return Ok(());
+            return self.let_go_of_begun(file);
         }
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(file);
-        self.remove_objects(file, &[])?;
+        self.remove_objects(file, &[], None)?;
         let begun = self.database.begin_write().map_err(database)?;
         remove_sums(&begun, file)?;
         begun.commit().map_err(database)
@@ -433,8 +466,21 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the objects of a file but those at these places. The bytes that they had.
-    fn remove_objects(&self, file: &Id, but: &[u16]) -> Result<u64, Failure> {
+    /// Removes objects that do not belong to the entry of their file, of a copy that was begun and stands still.
+    fn let_go_of_begun(&self, file: &Id) -> Result<(), Failure> {
+        // Nobody puts it meanwhile.
+        let _putting = self.database.begin_write().map_err(database)?;
+        match self.known(file)? {
+            Some(Change::There(entry)) if entry.file().is_some() => {
+                let held = self.held(file)?;
+                self.remove_objects(file, &held, Some(&held)).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the objects of a file but those at these places. The bytes that they had; where `counted` is given, of those objects alone.
+    fn remove_objects(&self, file: &Id, but: &[u16], counted: Option<&[u16]>) -> Result<u64, Failure> {
         self.writing.let_go(file, but);
         let directory = self.objects.join(format!("{:02x}", file[0]));
         let mut bytes = 0;
@@ -447,7 +493,8 @@ impl Store {
             let place = |name: &str| name.split('.').nth(1).and_then(|place| place.parse::<u16>().ok());
             let kept = object.file_name().to_str().and_then(place).is_some_and(|place| but.contains(&place));
             if !kept && object.file_name().to_str().and_then(identity) == Some(*file) {
-                bytes += if is_object(&object) { object.metadata()?.len() } else { 0 };
+                let counts = place_of(&object).is_some_and(|place| counted.is_none_or(|counted| counted.contains(&place)));
+                bytes += if counts { object.metadata()?.len() } else { 0 };
                 fs::remove_file(object.path())?;
             }
         }
@@ -455,9 +502,9 @@ impl Store {
     }
 }
 
-/// True of an object, and not of what belongs to one.
-fn is_object(found: &fs::DirEntry) -> bool {
-    found.file_name().to_str().and_then(|name| name.split_once('.')).is_some_and(|(_, place)| place.parse::<u16>().is_ok())
+/// The place of an object; `None` of what belongs to one.
+fn place_of(found: &fs::DirEntry) -> Option<u16> {
+    found.file_name().to_str().and_then(|name| name.split_once('.'))?.1.parse().ok()
 }
 
 fn bytes(bytes: Vec<u8>) -> Result<(Answer, Vec<u8>), Failure> {
@@ -475,6 +522,13 @@ fn append(begun: &WriteTransaction, id: Id, change: &Change) -> Result<(), Failu
         log.remove(before).map_err(database)?;
     }
     log.insert(number, &row[..]).map_err(database)?;
+    Ok(())
+}
+
+/// Writes down which objects belong to an entry.
+fn hold(begun: &WriteTransaction, id: &Id, places: &[u16]) -> Result<(), Failure> {
+    let row = postcard::to_stdvec(places).map_err(|error| Failure::new(Failed::Nonsense, error.to_string()))?;
+    begun.open_table(HELD).map_err(database)?.insert(id, &row[..]).map_err(database)?;
     Ok(())
 }
 

@@ -89,7 +89,12 @@ impl Cluster {
     }
 
     pub fn client(&self) -> Arc<Client> {
-        let client = Arc::new(Client::new(self.space.clone(), &self.secret, PATIENCE, false));
+        self.patient_client(PATIENCE)
+    }
+
+    /// One for which a target may be silent for so long.
+    pub fn patient_client(&self, patience: Duration) -> Arc<Client> {
+        let client = Arc::new(Client::new(self.space.clone(), &self.secret, patience, false));
         client.refresh();
         client
     }

@@ -6,7 +6,8 @@
 //! One heals a space at a time, or bytes would be fetched twice. Faults assumed: it is killed at any moment (the file is where it was, or where it is to be); targets and sources die
 //! meanwhile; a source holds something else now.
 
-use super::{copies, named, opened};
+use super::turn::Turn;
+use super::{copying, named, opened, written};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{blame, open, told};
@@ -14,18 +15,14 @@ use crate::report;
 use mend_data::ranges;
 use mend_data::request::PathBytes;
 use mend_data::space::layout::Layout;
-use mend_data::space::target::{HEALING, Request};
+use mend_data::space::target::Request;
 use mend_data::space::{BLOCK, Entry, File, Id, Kind, SUMS_OF_PAGE, block_sum, healing, is_path, split};
 use mend_space::client::{Client, Examined, Found};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// How long it takes at most until one that waits looks again.
-const AGAIN: Duration = Duration::from_millis(500);
 
 /// True if all paths are places in data spaces. A local file of such a name is `./NAME:PATH`.
 pub fn is_of_spaces(paths: &[PathBytes]) -> bool {
@@ -79,17 +76,24 @@ pub fn check(paths: &[PathBytes], as_json: bool) -> Result<i32, Failure> {
         let mut details = Vec::new();
         for found in &examined.found {
             let (name, lost) = (shown(&client, &found.entry), ranges::total(&found.missing));
-            details.push(
-                json!({ "name": name, "lost": lost, "targets": found.blamed.iter().map(|at| target(&client, *at)).collect::<Vec<_>>() }),
-            );
+            details.push(json!({
+                "name": name,
+                "lost": lost,
+                "single": found.single,
+                "targets": found.blamed.iter().map(|at| target(&client, *at)).collect::<Vec<_>>(),
+            }));
             if !as_json {
-                report::line(&format!("{name}: {} lost: {}", report::size(lost), where_lost(&client, &examined, found)));
+                let why = where_lost(&client, &examined, found);
+                let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+                let single = format!("{name}: {} without a second copy", report::size(found.single));
+                let lost = format!("{name}: {} lost", report::size(lost));
+                report::line(&(if found.missing.is_empty() && found.single > 0 { single } else { lost } + &why));
             }
         }
-        let written = client.examine_copies(&path, true)?;
-        details.extend(copies::tell(&client, &written, as_json));
+        let by_ranks = client.examine_copies(&path, true)?;
+        details.extend(written::tell(&client, &by_ranks, as_json));
         bad |= !details.is_empty();
-        let (files, bytes) = (examined.files + written.files, examined.bytes + written.bytes);
+        let (files, bytes) = (examined.files + by_ranks.files, examined.bytes + by_ranks.bytes);
         if !as_json {
             report::line(&format!("{} ({}): {} whole", count(files), report::size(bytes), files - details.len() as u64));
         }
@@ -106,18 +110,16 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
     let mut all = Vec::new();
     let mut code = 0;
     for (client, path) in tokio::task::block_in_place(|| places(paths))? {
-        let mut turn = Turn::take(&client, None)?;
-        while turn.is_none() {
-            tokio::time::sleep(AGAIN).await;
-            turn = Turn::take(&client, None)?;
-        }
+        let turn = Turn::wait(&client).await?;
         tokio::task::block_in_place(|| client.refresh());
         let (examined, mut healed, mut failures) = heal(&client, &path, true, fetcher, !as_json).await?;
-        let written = tokio::task::block_in_place(|| client.examine_copies(&path, true))?;
-        let (copied, not_copied) = tokio::task::block_in_place(|| copies::heal(&client, &written, !as_json));
+        let by_ranks = tokio::task::block_in_place(|| client.examine_copies(&path, true))?;
+        let (copied, not_copied) = tokio::task::block_in_place(|| written::heal(&client, &by_ranks, !as_json));
+        drop(turn);
         healed.extend(copied);
         failures.extend(not_copied);
-        let (files, bytes) = (examined.files + written.files, examined.bytes + written.bytes);
+        failures.extend(copying::copy_again(&client, &path).await?.1);
+        let (files, bytes) = (examined.files + by_ranks.files, examined.bytes + by_ranks.bytes);
         code = failures.iter().map(Failure::report).next_back().unwrap_or(code);
         if !as_json {
             let bad = failures.len();
@@ -140,14 +142,15 @@ pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher)
     tokio::task::block_in_place(|| client.refresh());
     let (_, healed, mut failures) = heal(&client, "", verify_after.is_some(), fetcher, false).await?;
     if verify_after.is_some() {
-        let (copied, not_copied) = tokio::task::block_in_place(|| copies::heal_damaged(&client))?;
+        let (copied, not_copied) = tokio::task::block_in_place(|| written::heal_damaged(&client))?;
         for one in copied {
             eprintln!("mend data: {}: healed, {} bytes came from its other copy", one["name"].as_str().unwrap_or_default(), one["copied"]);
         }
         failures.extend(not_copied);
     }
     for one in healed {
-        eprintln!("mend data: {}: healed, {} bytes came from its source", one["name"].as_str().unwrap_or_default(), one["fetched"]);
+        let (name, fetched) = (one["name"].as_str().unwrap_or_default(), &one["fetched"]);
+        eprintln!("mend data: {name}: healed, {fetched} bytes came from its source");
     }
     Ok(failures.iter().map(Failure::report).next_back().unwrap_or(0))
 }
@@ -157,7 +160,7 @@ pub async fn ready(names: &[String], fetcher: &Fetcher) -> Result<i32, Failure> 
     let mut code = 0;
     for name in names {
         let client = tokio::task::block_in_place(|| opened(name))?;
-        let nowhere = tokio::task::block_in_place(|| copies::nowhere(&client))?;
+        let nowhere = tokio::task::block_in_place(|| written::nowhere(&client))?;
         code = nowhere.iter().map(Failure::report).next_back().unwrap_or(code);
         let examined = tokio::task::block_in_place(|| client.examine("", false))?;
         for found in examined.found.iter().filter(|found| !found.missing.is_empty()) {
@@ -183,43 +186,6 @@ fn no_source(sources: &[mend_data::record::Source], blames: &[Option<String>]) -
     if sources.is_empty() { "no source of it is known".to_owned() } else { format!("and not from {}", told(sources, blames)) }
 }
 
-/// The turn to heal a space, held until it is dropped.
-struct Turn {
-    client: Arc<Client>,
-    who: Id,
-    over: Arc<AtomicBool>,
-}
-
-impl Turn {
-    /// `None` if another one has it.
-    fn take(client: &Arc<Client>, verify_after: Option<u32>) -> Result<Option<Self>, Failure> {
-        let who: Id = mend_wire::random_bytes();
-        if !tokio::task::block_in_place(|| client.take_turn(who, verify_after, false))? {
-            return Ok(None);
-        }
-        let over = Arc::new(AtomicBool::new(false));
-        let (held, ended) = (client.clone(), over.clone());
-        std::thread::spawn(move || {
-            loop {
-                std::thread::sleep(Duration::from_secs(HEALING / 4));
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
-                // If nobody hears it, another one may begin: what is done twice is not wrong.
-                let _ = held.take_turn(who, None, false);
-            }
-        });
-        Ok(Some(Self { client: client.clone(), who, over }))
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        let _ = self.client.take_turn(self.who, None, true);
-    }
-}
-
 async fn heal(
     client: &Arc<Client>,
     path: &str,
@@ -229,13 +195,17 @@ async fn heal(
 ) -> Result<(Examined, Vec<Value>, Vec<Failure>), Failure> {
     let examined = tokio::task::block_in_place(|| client.examine(path, deep))?;
     let (mut healed, mut failures) = (Vec::new(), Vec::new());
-    for found in &examined.found {
+    for found in examined.found.iter().filter(|found| !found.blamed.is_empty()) {
         let name = shown(client, &found.entry);
         match one(client, &examined, found, fetcher).await {
             Ok(fetched) => {
                 if tells {
                     let from = found.blamed.iter().map(|at| target(client, *at)).collect::<Vec<_>>().join(", ");
-                    report::line(&format!("{name}: repaired, fetched {} that {from} lacked", report::size(fetched)));
+                    let how = match found.single {
+                        0 => format!("fetched {}", report::size(fetched)),
+                        single => format!("fetched {}, {} are left in one copy", report::size(fetched), report::size(single)),
+                    };
+                    report::line(&format!("{name}: repaired, {how}: {from} lacked it"));
                 }
                 healed.push(json!({ "name": name, "lost": ranges::total(&found.missing), "fetched": fetched }));
             }
@@ -263,6 +233,37 @@ impl Moving {
         let sum = self.sums.get(page).and_then(|page| page.get(from..from + 16));
         sum == Some(&block_sum(&self.entry.id, block, bytes).to_le_bytes()[..])
     }
+
+    /// What is not there yet.
+    fn missing(&self) -> Vec<ranges::Range> {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges::merged(wanted.iter().map(|block| self.layout.block(*block)).collect())
+    }
+
+    /// Both copies of an object may be damaged, in different blocks.
+    fn take_from_copies(&self, before: &File, examined: &Examined) {
+        let wanted: Vec<u64> = self.wanted.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        for block in wanted {
+            let (position, offset) = self.layout.place(block * BLOCK);
+            let length = self.layout.block(block).length as u32;
+            let read = Request::Read { file: self.entry.id, position: position as u16, offset, length };
+            let answers = |at: &u16| examined.rooms.get(usize::from(*at)).is_some_and(Result::is_ok);
+            let given = before.copies(position).filter(answers).find_map(|at| {
+                let (_, bytes) = self.client.peer(at).and_then(|peer| peer.ask(&read, &[])).ok()?;
+                self.is_right(block, &bytes).then_some(bytes)
+            });
+            // What cannot be written now is tried again with what the source sends.
+            if given.is_some_and(|bytes| self.write(block, &bytes).is_ok()) {
+                self.wanted.lock().unwrap_or_else(PoisonError::into_inner).remove(&block);
+            }
+        }
+    }
+
+    fn write(&self, block: u64, bytes: &[u8]) -> io::Result<()> {
+        let (position, offset) = self.layout.place(block * BLOCK);
+        let write = Request::Write { file: self.entry.id, position: position as u16, offset, length: bytes.len() as u32 };
+        self.client.peer(self.file.targets[position]).and_then(|peer| peer.ask(&write, bytes)).map(drop).map_err(io::Error::other)
+    }
 }
 
 impl Sink for Moving {
@@ -275,9 +276,7 @@ impl Sink for Moving {
         if !self.is_right(block, bytes) {
             return Ok(Taken::Wrong(format!("it sent other bytes than were staged, at offset {}", block * BLOCK)));
         }
-        let (position, offset) = self.layout.place(block * BLOCK);
-        let write = Request::Write { file: self.entry.id, position: position as u16, offset, length: bytes.len() as u32 };
-        self.client.peer(self.file.targets[position]).and_then(|peer| peer.ask(&write, bytes)).map_err(io::Error::other)?;
+        self.write(block, bytes)?;
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner).remove(&block);
         Ok(Taken::Good)
     }
@@ -290,7 +289,7 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
     let free: Vec<Option<u64>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
     let lives: Vec<Option<Id>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.life)).collect();
     let lost = || where_lost(client, examined, found);
-    let file = healing::moved(before, &free).map_err(|error| {
+    let file = healing::moved(&found.left, &free).map_err(|error| {
         Failure::new(format!("{name}: {}; what is lost has no room elsewhere: {error}", lost()), "remove files (`mend data rm`)", FAILED)
     })?;
     let layout = Layout::of(&file);
@@ -299,14 +298,19 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
     let pages = if found.missing.is_empty() { 0 } else { layout.blocks().div_ceil(SUMS_OF_PAGE) };
     let sums = tokio::task::block_in_place(|| (0..pages).map(|page| client.sums(old, before, page as u32)).collect::<Result<Vec<_>, _>>())?;
     let blocks: BTreeSet<u64> = found.missing.iter().flat_map(|range| range.offset / BLOCK..range.end().div_ceil(BLOCK)).collect();
-    let written: BTreeSet<u16> = blocks.iter().map(|block| layout.place(block * BLOCK).0 as u16).collect();
+    let positions: BTreeSet<usize> = blocks.iter().map(|block| layout.place(block * BLOCK).0).collect();
+    let written: BTreeSet<(u16, u16)> = positions.into_iter().map(|position| (position as u16, file.targets[position])).collect();
     let moving =
         Moving { client: client.clone(), entry: new.clone(), file, layout, sums, wanted: Mutex::new(blocks), fetched: AtomicU64::new(0) };
     let moving = Arc::new(moving);
-    if !found.missing.is_empty() {
+    if !before.replicas.is_empty() {
+        tokio::task::block_in_place(|| moving.take_from_copies(before, examined));
+    }
+    let missing = moving.missing();
+    if !missing.is_empty() {
         let mut sources = before.sources.clone();
         let origins: Origins = Arc::new(open(&mut sources, fetcher, true).await);
-        let fetched = fetcher.fetch_blocks(&origins, before.size, found.missing.clone(), BLOCK, &moving).await;
+        let fetched = fetcher.fetch_blocks(&origins, before.size, missing, BLOCK, &moving).await;
         let fetched = fetched.map_err(|error| Failure::new(format!("{name}: {error}"), "repeat the command", UNREACHABLE))?;
         if !fetched.lost.is_empty() {
             let hint = "bring the target or the source back, or stage the file from elsewhere with --force";

@@ -1,18 +1,21 @@
 //! `mend data` about data spaces.
 //!
-//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `healing` finds and fetches what it lost, `seeing` reads and
+//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `healing` finds and fetches what it lost, `written` puts right what ranks wrote, `copying` makes and removes second copies, in `turn` with it, `queue` those of jobs that start soon, `seeing` reads and
 //! mounts it, `patterns` shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller.
 
-mod copies;
+mod copying;
 pub mod filling;
 pub mod follow;
 pub mod healing;
 mod heat;
 mod making;
 mod patterns;
+mod queue;
 mod scan;
 mod seeing;
 mod showing;
+mod turn;
+mod written;
 
 use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::fetch::Fetcher;
@@ -45,10 +48,14 @@ pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failur
     let request = match request {
         SpaceRequest::Heal { name, verify_after } => return healing::by_itself(&name, verify_after, fetcher).await,
         SpaceRequest::Ready { names } => return healing::ready(&names, fetcher).await,
+        SpaceRequest::Replicate { places, remove, json } => return copying::replicate(&places, remove, json).await,
+        SpaceRequest::ReplicateFor { places, jobs, nodes, rules, json } => return queue::follow(&places, &jobs, nodes, &rules, json).await,
+        SpaceRequest::CopyAgain { name } => return copying::by_itself(&name).await,
         other => other,
     };
     tokio::task::block_in_place(|| match request {
-        SpaceRequest::Heal { .. } | SpaceRequest::Ready { .. } => Ok(0),
+        SpaceRequest::Heal { .. } | SpaceRequest::Ready { .. } | SpaceRequest::Replicate { .. } | SpaceRequest::CopyAgain { .. } => Ok(0),
+        SpaceRequest::ReplicateFor { .. } => Ok(0),
         SpaceRequest::Create { name, targets, striping } => making::create(&name, targets, striping),
         SpaceRequest::Destroy { name } => making::destroy(&name),
         SpaceRequest::List { place: None, json } => showing::spaces(json),
@@ -80,9 +87,11 @@ fn secret() -> Result<Secret, Failure> {
 }
 
 fn client(space: Space, create: bool) -> Result<Arc<Client>, Failure> {
-    let patience =
-        mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))?;
-    Ok(Arc::new(Client::new(space, &secret()?, patience, create)))
+    let time = |setting: &mend_settings::Setting| {
+        setting.milliseconds().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))
+    };
+    let client = Client::new(space, &secret()?, time(&mend_settings::SPACE_TIMEOUT)?, create);
+    Ok(Arc::new(client.hedged_after(time(&mend_settings::SPACE_HEDGE)?)))
 }
 
 /// A space whose targets were heard. Those that do not answer are told of; it is a failure if none does.

@@ -58,8 +58,17 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
         }
         let Some(file) = entry.file() else { continue };
         let sources: Vec<&str> = file.sources.iter().map(|source| source.uri.as_str()).collect();
-        rows.push(vec![report::size(file.size), file.targets.len().to_string(), name.clone()]);
-        all.push(json!({ "name": name, "directory": false, "size": file.size, "targets": file.targets.len(), "sources": sources }));
+        let copied = file.replicated_bytes();
+        let copies = match file.without_replica().len() {
+            _ if file.replicas.is_empty() => String::new(),
+            0 => " (2 copies)".to_owned(),
+            _ => format!(" ({} of it in 2 copies)", report::size(copied)),
+        };
+        rows.push(vec![report::size(file.size), file.targets.len().to_string(), format!("{name}{copies}")]);
+        all.push(json!({
+            "name": name, "directory": false, "size": file.size, "targets": file.targets.len(), "sources": sources,
+            "copies": if file.replicas.is_empty() { 1 } else { 2 }, "copied": copied,
+        }));
     }
     if as_json {
         report::json(&all)?;
@@ -91,11 +100,13 @@ pub fn room(name: &str, as_json: bool) -> Result<i32, Failure> {
         }
     }
     let (files, bytes) = client.names().total();
+    let copied: u64 = client.replicated().iter().sum();
     if as_json {
-        report::json(&json!({ "files": files, "bytes": bytes, "targets": all }))?;
+        report::json(&json!({ "files": files, "bytes": bytes, "copied": copied, "targets": all }))?;
     } else {
         report::line(mend_report::table(&["target", "size", "free", "used"], &rows).trim_end());
-        report::line(&format!("{files} file{}, {}", if files == 1 { "" } else { "s" }, report::size(bytes)));
+        let copies = if copied > 0 { format!(", and {} in second copies", report::size(copied)) } else { String::new() };
+        report::line(&format!("{files} file{}, {}{copies}", if files == 1 { "" } else { "s" }, report::size(bytes)));
     }
     Ok(if lost { UNREACHABLE } else { 0 })
 }
@@ -138,17 +149,31 @@ pub fn stripes(place: &str, as_json: bool) -> Result<i32, Failure> {
             }
             let Some(file) = entry.file() else { return Ok(0) };
             let layout = Layout::of(file);
-            let objects: Vec<(String, u64)> =
-                file.targets.iter().enumerate().map(|(position, at)| (target(at), layout.object_length(position))).collect();
+            let second = |position: usize| file.replica(position).map(|at| target(&at));
+            let objects: Vec<(String, u64, Option<String>)> = file
+                .targets
+                .iter()
+                .enumerate()
+                .map(|(position, at)| (target(at), layout.object_length(position), second(position)))
+                .collect();
             let keepers: Vec<String> = file.keepers.iter().map(target).collect();
             if as_json {
-                let objects: Vec<_> = objects.iter().map(|(target, bytes)| json!({ "target": target, "bytes": bytes })).collect();
+                let object = |(target, bytes, second): &(String, u64, Option<String>)| match second {
+                    Some(second) => json!({ "target": target, "bytes": bytes, "second": second }),
+                    None => json!({ "target": target, "bytes": bytes }),
+                };
+                let objects: Vec<_> = objects.iter().map(object).collect();
                 report::json(
                     &json!({ "directory": false, "size": file.size, "stripe": file.stripe, "objects": objects, "keepers": keepers }),
                 )?;
             } else {
-                let rows: Vec<Vec<String>> = objects.iter().map(|(target, bytes)| vec![target.clone(), report::size(*bytes)]).collect();
-                report::line(mend_report::table(&["target", "bytes"], &rows).trim_end());
+                let titles = if file.replicas.is_empty() { &["target", "bytes"][..] } else { &["target", "bytes", "second copy"] };
+                let row = |(target, bytes, second): (String, u64, Option<String>)| {
+                    let second = second.unwrap_or_else(|| "to be made".to_owned());
+                    [target, report::size(bytes), second].into_iter().take(titles.len()).collect()
+                };
+                let rows: Vec<Vec<String>> = objects.into_iter().map(row).collect();
+                report::line(mend_report::table(titles, &rows).trim_end());
                 report::line(&format!("stripes of {}; entry and checksums on {}", report::size(file.stripe), keepers.join(", ")));
             }
             Ok(0)

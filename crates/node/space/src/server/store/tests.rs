@@ -8,7 +8,7 @@ fn open(directory: &Path) -> Store {
 }
 
 fn entry(id: u8, size: u64) -> Entry {
-    let file = StripedFile { size, stripe: BLOCK, targets: vec![0], keepers: vec![0], sources: Vec::new() };
+    let file = StripedFile { size, stripe: BLOCK, targets: vec![0], keepers: vec![0], sources: Vec::new(), replicas: Vec::new() };
     Entry { id: [id; 16], version: 1, path: format!("f{id}"), made_ns: 0, kind: Kind::File(file) }
 }
 
@@ -215,4 +215,65 @@ fn one_heals_at_a_time() {
     heal(2, None, true).unwrap();
     assert_eq!(heal(1, Some(100), false), Err(Failed::Busy));
     heal(1, Some(0), false).unwrap();
+}
+
+/// A second copy of an object comes onto a target that keeps the entry already, for another object.
+fn copied(store: &Store, entry: &Entry, replicas: Vec<Option<u16>>, positions: Vec<u16>) -> Result<(Answer, Vec<u8>), Failed> {
+    let Kind::File(file) = entry.kind.clone() else { panic!("no file") };
+    let entry = Entry { version: entry.version + 1, kind: Kind::File(StripedFile { replicas, ..file }), ..entry.clone() };
+    ask(store, Request::Put { entry: Box::new(entry), positions }, &[])
+}
+
+#[test]
+fn a_second_copy_counts_once_and_goes_with_the_map_that_has_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let Kind::File(file) = entry(1, 2 * BLOCK).kind else { panic!("no file") };
+    let wide = Entry { kind: Kind::File(StripedFile { targets: vec![0, 1], ..file }), ..entry(1, 2 * BLOCK) };
+    let write = |position| {
+        let bytes = vec![7; BLOCK as usize];
+        ask(&store, Request::Write { file: wide.id, position, offset: 0, length: BLOCK as u32 }, &bytes).unwrap();
+        ask(&store, Request::Settle { file: wide.id, position, length: BLOCK, life: life(&store) }, &[]).unwrap();
+    };
+    write(0);
+    put(&store, &wide).unwrap();
+    assert_eq!(used(&store), BLOCK);
+    // Not before its bytes are there.
+    assert_eq!(copied(&store, &wide, vec![None, Some(0)], vec![0, 1]).unwrap_err(), Failed::Absent);
+    write(1);
+    assert_eq!(used(&store), BLOCK);
+    let both = |store: &Store| [0, 1].map(|position| store.path(&wide.id, position).exists());
+    copied(&store, &wide, vec![None, Some(0)], vec![0, 1]).unwrap();
+    copied(&store, &wide, vec![None, Some(0)], vec![0, 1]).unwrap();
+    assert_eq!((used(&store), both(&store)), (2 * BLOCK, [true, true]));
+    let next = Entry { version: 2, ..wide.clone() };
+    copied(&store, &next, Vec::new(), vec![0]).unwrap();
+    assert_eq!((used(&store), both(&store)), (BLOCK, [true, false]));
+}
+
+#[test]
+fn a_copy_that_was_begun_goes_and_what_an_earlier_release_put_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let kept = keep(&store, 1);
+    let begin = |store: &Store| ask(store, Request::Write { file: kept.id, position: 3, offset: 0, length: 4 }, b"half").unwrap();
+    let there = |store: &Store| [0, 3].map(|position| store.path(&kept.id, position).exists());
+    begin(&store);
+    assert_eq!(there(&store), [true, true]);
+    ask(&store, Request::Discard { file: kept.id }, &[]).unwrap();
+    assert_eq!((there(&store), used(&store)), ([true, false], 5));
+    begin(&store);
+    drop(store);
+    let store = open(directory.path());
+    assert_eq!((there(&store), used(&store)), ([true, false], 5));
+    // As it was left by a release that did not write down what belongs to an entry.
+    let begun = store.database.begin_write().unwrap();
+    begun.delete_table(HELD).unwrap();
+    begun.open_table(ABOUT).unwrap().remove(KNOWS_HELD).unwrap();
+    begun.commit().unwrap();
+    drop(store);
+    let store = open(directory.path());
+    assert_eq!((there(&store), used(&store)), ([true, false], 5));
+    copied(&store, &kept, vec![Some(1)], vec![0]).unwrap();
+    assert_eq!((there(&store), used(&store)), ([true, false], 5));
 }

@@ -58,11 +58,11 @@ impl Store {
             }
             let Some(file) = entry.file() else { continue };
             let layout = Layout::of(file);
-            for (position, _) in file.targets.iter().enumerate().filter(|(_, target)| **target == at) {
-                let must = layout.object_length(position);
-                let has = fs::metadata(self.path(&entry.id, position as u16)).map(|found| found.len());
+            for position in file.positions(at) {
+                let must = layout.object_length(position.into());
+                let has = fs::metadata(self.path(&entry.id, position)).map(|found| found.len());
                 if must > 0 && has.ok() != Some(must) {
-                    lacking.push((entry.id, position as u16));
+                    lacking.push((entry.id, position));
                 }
             }
             if lacking.len() >= MAX_PAYLOAD as usize / NAMED {

@@ -1,0 +1,151 @@
+//! `mend data replicate`: second copies of files in a data space, and what makes those again that were lost.
+//!
+//! Each file has the turn of the space for itself, so that what heals need not wait for all of them. Faults assumed: it is killed at any moment; repeated, it goes on with what is not there yet.
+
+use super::turn::Turn;
+use super::{named, opened};
+use crate::failure::{BAD_VALUE, FAILED, Failure};
+use crate::report;
+use mend_data::space::{Entry, File, Id};
+use mend_space::Fault;
+use mend_space::client::{Client, Copying, Room};
+use serde_json::json;
+use std::sync::Arc;
+use tokio::task::block_in_place;
+
+/// Threads that copy the pieces of a file.
+const THREADS: usize = 4;
+
+/// `mend data replicate`; its exit code.
+pub async fn replicate(places: &[String], remove: bool, as_json: bool) -> Result<i32, Failure> {
+    let mut all = Vec::new();
+    let mut code = 0;
+    for place in places {
+        let (name, path) = named(place)?;
+        let client = block_in_place(|| opened(name))?;
+        let files = files(&client, place, path)?;
+        let (mut changed, mut bytes, mut already, mut failed) = (0_u64, 0, 0_u64, 0_u64);
+        for entry in files {
+            let done = if remove { self::remove(&client, &entry.id).await } else { copy(&client, &entry.id, plain).await };
+            match done {
+                Ok(Some(copied)) => (changed, bytes) = (changed + 1, bytes + copied),
+                Ok(None) => already += 1,
+                Err(failure) => {
+                    failed += 1;
+                    code = failure.report();
+                }
+            }
+        }
+        if !as_json {
+            let done = if remove { "removed" } else { "made" };
+            let rest = [(already, if remove { "without them already" } else { "with them already" }), (failed, "not done")];
+            let rest: String = rest.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(", {count} {what}")).collect();
+            report::line(&format!("{place}: second copies of {} {done} ({}){rest}", count(changed), report::size(bytes)));
+        }
+        all.push(json!({ "place": place, "files": changed, "bytes": bytes, "already": already, "failed": failed }));
+    }
+    if as_json {
+        report::json(&all)?;
+    }
+    Ok(code)
+}
+
+pub fn count(files: u64) -> String {
+    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
+}
+
+/// The staged files at a place.
+pub fn files(client: &Client, place: &str, path: &str) -> Result<Vec<Entry>, Failure> {
+    let names = client.names();
+    if names.look(path).is_none() {
+        return Err(Failure::new(format!("{place} is not there"), "`mend data ls NAME:` lists what is", FAILED));
+    }
+    let all = names.files(path);
+    if let [one] = all[..]
+        && one.path == path
+        && one.written().is_some()
+    {
+        return Err(Failure::new(format!("{place} has two copies anyway: ranks write it"), "name files that were staged", BAD_VALUE));
+    }
+    Ok(all.into_iter().filter(|entry| entry.file().is_some()).cloned().collect())
+}
+
+/// All the room that a target has.
+pub fn plain(_: u16, room: &Room) -> u64 {
+    room.free
+}
+
+/// A file as it is now; `None` if it was removed meanwhile.
+fn now(client: &Client, id: &Id) -> Option<(Entry, File)> {
+    let entry = client.names().entry(id).cloned()?;
+    let file = entry.file().cloned()?;
+    Some((entry, file))
+}
+
+/// Makes what a file lacks of second copies. How many bytes that was; `None` if it lacks nothing.
+pub async fn copy(client: &Arc<Client>, id: &Id, free: impl Fn(u16, &Room) -> u64) -> Result<Option<u64>, Failure> {
+    let lacks = |file: &File| file.replicas.is_empty() || !file.without_replica().is_empty();
+    if now(client, id).is_none_or(|(_, file)| !lacks(&file)) {
+        return Ok(None);
+    }
+    let _turn = Turn::wait(client).await?;
+    block_in_place(|| {
+        client.refresh();
+        let Some((entry, _)) = now(client, id).filter(|(_, file)| lacks(file)) else { return Ok(None) };
+        let what = "its second copy is not made";
+        let copying = Copying::begin(client, &entry, free).map_err(|fault| {
+            let hint = "remove files (`mend data rm`) or second copies of others (`mend data replicate --remove`)";
+            Failure { hint: hint.to_owned(), ..told(client, &entry, what, fault) }
+        })?;
+        copying.run(THREADS).map(Some).map_err(|fault| told(client, &entry, what, fault))
+    })
+}
+
+/// Removes the second copies of a file. The bytes that they had; `None` if it has none.
+pub async fn remove(client: &Arc<Client>, id: &Id) -> Result<Option<u64>, Failure> {
+    if now(client, id).is_none_or(|(_, file)| file.replicas.is_empty()) {
+        return Ok(None);
+    }
+    let _turn = Turn::wait(client).await?;
+    block_in_place(|| {
+        client.refresh();
+        let Some((entry, _)) = now(client, id).filter(|(_, file)| !file.replicas.is_empty()) else { return Ok(None) };
+        client.remove_copies(&entry).map(Some).map_err(|fault| told(client, &entry, "its second copy stays", fault))
+    })
+}
+
+/// What was not done with a file, and why.
+fn told(client: &Client, entry: &Entry, what: &str, fault: Fault) -> Failure {
+    let name = format!("{}:{}", client.space.name, entry.path);
+    let failure = Failure::from(fault);
+    let hint = match failure.hint.as_str() {
+        "" => format!("`mend data check {name}` shows what is lost, `mend data repair {name}` makes it whole"),
+        hint => hint.to_owned(),
+    };
+    Failure { what: format!("{name}: {what}: {}", failure.what), hint, ..failure }
+}
+
+/// Makes second copies again that were lost, at a path or below it. How many bytes of each file that were, and what failed.
+pub async fn copy_again(client: &Arc<Client>, path: &str) -> Result<(Vec<(String, u64)>, Vec<Failure>), Failure> {
+    let lacking = |entry: &&Entry| entry.file().is_some_and(|file| !file.without_replica().is_empty());
+    let ids: Vec<(Id, String)> =
+        client.names().files(path).into_iter().filter(lacking).map(|entry| (entry.id, entry.path.clone())).collect();
+    let (mut made, mut failures) = (Vec::new(), Vec::new());
+    for (id, path) in ids {
+        match copy(client, &id, plain).await {
+            Ok(copied) => made.extend(copied.map(|bytes| (format!("{}:{path}", client.space.name), bytes))),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    Ok((made, failures))
+}
+
+/// The same because of what was seen of a space while a job uses it. The exit code.
+pub async fn by_itself(name: &str) -> Result<i32, Failure> {
+    let client = block_in_place(|| opened(name))?;
+    let (made, failures) = copy_again(&client, "").await?;
+    for (name, bytes) in made {
+        eprintln!("mend data: {name}: its second copy was made again, {bytes} bytes");
+    }
+    Ok(failures.iter().map(Failure::report).next_back().unwrap_or(0))
+}

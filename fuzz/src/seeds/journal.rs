@@ -18,6 +18,8 @@ fn entries() -> Vec<Entry> {
             release: text("0.1.0"),
             interval: text("a checkpoint every 60 s"),
         },
+        Event::FilesSent { space: "out".into(), to: "file:///archive".into(), files: 3, bytes: 1 << 30 },
+        Event::FilesNotSent { space: "out".into(), to: "file:///archive".into(), left: 3, error: text("it is full"), hint: text("make room") },
         Event::NodeReconnected { why: text("the connection broke") },
         Event::NodeReached { address: text("10.0.0.7:7117") },
         Event::Placed { places: [(text("a"), (0..2).collect())].into() },

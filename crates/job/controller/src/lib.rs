@@ -38,6 +38,7 @@ mod life;
 pub mod look;
 pub mod manifest;
 mod nodes;
+mod offload;
 mod output;
 pub mod portable;
 mod programs;

@@ -2,14 +2,17 @@
 //!
 //! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `repair` what
 //! fetches lost bytes from a file's source, `examine` finds what targets lack, `healer` has that fetched while nobody reads it, `touches` what mounts tell targets about who reads what.
+//! `holds` tells targets what ranks have open for writing, `offload` asks for it before files are sent away.
 //! `writer` is what ranks write, `written_blocks` how that is read and what a node keeps of it, `making` the names that they make, `moving` how a copy of it comes onto another target.
 
 mod cache;
 mod examine;
 mod healer;
+mod holds;
 mod making;
 mod moving;
 mod names;
+mod offload;
 mod peer;
 mod reader;
 mod repair;
@@ -21,7 +24,9 @@ mod written_blocks;
 pub use cache::Cache;
 pub use examine::{Examined, Found};
 pub use healer::heal_while_used;
+pub use holds::Holds;
 pub use names::{Client, Room};
+pub use offload::Writing;
 pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;
 pub use touches::{Seen, Touches};

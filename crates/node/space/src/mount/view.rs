@@ -5,7 +5,7 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo};
 use mend_data::patterns::Who;
 use mend_data::space::catalogue::Node;
 use mend_data::space::{BLOCK, Entry, Id};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,8 @@ pub const MAX_READ: u32 = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handle {
     pub id: Id,
+    /// It was opened for writing.
+    pub writes: bool,
 }
 
 /// One mounted view of a space. All of a node share its client, reader and inodes.
@@ -89,6 +91,11 @@ impl Files {
         let left: Vec<Handle> =
             held(&self.shared.writing).extract_if(|_, (_, mount)| *mount == self.mount).map(|(_, (handle, _))| handle).collect();
         left.into_iter().for_each(|handle| self.close_file(handle));
+    }
+
+    /// Files that are open for writing through mounts of this process.
+    pub fn open_for_writing(&self) -> BTreeSet<Id> {
+        held(&self.shared.writing).values().filter(|(handle, _)| handle.writes).map(|(handle, _)| handle.id).collect()
     }
 
     /// What it is seen through.
@@ -174,9 +181,9 @@ impl Files {
     }
 
     /// A handle of a file that ranks write.
-    pub(super) fn opened(&self, entry: &Entry) -> (FileHandle, FopenFlags) {
+    pub(super) fn opened(&self, entry: &Entry, writes: bool) -> (FileHandle, FopenFlags) {
         let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        held(&self.shared.writing).insert(number, (self.open_written(entry), self.mount));
+        held(&self.shared.writing).insert(number, (self.open_written(entry, writes), self.mount));
         (FileHandle(number), if self.writable { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() })
     }
 

@@ -114,9 +114,9 @@ impl Files {
         Ok(entry)
     }
 
-    pub(super) fn open_written(&self, entry: &Entry) -> Handle {
+    pub(super) fn open_written(&self, entry: &Entry, writes: bool) -> Handle {
         self.writer().opened(&entry.id);
-        Handle { id: entry.id }
+        Handle { id: entry.id, writes }
     }
 
     /// Opening a file that was staged in order to write it.

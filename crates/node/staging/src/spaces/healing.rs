@@ -6,6 +6,7 @@
 //! One heals a space at a time, or bytes would be fetched twice. Faults assumed: it is killed at any moment (the file is where it was, or where it is to be); targets and sources die
 //! meanwhile; a source holds something else now.
 
+use super::turn::Turn;
 use super::{named, opened};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
@@ -20,7 +21,7 @@ use mend_space::client::{Client, Examined, Found};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -104,10 +105,10 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
     let mut all = Vec::new();
     let mut code = 0;
     for (client, path) in tokio::task::block_in_place(|| places(paths))? {
-        let mut turn = Turn::take(&client, None)?;
+        let mut turn = take_turn(&client, None)?;
         while turn.is_none() {
             tokio::time::sleep(AGAIN).await;
-            turn = Turn::take(&client, None)?;
+            turn = take_turn(&client, None)?;
         }
         tokio::task::block_in_place(|| client.refresh());
         let (examined, healed, failures) = heal(&client, &path, true, fetcher, !as_json).await?;
@@ -128,7 +129,7 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
 /// Heals a space because of what was seen of it. The exit code.
 pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher) -> Result<i32, Failure> {
     let client = tokio::task::block_in_place(|| opened(name))?;
-    let Some(_turn) = Turn::take(&client, verify_after)? else { return Ok(0) };
+    let Some(_turn) = take_turn(&client, verify_after)? else { return Ok(0) };
     // Another one may have done it just now.
     tokio::task::block_in_place(|| client.refresh());
     let (_, healed, failures) = heal(&client, "", verify_after.is_some(), fetcher, false).await?;
@@ -167,41 +168,15 @@ fn no_source(sources: &[mend_data::record::Source], blames: &[Option<String>]) -
     if sources.is_empty() { "no source of it is known".to_owned() } else { format!("and not from {}", told(sources, blames)) }
 }
 
-/// The turn to heal a space, held until it is dropped.
-struct Turn {
-    client: Arc<Client>,
-    who: Id,
-    over: Arc<AtomicBool>,
-}
-
-impl Turn {
-    /// `None` if another one has it.
-    fn take(client: &Arc<Client>, verify_after: Option<u32>) -> Result<Option<Self>, Failure> {
-        let who: Id = mend_wire::random_bytes();
-        if !tokio::task::block_in_place(|| client.take_turn(who, verify_after, false))? {
-            return Ok(None);
-        }
-        let over = Arc::new(AtomicBool::new(false));
-        let (held, ended) = (client.clone(), over.clone());
-        std::thread::spawn(move || {
-            loop {
-                std::thread::sleep(Duration::from_secs(HEALING / 4));
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
-                // If nobody hears it, another one may begin: what is done twice is not wrong.
-                let _ = held.take_turn(who, None, false);
-            }
-        });
-        Ok(Some(Self { client: client.clone(), who, over }))
+/// The turn to heal a space; `None` if another one has it.
+fn take_turn(client: &Arc<Client>, verify_after: Option<u32>) -> Result<Option<Turn>, Failure> {
+    let who: Id = mend_wire::random_bytes();
+    if !tokio::task::block_in_place(|| client.take_turn(who, verify_after, false))? {
+        return Ok(None);
     }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        let _ = self.client.take_turn(self.who, None, true);
-    }
+    let client = client.clone();
+    // If nobody hears it, another one may begin: what is done twice is not wrong.
+    Ok(Some(Turn::held(Duration::from_secs(HEALING / 4), move |done| client.take_turn(who, None, done).unwrap_or(true))))
 }
 
 async fn heal(

@@ -1,17 +1,22 @@
 //! `mend data` about data spaces.
 //!
 //! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `healing` finds and fetches what it lost, `seeing` reads and
-//! mounts it, `patterns` shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller.
+//! mounts it, `patterns` shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller,
+//! `offload` sends files away, `sending` one of them, `ledger_file` is where that is noted, `turn` what one process does at a time.
 
 pub mod filling;
 pub mod follow;
 pub mod healing;
 mod heat;
+mod ledger_file;
 mod making;
+mod offload;
 mod patterns;
 mod scan;
 mod seeing;
+mod sending;
 mod showing;
+mod turn;
 
 use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::fetch::Fetcher;
@@ -44,10 +49,11 @@ pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failur
     let request = match request {
         SpaceRequest::Heal { name, verify_after } => return healing::by_itself(&name, verify_after, fetcher).await,
         SpaceRequest::Ready { names } => return healing::ready(&names, fetcher).await,
+        SpaceRequest::Offload { place, uri, options } => return offload::run(&place, &uri, options, fetcher.settings).await,
         other => other,
     };
     tokio::task::block_in_place(|| match request {
-        SpaceRequest::Heal { .. } | SpaceRequest::Ready { .. } => Ok(0),
+        SpaceRequest::Heal { .. } | SpaceRequest::Ready { .. } | SpaceRequest::Offload { .. } => Ok(0),
         SpaceRequest::Create { name, targets, striping } => making::create(&name, targets, striping),
         SpaceRequest::Destroy { name } => making::destroy(&name),
         SpaceRequest::List { place: None, json } => showing::spaces(json),

@@ -176,7 +176,8 @@ impl Offload {
     /// If files cannot be sent there.
     pub fn request(self) -> Result<SpaceRequest, Failure> {
         let Self { place, uri, settle, credentials, endpoint, force, dry_run, quiet, json } = self;
-        check_destination(&uri).map_err(|why| Failure::usage(why, "for example file:///archive/run7, s3://BUCKET/run7, sftp://HOST/PATH"))?;
+        check_destination(&uri)
+            .map_err(|why| Failure::usage(why, "for example file:///archive/run7, s3://BUCKET/run7, sftp://HOST/PATH"))?;
         let set = || mend_settings::OFFLOAD_SETTLE.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"));
         let settle_ms = settle.map_or_else(set, |settle| Ok(settle.into()))?.saturating_mul(1000);
         let options = OffloadOptions { credentials, endpoint, settle_ms, force, dry_run, quiet, json, job: None };

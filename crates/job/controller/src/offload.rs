@@ -102,7 +102,9 @@ impl Offloads {
         // A Ctrl-C is for the job.
         command.process_group(0);
         let mut child = command.spawn()?;
-        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
         input.write_all(&request).await?;
         drop(input);
         Ok((child, BufReader::new(output).lines()))
@@ -160,7 +162,11 @@ impl Offloads {
             }
             if let Some((why, _)) = &told.news.failure {
                 let left = if told.news.left == 1 { "1 file".to_owned() } else { format!("{} files", told.news.left) };
-                let left = if told.news.left > 0 { format!("{left} of {} not sent to {}", what.space, what.uri) } else { format!("{} may not be sent to {}", what.space, what.uri) };
+                let left = if told.news.left > 0 {
+                    format!("{left} of {} not sent to {}", what.space, what.uri)
+                } else {
+                    format!("{} may not be sent to {}", what.space, what.uri)
+                };
                 eprintln!("mend: {left}: {why}; `mend data offload {}: {}` goes on", what.space, what.uri);
             } else if !quiet && told.news.files > 0 {
                 eprintln!("mend: what ranks wrote into {} has arrived at {}", what.space, what.uri);

@@ -488,7 +488,10 @@ mod tests {
         let sums = |length| Request::Sums { file: [0; 16], page: 0, length };
         assert!(sums(32).is_sound() && !sums(31).is_sound() && !sums(65_552).is_sound());
         assert!(!Request::Forget { ids: vec![[0; 16]; MAX_IDS + 1] }.is_sound());
-        assert!(!Request::Writing { files: vec![[0; 16]; MAX_IDS + 1] }.is_sound() && Request::Writing { files: vec![[0; 16]; MAX_IDS] }.is_sound());
+        assert!(
+            !Request::Writing { files: vec![[0; 16]; MAX_IDS + 1] }.is_sound()
+                && Request::Writing { files: vec![[0; 16]; MAX_IDS] }.is_sound()
+        );
         assert!(!Request::Holds { who: [0; 16], files: vec![[0; 16]; MAX_IDS + 1] }.is_sound());
         assert_eq!(Answer::Bytes { length: u32::MAX }.payload(), None);
         let who = crate::patterns::Who { job: String::new(), rank: None, node: String::new() };

@@ -17,13 +17,14 @@ use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest text of whose a mount is, bytes.
 const MAX_WHO: usize = 1024;
-/// How often targets are told which files are open for writing, if that is new to them.
-const TELL_HOLDS: Duration = Duration::from_secs(1);
+/// How often targets are told which files are open for writing, if that is new to them. What was closed they are told sooner, but not more often than in the second time.
+const TELL_HOLDS: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(50)];
 /// How often lost targets are looked for.
 const LOOK_FOR_LOST: Duration = Duration::from_secs(2);
 
@@ -144,10 +145,14 @@ pub fn ranks(name: &str) -> i32 {
 
 /// Tells targets what is open for writing, until the process ends.
 fn tell_holds(files: Files, holds: Arc<Mutex<Holds>>) {
+    let (close, closed) = sync_channel(1);
+    files.tell_of_closes(close);
     std::thread::spawn(move || {
         let client = files.client();
         loop {
-            std::thread::sleep(TELL_HOLDS);
+            if closed.recv_timeout(TELL_HOLDS[0]).is_ok() {
+                std::thread::sleep(TELL_HOLDS[1]);
+            }
             holds.lock().unwrap_or_else(PoisonError::into_inner).tell(&client, &files.open_for_writing());
         }
     });

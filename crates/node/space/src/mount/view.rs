@@ -8,7 +8,8 @@ use mend_data::space::{BLOCK, Entry, Id};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// How long names are good without another look.
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     pub(super) open: Mutex<HashMap<u64, OpenFile>>,
     /// Those that ranks write, and through which mount.
     pub(super) writing: Mutex<HashMap<u64, (Handle, u64)>>,
+    /// Who is told that one of them was closed.
+    closes: OnceLock<SyncSender<()>>,
     pub(super) next: AtomicU64,
     pub(super) owner: (u32, u32),
 }
@@ -76,7 +79,8 @@ impl Files {
         let who = Arc::new(Who { job: String::new(), rank: None, node });
         let writer = Arc::new(Writer::new(client.clone(), Some(reader.cache())));
         let (open, writing, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
-        let shared = Shared { client, writer, reader, touches, inodes: Mutex::new(inodes), open, writing, next, owner };
+        let shared =
+            Shared { client, writer, reader, touches, inodes: Mutex::new(inodes), open, writing, closes: OnceLock::new(), next, owner };
         Self { shared: Arc::new(shared), who, writable: false, mount: 0 }
     }
 
@@ -91,6 +95,18 @@ impl Files {
         let left: Vec<Handle> =
             held(&self.shared.writing).extract_if(|_, (_, mount)| *mount == self.mount).map(|(_, (handle, _))| handle).collect();
         left.into_iter().for_each(|handle| self.close_file(handle));
+    }
+
+    /// Has somebody told when a file is closed that was open for writing.
+    pub fn tell_of_closes(&self, who: SyncSender<()>) {
+        let _ = self.shared.closes.set(who);
+    }
+
+    pub(super) fn was_closed(&self, handle: Handle) {
+        if let Some(who) = self.shared.closes.get().filter(|_| handle.writes) {
+            // One that was told already, and has not looked yet, needs no second word.
+            let _ = who.try_send(());
+        }
     }
 
     /// Files that are open for writing through mounts of this process.

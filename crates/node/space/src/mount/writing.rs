@@ -164,6 +164,7 @@ impl Files {
 
     pub(super) fn close_file(&self, handle: Handle) {
         self.writer().closed(&handle.id);
+        self.was_closed(handle);
     }
 
     pub(super) fn change(&self, number: INodeNo, changed: &Changed) -> Result<FileAttr, Errno> {

@@ -73,7 +73,8 @@ fn patience(silence: Duration, bytes: u64) -> Duration {
 
 /// A client that has no patience of its own: how long an answer may take depends on what is sent.
 fn client() -> Result<reqwest::Client, Fault> {
-    let built = reqwest::Client::builder().user_agent(concat!("mend/", env!("CARGO_PKG_VERSION"))).connect_timeout(Duration::from_secs(10)).build();
+    let built =
+        reqwest::Client::builder().user_agent(concat!("mend/", env!("CARGO_PKG_VERSION"))).connect_timeout(Duration::from_secs(10)).build();
     built.map_err(|error| Fault::Final(mend_report::with_causes(&error)))
 }
 
@@ -176,7 +177,11 @@ impl Server {
         while let Some(piece) = within(self.silence, async { pieces.next().await.transpose().map_err(|error| fault(&error)) }).await? {
             Iterator::for_each(piece, |bytes: Bytes| summing.take(&bytes));
         }
-        if summing.length() == size { Ok(summing.end()) } else { Err(Fault::Passing(format!("{} of {size} bytes came back", summing.length()))) }
+        if summing.length() == size {
+            Ok(summing.end())
+        } else {
+            Err(Fault::Passing(format!("{} of {size} bytes came back", summing.length())))
+        }
     }
 
     pub async fn publish(&self, part: &str, path: &str) -> Result<(), Fault> {
@@ -247,7 +252,9 @@ impl Sending {
 
     pub async fn finish(self) -> Result<(), Fault> {
         match self {
-            Self::Service(mut writer, patience) => within(patience, async { writer.close().await.map(drop).map_err(|error| fault(&error)) }).await,
+            Self::Service(mut writer, patience) => {
+                within(patience, async { writer.close().await.map(drop).map_err(|error| fault(&error)) }).await
+            }
             Self::Put(give, answer, silence) => {
                 drop(give);
                 within(patience(silence, PART), answered(answer)).await

@@ -39,7 +39,7 @@ const LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 const TRIES: u32 = 3;
 /// Files in a row that cannot be sent before the place is given up for now.
 const MOST_FAILED: usize = 3;
-/// A node that was lost holds nothing open any more after this time.
+/// What nodes have open is waited for so long: one that was lost holds nothing open any more then.
 const HELD_AT_MOST: Duration = Duration::from_secs(CLAIM + 2);
 
 /// A file that is not sent as it is now.
@@ -92,7 +92,8 @@ pub async fn run(place: &str, uri: &str, options: OffloadOptions, settings: Sett
         return Err(Failure::new(format!("{place} is not there"), "`mend data ls NAME:` lists what is", FAILED));
     }
     let job = options.job;
-    let endpoint = options.endpoint.clone().or_else(|| std::env::var("AWS_ENDPOINT_URL").ok()).filter(|_| uri.to_ascii_lowercase().starts_with("s3:"));
+    let endpoint =
+        options.endpoint.clone().or_else(|| std::env::var("AWS_ENDPOINT_URL").ok()).filter(|_| uri.to_ascii_lowercase().starts_with("s3:"));
     let head = Head { space: client.space.id, uri: uri.trim_end_matches('/').to_owned(), endpoint };
     let offload = Offload {
         writer: Arc::new(Writer::new(client.clone(), None)),
@@ -129,7 +130,8 @@ impl Offload {
     /// What there is, and what of it is sent.
     fn look(&mut self, ledger: &Ledger, settle: Duration) -> Look {
         self.client.refresh_since(Instant::now());
-        let entries: Vec<Entry> = self.client.names().files(&self.path).into_iter().filter(|entry| entry.written().is_some()).cloned().collect();
+        let entries: Vec<Entry> =
+            self.client.names().files(&self.path).into_iter().filter(|entry| entry.written().is_some()).cloned().collect();
         let shapes = self.client.shapes(&entries);
         let mut look = Look::default();
         let mut found = Vec::new();
@@ -197,11 +199,11 @@ impl Offload {
     }
 
     /// Sends all that is ready, and goes on for what becomes so. What it brought, and what is left, with why.
-    async fn all(&mut self, sending: &Arc<Sending>, settle: Duration, holds_end: bool) -> (Round, Vec<(String, Failure)>) {
+    async fn all(&mut self, sending: &Arc<Sending>, settle: Duration) -> (Round, Vec<(String, Failure)>) {
         let mut all = Round::default();
         let (mut tries, mut failed) = (HashMap::<Id, u32>::new(), BTreeMap::<String, Failure>::new());
         let mut waited = Duration::ZERO;
-        let held_until = Instant::now() + if holds_end { HELD_AT_MOST } else { Duration::ZERO };
+        let held_until = Instant::now() + HELD_AT_MOST;
         loop {
             let look = block_in_place(|| self.look(&sending.ledger().ledger, settle));
             let name = &self.client.space.name;
@@ -212,7 +214,9 @@ impl Offload {
                 let path = item.entry.path.clone();
                 let why = match (failed.get(&path), state) {
                     (Some(failure), _) => failure.clone(),
-                    _ if sending.turn.is_lost() => Failure::new(format!("{name}:{path} is not sent: another one sends files away"), "", FAILED),
+                    _ if sending.turn.is_lost() => {
+                        Failure::new(format!("{name}:{path} is not sent: another one sends files away"), "", FAILED)
+                    }
                     _ if stopped => Failure::new(format!("{name}:{path} is not sent: others could not be"), "", UNREACHABLE),
                     (None, State::Ready) if tried(&item) < TRIES => {
                         ready.push(item);
@@ -296,7 +300,7 @@ impl Offload {
         }
         let sending = self.turn(uri).await?;
         let already = self.missing(&sending).await?;
-        let (round, left) = self.all(&sending, settle, false).await;
+        let (round, left) = self.all(&sending, settle).await;
         drop(sending);
         let name = &self.client.space.name;
         let bytes: u64 = round.sent.iter().map(|(_, size)| size).sum();
@@ -334,7 +338,9 @@ impl Offload {
             }
         }
         if self.options.json {
-            report::json(&json!({ "space": self.client.space.name, "uri": uri, "would_send": all, "bytes": bytes, "already": look.done.len() }))?;
+            report::json(
+                &json!({ "space": self.client.space.name, "uri": uri, "would_send": all, "bytes": bytes, "already": look.done.len() }),
+            )?;
         } else {
             let count = files(look.pending.len() as u64);
             report::line(&format!("{count} ({}) would be sent, {} there already", report::size(bytes), look.done.len()));
@@ -346,7 +352,7 @@ impl Offload {
     async fn after_the_job(mut self, uri: &str) -> Result<i32, Failure> {
         let done = async {
             let sending = self.turn(uri).await?;
-            Ok(self.all(&sending, Duration::ZERO, true).await)
+            Ok(self.all(&sending, Duration::ZERO).await)
         };
         let news = match done.await {
             Ok((round, left)) => News {
@@ -378,8 +384,7 @@ impl Offload {
             tokio::time::sleep(pause).await;
             let ledger = ledger_file::read(&self.client.space.name, &self.head)?;
             let look = block_in_place(|| self.look(&ledger, settle));
-            let ready: Vec<Item> =
-                look.pending.iter().filter(|one| one.state == State::Ready).map(|one| one.item.clone()).collect();
+            let ready: Vec<Item> = look.pending.iter().filter(|one| one.state == State::Ready).map(|one| one.item.clone()).collect();
             if ready.is_empty() || Instant::now() < not_before {
                 continue;
             }

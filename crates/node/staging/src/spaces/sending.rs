@@ -219,7 +219,11 @@ impl Sending {
             }
         }
         Err(Failure::new(
-            format!("{} is not sent to {}: another file of that name is there, which did not come from this space", self.shown(path), self.uri),
+            format!(
+                "{} is not sent to {}: another file of that name is there, which did not come from this space",
+                self.shown(path),
+                self.uri
+            ),
             format!("send to another directory, or replace it: `mend data offload {} {} --force`", self.shown(path), self.uri),
             FAILED,
         )

@@ -39,6 +39,7 @@ pub mod look;
 pub mod manifest;
 mod nodes;
 mod offload;
+mod offload_news;
 mod output;
 pub mod portable;
 mod programs;

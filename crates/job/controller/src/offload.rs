@@ -8,14 +8,13 @@
 //! since nobody reads its lines; the next controller starts another one, which goes on.
 
 use crate::journal_file::Journal;
+use crate::offload_news::Told;
 use crate::record::JobDirectory;
 use crate::run::Arrival;
 use crate::signals::Wish;
 use mend_data::offload::{self, News, Offload};
 use mend_data::request::{ForJob, OffloadOptions, Request, SpaceRequest};
 use mend_data::space::mounts;
-use mend_journal::Event;
-use mend_journal::event::cut;
 use mend_messages::job::Program;
 use mend_settings::{Setting, SettingError};
 use std::io;
@@ -39,15 +38,6 @@ pub(crate) struct Offloads {
     options: OffloadOptions,
     /// What the job's program sees: credentials may be there.
     env: Vec<(String, String)>,
-}
-
-/// What a sender told.
-#[derive(Clone, Debug)]
-pub struct Told {
-    what: Offload,
-    news: News,
-    /// What stands in the way is not what stood there before.
-    new_failure: bool,
 }
 
 /// What the program's environment says, else this one's.
@@ -195,25 +185,4 @@ async fn said(child: &mut Child) -> String {
         }
     }
     if last.is_empty() { format!("{PROGRAM} ended without saying why") } else { last }
-}
-
-impl Told {
-    /// Puts it into the journal.
-    pub(crate) fn record(&self, journal: &mut Journal) {
-        let (space, to) = (self.what.space.clone(), cut(self.what.uri.clone()));
-        if self.news.files > 0 {
-            journal.record(Event::FilesSent { space: space.clone(), to: to.clone(), files: self.news.files, bytes: self.news.bytes });
-        }
-        if let Some((error, hint)) = self.news.failure.clone().filter(|_| self.new_failure) {
-            journal.record(Event::FilesNotSent { space, to, left: self.news.left, error: cut(error), hint: cut(hint) });
-        }
-    }
-
-    /// Tells the user once of what stands in the way.
-    pub(crate) fn tell(&self) {
-        if let Some((why, hint)) = self.news.failure.as_ref().filter(|_| self.new_failure) {
-            let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
-            eprintln!("mend: {why}{hint}; it is tried again");
-        }
-    }
 }

@@ -23,7 +23,7 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest;
 use crate::nodes::Node;
-use crate::offload::Told;
+use crate::offload_news::Told;
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord};
 use crate::texts::Names;

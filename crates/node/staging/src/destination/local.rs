@@ -1,6 +1,6 @@
 //! Directories of this machine. What is read back comes from the medium.
 
-use crate::destination::Summing;
+use super::summing::Summing;
 use crate::medium::{Aligned, Block, Medium};
 use mend_data::plan::Fault;
 use mend_data::ranges::Range;

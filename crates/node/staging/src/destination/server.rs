@@ -3,7 +3,7 @@
 //! An S3 object is there when its last part was taken (a multipart upload), and OpenDAL gives an FTP file its name when its last byte was taken. On the others a file has another name until
 //! it was read back. WebDAV's PUT is our own: OpenDAL would have all of the file in memory.
 
-use super::Summing;
+use super::summing::Summing;
 use crate::origin::credentials::Credentials;
 use crate::origin::remote::{Service, fault};
 use crate::origin::within;

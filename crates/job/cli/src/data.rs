@@ -50,6 +50,8 @@ pub enum DataCommand {
     Replicate(Replicate),
     /// Copy a file out of a data space.
     Get(space::Get),
+    /// Send files that ranks wrote into a data space to where they are kept.
+    Offload(space::Offload),
     /// Show which ranks of a job read the same parts of a data space, and which moves that would be worth.
     Patterns(space::Patterns),
     /// Mount a data space on this node.
@@ -202,7 +204,7 @@ pub struct Move {
 }
 
 /// What is kept with a file must be no secret.
-fn reference(text: &str) -> Result<String, &'static str> {
+pub fn reference(text: &str) -> Result<String, &'static str> {
     let known = text.split_once(':').is_some_and(|(kind, place)| ["env", "file", "profile"].contains(&kind) && !place.is_empty());
     if known { Ok(text.to_owned()) } else { Err("expected env:PREFIX, file:PATH or profile:NAME, and not the credentials themselves") }
 }
@@ -242,6 +244,7 @@ pub fn run(command: DataCommand) -> Result<i32, Failure> {
             None => Request::Space(arguments.request(&mut Scripts::default())?),
         },
         DataCommand::Get(arguments) => Request::Space(arguments.into()),
+        DataCommand::Offload(arguments) => Request::Space(arguments.request()?),
         DataCommand::Mount(arguments) => Request::Space(arguments.into()),
         DataCommand::Patterns(arguments) => Request::Space(arguments.into()),
         DataCommand::Unmount(arguments) => Request::Space(arguments.into()),

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use mend_data::offload;
 use mend_data::space::mounts;
 use mend_policy::follow::Mode;
 
@@ -12,6 +13,9 @@ pub struct JobData {
     /// Data spaces that the ranks see, NAME:DIR, with commas; they may write into NAME:DIR:rw. Default: MEND_DATA_SPACES
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
+    /// Send files that ranks write into a data space away while the job runs, and what is left when it has ended. Default: MEND_OFFLOAD
+    #[arg(long, value_name = "NAME=URI")]
+    pub offload: Vec<String>,
     /// Whether ranks move to nodes that fetch the same data. Default: MEND_FOLLOW_DATA
     #[arg(long, value_name = "HOW", value_parser = modes())]
     pub follow_data: Option<Mode>,
@@ -71,6 +75,16 @@ impl JobData {
             if mounts.is_empty() && mode != Mode::Off {
                 return Err(Failure::usage("--follow-data without a data space", "name one with --data NAME:DIR"));
             }
+        }
+        if !self.offload.is_empty() {
+            let words: Vec<String> = self.offload.iter().map(|given| offload::word(given)).collect();
+            let hint = "for example --offload output=file:///archive/run7, with --data output:/mnt/out:rw";
+            let all = offload::read(&words.join(" ")).map_err(|why| Failure::usage(format!("--offload: {why}"), hint))?;
+            let written = |space: &str| mounts.iter().any(|mount| mount.space == space && mount.writable);
+            if let Some(other) = all.iter().find(|one| !written(&one.space)) {
+                return Err(Failure::usage(format!("--offload: ranks do not write into the data space {}", other.space), hint));
+            }
+            set(offload::VARIABLE, offload::write(&all));
         }
         if mounts.iter().any(|mount| mount.writable) && !env.iter().any(|(name, _)| name == ROMIO_HINTS) {
             env.push((ROMIO_HINTS.to_owned(), romio_hints()?));

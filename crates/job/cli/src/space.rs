@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use clap::Args;
-use mend_data::request::{PathBytes, SpaceRequest};
+use mend_data::offload::check_destination;
+use mend_data::request::{OffloadOptions, PathBytes, SpaceRequest};
 use mend_data::space::Striping;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -120,6 +121,68 @@ pub struct Get {
     /// Where it goes: a path, a directory, or - for standard output
     #[arg(value_name = "PATH")]
     pub to: PathBuf,
+}
+
+/// `mend data offload`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data offload output: file:///archive/run7
+  mend data offload output:fields s3://bucket/run7 --credentials profile:archive
+  mend data offload output: sftp://me@archive/run7 --dry-run
+
+Sent are files that ranks wrote, under the names that they have in the space. A file that ranks have open for writing, or that has changed in the last seconds \
+(--settle), is not sent. What arrived is read back and compared before it counts as sent, and has its name there only when it is whole (a server of ftp or s3 shows \
+it before it is compared). What was sent is noted in $MEND_HOME/spaces: the next command sends what is new or has changed, and what is gone there. Nothing is \
+removed there. A file that is there and came from elsewhere is not replaced.
+
+Addresses: file:///PATH, s3://BUCKET/PATH, sftp://, webdav(s)://, ftp(s)://. Credentials are those of `mend data stage`.
+
+While a job runs, `mend run --offload` does the same. The exit code is 0 if all has arrived, 69 if the place does not take it, 64 if it is none, else 1.")]
+pub struct Offload {
+    /// A space, or a directory or file in it
+    #[arg(value_name = "NAME:[PATH]")]
+    pub place: String,
+    /// The directory that files are sent to
+    #[arg(value_name = "URI")]
+    pub uri: String,
+    /// Seconds for which a file must not have changed. Default: MEND_OFFLOAD_SETTLE_S
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub settle: Option<u32>,
+    /// Where the credentials are: env:PREFIX, file:PATH or profile:NAME
+    #[arg(long, value_name = "REFERENCE", value_parser = crate::data::reference)]
+    pub credentials: Option<String>,
+    /// Server of s3 addresses, if it is not Amazon's; default: AWS_ENDPOINT_URL
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Replace files that are there and did not come from this space
+    #[arg(long)]
+    pub force: bool,
+    /// Only say what would be sent
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print nothing unless something is wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Offload {
+    /// What is asked of `mend-data`.
+    ///
+    /// # Errors
+    /// If files cannot be sent there.
+    pub fn request(self) -> Result<SpaceRequest, Failure> {
+        let Self { place, uri, settle, credentials, endpoint, force, dry_run, quiet, json } = self;
+        check_destination(&uri)
+            .map_err(|why| Failure::usage(why, "for example file:///archive/run7, s3://BUCKET/run7, sftp://HOST/PATH"))?;
+        let set = || mend_settings::OFFLOAD_SETTLE.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"));
+        let settle_ms = settle.map_or_else(set, |settle| Ok(settle.into()))?.saturating_mul(1000);
+        let options = OffloadOptions { credentials, endpoint, settle_ms, force, dry_run, quiet, json, job: None };
+        Ok(SpaceRequest::Offload { place, uri, options })
+    }
 }
 
 /// `mend data mount`.

@@ -218,6 +218,11 @@ pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
     // What follows it (a restart, say) wants the job's lock.
     let asked = std::time::Instant::now();
     while directory.is_running() {
+        let ended = || directory.record().is_ok_and(|record| record.ended.is_some());
+        if asked.elapsed() > KILL_TIMEOUT && ended() {
+            eprintln!("mend: the process of `mend run` still sends files away; SIGINT ends it");
+            break;
+        }
         if asked.elapsed() > KILL_TIMEOUT {
             let error = format!("{} was told to end and still runs", record.id);
             return Err(Failure::new(error, "look at the process of `mend run`; is its output being read?", 1));

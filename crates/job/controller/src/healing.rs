@@ -14,6 +14,7 @@ use crate::error::RunError;
 use crate::failover::log;
 use crate::host_connections::one_answers;
 use crate::input::Wanted;
+use crate::job_lock::JobLock;
 use crate::life::{Constants, Life};
 use crate::manifest::numbers;
 use crate::record::JobDirectory;
@@ -133,19 +134,37 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
 ///
 /// # Errors
 /// What ended it early.
-pub(crate) async fn see_through(mut life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
+pub(crate) async fn see_through(life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
+    let (id, offloads) = (life.id.clone(), life.offloads.clone());
+    let (result, _lock) = to_its_end(life, &constants, &mut strays).await;
+    // A job that goes on later sends what it has then; and its time is up.
+    if let Some(offloads) = offloads.filter(|_| !matches!(result, Err(RunError::TimeUp { checkpoint: Some(_), .. }))) {
+        offloads.finish(&id, constants.quiet, &mut strays).await;
+    }
+    result
+}
+
+/// How it ended, and its lock, if that is still held.
+async fn to_its_end(
+    mut life: Life,
+    constants: &Constants,
+    strays: &mut mpsc::UnboundedReceiver<Wish>,
+) -> (Result<i32, RunError>, Option<JobLock>) {
     while let Some(checkpoint) = life.end.goes_on {
         if let Err(error) = &life.end.result {
             eprintln!("mend: {error}");
         }
         eprintln!("mend: job {} goes on by itself, from checkpoint {checkpoint} if that is good", life.id);
-        life = next_life(life, &constants, &mut strays).await?;
+        life = match next_life(life, constants, strays).await {
+            Ok(next) => next,
+            Err(error) => return (Err(error), None),
+        };
     }
-    life.end.result
+    (life.end.result, Some(life.lock))
 }
 
 async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Result<Life, RunError> {
-    let Life { end, embedded, lock, id, checkpoints, tiers, signals } = life;
+    let Life { end, embedded, lock, id, checkpoints, tiers, signals, .. } = life;
     let mut notes = Notes::of(&id, lock, embedded);
     let next = async {
         wait_until(end.reaped, &id).await;

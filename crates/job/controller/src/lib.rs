@@ -38,6 +38,8 @@ mod life;
 pub mod look;
 pub mod manifest;
 mod nodes;
+mod offload;
+mod offload_news;
 mod output;
 pub mod portable;
 mod programs;

@@ -4,6 +4,7 @@ use crate::batch::InBatch;
 use crate::embedded::Embedded;
 use crate::healing_options::HealingOptions;
 use crate::job_lock::JobLock;
+use crate::offload::Offloads;
 use crate::run::LifeEnd;
 use crate::signals::Signals;
 use mend_messages::tier::TierSpec;
@@ -20,6 +21,8 @@ pub(crate) struct Life {
     pub(crate) checkpoints: PathBuf,
     pub(crate) tiers: Vec<TierSpec>,
     pub(crate) signals: Signals,
+    /// What of its files is sent away.
+    pub(crate) offloads: Option<Offloads>,
 }
 
 /// What all lives of a job have in common.

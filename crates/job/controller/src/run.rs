@@ -23,6 +23,7 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest;
 use crate::nodes::Node;
+use crate::offload_news::Told;
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord};
 use crate::texts::Names;
@@ -77,6 +78,8 @@ pub enum Arrival {
     Leave(NodeIndex, Option<Leaving>),
     /// What ranks read was looked at.
     DataSeen(Scan),
+    /// Files that ranks wrote were sent away, or could not be.
+    Offload(Told),
     /// A round of upkeep of the checkpoints is over.
     Upkeep(UpkeepDone),
 }
@@ -410,6 +413,11 @@ impl Running {
             }
             Arrival::Signal(signal) => Event::Signal(signal),
             Arrival::DataSeen(scan) => Event::DataSeen(scan),
+            Arrival::Offload(told) => {
+                told.record(&mut self.shell.journal);
+                told.tell();
+                return None;
+            }
             Arrival::Leave(node, leaving) => Event::Leave { node, reason: LeaveReason::BatchSystem, leaving },
             Arrival::TimeUp(signal) => Event::TimeUp { signal },
             Arrival::Upkeep(done) => {

@@ -19,6 +19,7 @@ use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::manifest::{self, numbers};
 use crate::nodes::{ConnectedNode, Node, attach};
+use crate::offload::Offloads;
 use crate::output::Output;
 use crate::programs;
 use crate::record::{JobDirectory, JobRecord, now, try_below};
@@ -342,6 +343,10 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     if let Some(watch) = DataWatch::of(&shell.program, &shell.names.job, &shell.names.nodes, &setup.places)? {
         tokio::spawn(watch.run(shell.arrivals.clone()));
     }
+    let offloads = Offloads::of(&shell.program, identity)?;
+    if let Some(offloads) = &offloads {
+        offloads.begin(&shell.arrivals);
+    }
     if let Some((session, _)) = beginning.batch {
         let (names, interval) = (shell.names.nodes.clone(), Duration::from_secs(mend_settings::BATCH_POLL.number()?));
         tokio::spawn(watch(session, names, interval, shell.arrivals.clone()));
@@ -360,7 +365,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         }
         embedded => embedded,
     };
-    Ok(Life { end, embedded, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals })
+    Ok(Life { end, embedded, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals, offloads })
 }
 
 /// Ranks read their channels from their own environment, which may be of another day.

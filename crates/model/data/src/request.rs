@@ -200,6 +200,45 @@ pub enum SpaceRequest {
         /// Name of the space.
         name: String,
     },
+    /// `mend data offload`, and what sends files away for a job.
+    Offload {
+        /// A space, or a path in it.
+        place: String,
+        /// The directory that files are sent to.
+        uri: String,
+        /// How it is done.
+        options: OffloadOptions,
+    },
+}
+
+/// How files are sent away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OffloadOptions {
+    /// Where the credentials are: a reference.
+    pub credentials: Option<String>,
+    /// Server of `s3` addresses.
+    pub endpoint: Option<String>,
+    /// How long a file must not have changed, milliseconds.
+    pub settle_ms: u64,
+    /// Replace what is there and did not come from the space.
+    pub force: bool,
+    /// Only say what would be sent.
+    pub dry_run: bool,
+    /// Print nothing unless something is wrong.
+    pub quiet: bool,
+    /// Print JSON.
+    pub json: bool,
+    /// For whom it is done, if a job's controller asks. It gets lines with [`News`](crate::offload::News).
+    pub job: Option<ForJob>,
+}
+
+/// A job that has its files sent away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForJob {
+    /// Which one; a sender for the same job takes the place of an earlier one.
+    pub identity: [u8; 16],
+    /// Its ranks have ended: what is left is sent, once. Else files are sent for as long as somebody reads the lines.
+    pub ended: bool,
 }
 
 /// One file or directory to stage.

@@ -109,6 +109,10 @@ pub enum Event {
     FollowsData { from: String, to: String, with: Option<u32>, goes: bool, waits: f64, share: f64, left_s: f64, gain_s: f64, price_s: f64 },
     /// Why this rank does not move to where its data is; told when that changes.
     StaysFromData { to: String, why: String },
+    /// Files that ranks wrote into a data space have arrived where they are sent to.
+    FilesSent { space: String, to: String, files: u64, bytes: u64 },
+    /// Files of a data space cannot be sent away; told when that changes. `left`: how many are not sent.
+    FilesNotSent { space: String, to: String, left: u64, error: String, hint: String },
     /// Which ranks are where, by node. Durable before any rank is asked to start.
     Placed { places: BTreeMap<String, Ranks> },
     /// A rank's program runs.

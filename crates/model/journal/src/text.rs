@@ -77,6 +77,10 @@ fn with_hint(text: String, hint: &str) -> String {
     if hint.is_empty() { text } else { format!("{text} (hint: {hint})") }
 }
 
+fn count_of_files(count: u64) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}
+
 fn schedule(interval: &str) -> String {
     if interval.is_empty() { String::new() } else { format!("; {interval}") }
 }
@@ -222,6 +226,10 @@ pub fn sentence(entry: &Entry) -> String {
             )
         }
         Event::StaysFromData { to, why } => format!("{rank} does not move to its data on {to}: {why}"),
+        Event::FilesSent { space, to, files, bytes } => format!("{} of {space} arrived at {to} ({})", count_of_files(*files), size(*bytes)),
+        Event::FilesNotSent { space, to, left, error, hint } => {
+            with_hint(format!("{} of {space} not sent to {to}: {error}", count_of_files(*left)), hint)
+        }
         Event::Placed { places } => {
             let each = places.iter().map(|(node, ranks)| format!("{node}: {ranks}"));
             format!("ranks are placed: {}", each.collect::<Vec<_>>().join("; "))

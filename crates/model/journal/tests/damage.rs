@@ -111,6 +111,7 @@ fn event() -> impl Strategy<Value = Event> {
             gain_s: 2.0,
             price_s: 1.0
         }),
+        text().prop_map(|error| Event::FilesNotSent { space: "out".into(), to: "file:///a".into(), left: 3, error, hint: String::new() }),
         text().prop_map(|why| Event::StaysFromData { to: "node1".into(), why }),
         text().prop_map(|to| Event::MigrationDecided { from: "node1".into(), to }),
         (0u32..9, any::<u64>()).prop_map(|(round, bytes)| Event::RoundDone { round, bytes, us: 5, left: Some(bytes) }),

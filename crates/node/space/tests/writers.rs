@@ -6,8 +6,9 @@ use cluster::Cluster;
 use mend_data::space::target::Request;
 use mend_data::space::written::Written;
 use mend_data::space::{Entry, Id, Kind};
-use mend_space::client::{Client, Writer};
+use mend_space::client::{Client, Holds, Writer, Writing};
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,4 +125,38 @@ fn a_name_that_is_given_while_a_copy_is_made_stays() {
     let after = cluster.client();
     assert_eq!(after.names().entry(&entry.id).unwrap().path, "file");
     assert!(written(&after, &entry.id).filling.is_empty());
+}
+
+#[test]
+fn what_is_open_or_not_synced_counts_as_being_written() {
+    let mut cluster = Cluster::new(2);
+    let (client, writer, entry) = with_file(&cluster, b"first");
+    let asked = cluster.client();
+    let told = |client: &Client| client.are_written(std::slice::from_ref(&entry))[0];
+    assert_eq!(told(&asked), Writing::default());
+    writer.write(&entry.id, 5, b"second").unwrap();
+    assert_eq!(told(&asked), Writing { held: false, unsynced: true });
+    writer.sync(&entry.id).unwrap();
+    let mut holds = Holds::default();
+    holds.tell(&client, &BTreeSet::from([entry.id]));
+    assert_eq!(told(&asked), Writing { held: true, unsynced: false });
+    // One of the targets that know it is enough.
+    cluster.kill(0);
+    assert_eq!(told(&asked), Writing { held: true, unsynced: false });
+    // One that was started anew is told at the next time.
+    cluster.start(0);
+    cluster.kill(1);
+    assert_eq!(told(&cluster.client()), Writing::default());
+    cluster.start(1);
+    holds.tell(&client, &BTreeSet::new());
+    assert_eq!(told(&cluster.client()), Writing::default());
+}
+
+#[test]
+fn one_at_a_time_sends_files_away() {
+    let cluster = Cluster::new(2);
+    let client = cluster.client();
+    assert_eq!([1, 2, 1].map(|who| client.take_offload_turn([who; 16], false).unwrap()), [true, false, true]);
+    assert!(client.take_offload_turn([1; 16], true).unwrap());
+    assert!(client.take_offload_turn([2; 16], false).unwrap());
 }

@@ -4,11 +4,12 @@
 //! sources are larger than the rest of Mend, and no daemon needs them.
 //!
 //! `stage` fetches files into `partial` ones, `check` reads through a `medium`, `repair` puts in what is damaged, `against` compares with a source, `fetch`
-//! carries out the plan of requests, `origin` is one source, `mirrors` all of a file, `record_file` where a file's record stands, `sources` shows and changes it, `verbs` what is
+//! carries out the plan of requests, `origin` is one source, `destination` a place that files are sent to, `mirrors` all of a file, `record_file` where a file's record stands, `sources` shows and changes it, `verbs` what is
 //! told of many files, `spaces` verbs about data spaces, `ranges` serves a mount of one with bytes that a target lost.
 
 mod against;
 mod check;
+mod destination;
 mod failure;
 mod fetch;
 mod medium;

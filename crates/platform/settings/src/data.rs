@@ -114,6 +114,27 @@ pub const FOLLOW_DATA_PAUSE: Setting = Setting {
     default: "5000",
     meaning: "Milliseconds between two times at which the targets of a job's data spaces are asked what its ranks read.",
 };
+/// What is sent away while a job runs.
+pub const OFFLOAD: Setting = Setting {
+    name: "MEND_OFFLOAD",
+    kind: Kind::Text,
+    default: "",
+    meaning: "Where files go that a job's ranks write into data spaces, NAME=URI, several separated by blanks; mend run --offload sets it. It stays in the job's environment, so that a restart has the same.",
+};
+/// How quiet a file must be.
+pub const OFFLOAD_SETTLE: Setting = Setting {
+    name: "MEND_OFFLOAD_SETTLE_S",
+    kind: Kind::Number { min: 0, max: 86_400 },
+    default: "10",
+    meaning: "Seconds for which a file of a data space must not have changed before it is sent away. Once the job has ended, nothing is waited for.",
+};
+/// Whose credentials.
+pub const OFFLOAD_CREDENTIALS: Setting = Setting {
+    name: "MEND_OFFLOAD_CREDENTIALS",
+    kind: Kind::Text,
+    default: "",
+    meaning: "Where the credentials are by which a job's files are sent away: env:PREFIX, file:PATH or profile:NAME.",
+};
 /// Where ranks see spaces.
 pub const SPACES: Setting = Setting {
     name: "MEND_DATA_SPACES",

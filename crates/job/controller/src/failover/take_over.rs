@@ -13,6 +13,7 @@ use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
 use crate::life::{Constants, Life};
 use crate::nodes::{JobOnNode, Node, begin};
+use crate::offload::Offloads;
 use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobRecord};
 use crate::run::{Arrival, Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
@@ -84,7 +85,8 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         record.controller_pid = std::process::id();
         let end = end_of_lost(&life, &standing.job, &directory, &mut record);
         let (id, tiers, checkpoints) = (id.to_owned(), life.tiers, record.checkpoints);
-        let life = Life { end, embedded: None, lock, id, checkpoints, tiers, signals };
+        let offloads = Offloads::of(&life.program, life.setup.identity)?;
+        let life = Life { end, embedded: None, lock, id, checkpoints, tiers, signals, offloads };
         return see_through(life, constants, strays).await.map(Some);
     }
     let life = go_on_in_place(directory, lock, record, life, standing, &constants, signals).await?;
@@ -253,6 +255,10 @@ async fn go_on_in_place(
     if let Some(watch) = DataWatch::of(&life.program, &id, &names, &life.setup.places)? {
         tokio::spawn(watch.run(arrivals.clone()));
     }
+    let offloads = Offloads::of(&life.program, life.setup.identity)?;
+    if let Some(offloads) = &offloads {
+        offloads.begin(&arrivals);
+    }
     let shell = Shell::of(
         life,
         Parts { directory, record, journal, local: false, key, nodes, input, output, arrivals, told, heard, watch: Some(watch) },
@@ -261,7 +267,7 @@ async fn go_on_in_place(
     reading.abort();
     let _ = reading.await;
     drop(doors);
-    Ok(Life { end, embedded: None, lock, id, checkpoints, tiers, signals })
+    Ok(Life { end, embedded: None, lock, id, checkpoints, tiers, signals, offloads })
 }
 
 /// Whether an effect is an entry of the journal that is there already.

@@ -312,7 +312,24 @@ pub enum Request {
         /// How many bytes follow.
         length: u32,
     },
+    /// The files of this target that ranks of a node have open for writing, in the place of what was said before. It lasts [`CLAIM`](super::written::CLAIM) seconds. → [`Answer::Done`]
+    Holds {
+        /// Drawn by the process that serves the node's mounts.
+        who: Id,
+        /// The files.
+        files: Vec<Id>,
+    },
+    /// Whether these files, which ranks write, are being written. → [`Answer::Bytes`], for each of them a byte: [`UNSYNCED`], [`HELD`], both added, or 0
+    Writing {
+        /// The files.
+        files: Vec<Id>,
+    },
 }
+
+/// Something of a file was written and not synced.
+pub const UNSYNCED: u8 = 1;
+/// Some node has a file open for writing.
+pub const HELD: u8 = 2;
 
 /// What one client does at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -323,6 +340,8 @@ pub enum Claim {
     Append(Id),
     /// Bring a copy of this file onto another target.
     Move(Id),
+    /// Send files of the space away.
+    Offload,
 }
 
 /// What a target answers.
@@ -436,7 +455,7 @@ impl Request {
                 let end = first.checked_add(u64::from(*count)).and_then(|end| end.checked_mul(super::BLOCK));
                 *count <= super::blocks::MAX_BLOCKS && end.is_some_and(|end| i64::try_from(end).is_ok())
             }
-            Self::Forget { ids } => ids.len() <= MAX_IDS,
+            Self::Forget { ids } | Self::Holds { files: ids, .. } | Self::Writing { files: ids } => ids.len() <= MAX_IDS,
             Self::Shapes { files } => files.len() <= MAX_SHAPED,
             Self::Cut { length, .. } => i64::try_from(*length).is_ok(),
             Self::Claim { claim: Claim::Path(path), .. } => super::is_path(path),
@@ -454,7 +473,7 @@ impl Request {
             | Self::ReadSums { .. }
             | Self::Sync { .. }
             | Self::Stamp { .. }
-            | Self::Claim { claim: Claim::Append(_) | Claim::Move(_), .. }
+            | Self::Claim { claim: Claim::Append(_) | Claim::Move(_) | Claim::Offload, .. }
             | Self::Discard { .. } => true,
         }
     }
@@ -491,6 +510,11 @@ mod tests {
         let sums = |length| Request::Sums { file: [0; 16], page: 0, length };
         assert!(sums(32).is_sound() && !sums(31).is_sound() && !sums(65_552).is_sound());
         assert!(!Request::Forget { ids: vec![[0; 16]; MAX_IDS + 1] }.is_sound());
+        assert!(
+            !Request::Writing { files: vec![[0; 16]; MAX_IDS + 1] }.is_sound()
+                && Request::Writing { files: vec![[0; 16]; MAX_IDS] }.is_sound()
+        );
+        assert!(!Request::Holds { who: [0; 16], files: vec![[0; 16]; MAX_IDS + 1] }.is_sound());
         assert_eq!(Answer::Bytes { length: u32::MAX }.payload(), None);
         let who = crate::patterns::Who { job: String::new(), rank: None, node: String::new() };
         let report = |touches| Report {

@@ -78,6 +78,7 @@ impl Builder {
             Event::PassedOver { .. }
             | Event::TookOver { .. }
             | Event::NodeReconnected { .. }
+            | Event::FilesNotSent { .. }
             | Event::TierFailed { .. }
             | Event::NowhereToGo { .. } => self.mark(MarkKind::Trouble, entry),
             Event::Interrupted { .. } | Event::KillAsked => self.mark(MarkKind::EndAsked, entry),

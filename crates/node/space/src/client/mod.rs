@@ -2,6 +2,7 @@
 //!
 //! `peer` is one target, `names` the space's catalogue as it is heard, `upload` a new file, `reader` the bytes of one, with a cache, `hedged` asks one of those that have the same, `replicating` makes second copies, `repair` what
 //! fetches lost bytes from a file's source, `examine` finds what targets lack, `healer` has that fetched while nobody reads it, `touches` what mounts tell targets about who reads what.
+//! `holds` tells targets what ranks have open for writing, `offload` asks for it before files are sent away.
 //! `writer` is what ranks write, `written_blocks` how that is read and what a node keeps of it, `making` the names that they make, `moving` how a copy of it comes onto another target,
 //! `written_copies` whether both are as they were written.
 
@@ -9,9 +10,11 @@ mod cache;
 mod examine;
 mod healer;
 mod hedged;
+mod holds;
 mod making;
 mod moving;
 mod names;
+mod offload;
 mod peer;
 mod reader;
 mod repair;
@@ -25,7 +28,9 @@ mod written_copies;
 pub use cache::Cache;
 pub use examine::{Examined, Found};
 pub use healer::heal_while_used;
+pub use holds::Holds;
 pub use names::{Client, Room};
+pub use offload::Writing;
 pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;
 pub use replicating::Copying;

@@ -82,7 +82,8 @@ impl Filesystem for Files {
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let Some(entry) = self.entry(number) else { return reply.error(Errno::ESTALE) };
         if entry.written().is_some() {
-            let (handle, how) = self.opened(&entry);
+            let writes = self.writable && flags.acc_mode() != OpenAccMode::O_RDONLY;
+            let (handle, how) = self.opened(&entry, writes);
             return reply.opened(handle, how);
         }
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
@@ -150,7 +151,8 @@ impl Filesystem for Files {
         });
         match made {
             Ok((attributes, entry)) => {
-                let (handle, how) = self.opened(&entry);
+                let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
+                let (handle, how) = self.opened(&entry, writes);
                 reply.created(&self.names_for(), &attributes, Generation(0), handle, how);
             }
             Err(errno) => reply.error(errno),

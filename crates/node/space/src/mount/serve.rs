@@ -7,20 +7,24 @@
 //! All mounts of a process have one cache. A rank's mount ends with its mount namespace, and the threads that serve it with that.
 
 use super::view::{Files, MAX_READ};
-use crate::client::{Client, Reader, Repairer, Touches, heal_while_used};
+use crate::client::{Client, Holds, Reader, Repairer, Touches, heal_while_used};
 use crate::descriptor;
 use fuser::{Config, MountOption, Session, SessionACL};
 use mend_data::patterns::Who;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest text of whose a mount is, bytes.
 const MAX_WHO: usize = 1024;
+/// How often targets are told which files are open for writing, if that is new to them. What was closed they are told sooner, but not more often than in the second time.
+const TELL_HOLDS: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(50)];
 /// How often lost targets are looked for.
 const LOOK_FOR_LOST: Duration = Duration::from_secs(2);
 
@@ -120,6 +124,8 @@ pub fn ranks(name: &str) -> i32 {
     if let Err(why) = heal_while_used(files.client(), files.writer().clone()) {
         eprintln!("mend data: {name}: what is lost is not looked for: {why}");
     }
+    let holds = Arc::new(Mutex::new(Holds::default()));
+    tell_holds(files.clone(), holds.clone());
     ready();
     while let Ok(Some((descriptor, who))) = next_descriptor() {
         let (files, config) = (who.map_or_else(|| files.clone(), |(who, writable)| files.of(who, writable)), config.clone());
@@ -134,7 +140,23 @@ pub fn ranks(name: &str) -> i32 {
         }
     }
     files.tell_touches();
+    holds.lock().unwrap_or_else(PoisonError::into_inner).tell(&files.client(), &BTreeSet::new());
     0
+}
+
+/// Tells targets what is open for writing, until the process ends.
+fn tell_holds(files: Files, holds: Arc<Mutex<Holds>>) {
+    let (close, closed) = sync_channel(1);
+    files.tell_of_closes(close);
+    std::thread::spawn(move || {
+        let client = files.client();
+        loop {
+            if closed.recv_timeout(TELL_HOLDS[0]).is_ok() {
+                std::thread::sleep(TELL_HOLDS[1]);
+            }
+            holds.lock().unwrap_or_else(PoisonError::into_inner).tell(&client, &files.open_for_writing());
+        }
+    });
 }
 
 /// A descriptor of a mount, whose that is, and whether ranks write there.

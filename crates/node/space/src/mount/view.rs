@@ -5,10 +5,11 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo};
 use mend_data::patterns::Who;
 use mend_data::space::catalogue::Node;
 use mend_data::space::{BLOCK, Entry, Id};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// How long names are good without another look.
@@ -22,6 +23,8 @@ pub const MAX_READ: u32 = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handle {
     pub id: Id,
+    /// It was opened for writing.
+    pub writes: bool,
 }
 
 /// One mounted view of a space. All of a node share its client, reader and inodes.
@@ -46,6 +49,8 @@ pub(super) struct Shared {
     pub(super) open: Mutex<HashMap<u64, OpenFile>>,
     /// Those that ranks write, and through which mount.
     pub(super) writing: Mutex<HashMap<u64, (Handle, u64)>>,
+    /// Who is told that one of them was closed.
+    closes: OnceLock<SyncSender<()>>,
     pub(super) next: AtomicU64,
     pub(super) owner: (u32, u32),
 }
@@ -74,7 +79,8 @@ impl Files {
         let who = Arc::new(Who { job: String::new(), rank: None, node });
         let writer = Arc::new(Writer::new(client.clone(), Some(reader.cache())));
         let (open, writing, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
-        let shared = Shared { client, writer, reader, touches, inodes: Mutex::new(inodes), open, writing, next, owner };
+        let shared =
+            Shared { client, writer, reader, touches, inodes: Mutex::new(inodes), open, writing, closes: OnceLock::new(), next, owner };
         Self { shared: Arc::new(shared), who, writable: false, mount: 0 }
     }
 
@@ -89,6 +95,23 @@ impl Files {
         let left: Vec<Handle> =
             held(&self.shared.writing).extract_if(|_, (_, mount)| *mount == self.mount).map(|(_, (handle, _))| handle).collect();
         left.into_iter().for_each(|handle| self.close_file(handle));
+    }
+
+    /// Has somebody told when a file is closed that was open for writing.
+    pub fn tell_of_closes(&self, who: SyncSender<()>) {
+        let _ = self.shared.closes.set(who);
+    }
+
+    pub(super) fn was_closed(&self, handle: Handle) {
+        if let Some(who) = self.shared.closes.get().filter(|_| handle.writes) {
+            // One that was told already, and has not looked yet, needs no second word.
+            let _ = who.try_send(());
+        }
+    }
+
+    /// Files that are open for writing through mounts of this process.
+    pub fn open_for_writing(&self) -> BTreeSet<Id> {
+        held(&self.shared.writing).values().filter(|(handle, _)| handle.writes).map(|(handle, _)| handle.id).collect()
     }
 
     /// What it is seen through.
@@ -174,9 +197,9 @@ impl Files {
     }
 
     /// A handle of a file that ranks write.
-    pub(super) fn opened(&self, entry: &Entry) -> (FileHandle, FopenFlags) {
+    pub(super) fn opened(&self, entry: &Entry, writes: bool) -> (FileHandle, FopenFlags) {
         let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        held(&self.shared.writing).insert(number, (self.open_written(entry), self.mount));
+        held(&self.shared.writing).insert(number, (self.open_written(entry, writes), self.mount));
         (FileHandle(number), if self.writable { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() })
     }
 

@@ -114,9 +114,9 @@ impl Files {
         Ok(entry)
     }
 
-    pub(super) fn open_written(&self, entry: &Entry) -> Handle {
+    pub(super) fn open_written(&self, entry: &Entry, writes: bool) -> Handle {
         self.writer().opened(&entry.id);
-        Handle { id: entry.id }
+        Handle { id: entry.id, writes }
     }
 
     /// Opening a file that was staged in order to write it.
@@ -164,6 +164,7 @@ impl Files {
 
     pub(super) fn close_file(&self, handle: Handle) {
         self.writer().closed(&handle.id);
+        self.was_closed(handle);
     }
 
     pub(super) fn change(&self, number: INodeNo, changed: &Changed) -> Result<FileAttr, Errno> {

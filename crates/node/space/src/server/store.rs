@@ -9,9 +9,11 @@
 //! while after their last byte came. Faults assumed: the process is killed at any moment, the power fails (what was not settled is lost, and the writer is told by
 //! `life`), the medium gives errors or is full. So are objects that do not belong to the entry that is known of their file: second copies that were begun.
 
+mod holds;
 mod verify;
 mod written;
 
+use holds::Holds;
 use mend_data::patterns::Recorder;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
@@ -98,6 +100,7 @@ pub struct Store {
     recorder: Mutex<Recorder>,
     turns: Turns,
     writing: Writing,
+    holds: Holds,
 }
 
 fn hex(id: &Id) -> String {
@@ -144,6 +147,7 @@ impl Store {
             recorder: Mutex::default(),
             turns: Turns::default(),
             writing: Writing::default(),
+            holds: Holds::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
@@ -290,6 +294,11 @@ impl Store {
             Request::Sync { file, epoch, position, boot } => self.sync(&file, epoch, position, boot).map(|()| Answer::Done)?,
             Request::Shapes { files } => return bytes(self.shapes(&files)?),
             Request::Stamp { file, changed_ns } => self.stamp(&file, changed_ns).map(|()| Answer::Done)?,
+            Request::Holds { who, files } => {
+                self.holds.say(who, files);
+                Answer::Done
+            }
+            Request::Writing { files } => return bytes(self.are_written(&files)),
             Request::Claim { claim, who, over } => self.writing.claim(claim, who, over).map(|()| Answer::Done)?,
         };
         Ok((done, Vec::new()))

@@ -8,12 +8,12 @@
 //! Every kind says its version, gives ranges and (most) list what is below a directory. A fault says whether it may pass. Faults assumed: a source that
 //! is slow, silent, gone, that changes, or sends other bytes than it was asked for; the last is for the caller to find, by checksums.
 
-mod credentials;
+pub mod credentials;
 mod http;
 mod local;
 pub use local::holes;
 mod plugin;
-mod remote;
+pub mod remote;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -45,7 +45,7 @@ pub enum Body {
 }
 
 /// A program watches its own silence, and kills it.
-async fn within<T>(silence: Duration, answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+pub async fn within<T>(silence: Duration, answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     let silent = |_| Fault::Passing(format!("it sent nothing for {} ms", silence.as_millis()));
     tokio::time::timeout(silence, answer).await.map_err(silent)?
 }

@@ -32,7 +32,7 @@ pub struct Remote {
 }
 
 /// What an error of OpenDAL's means for the plan.
-fn fault(error: &Error) -> Fault {
+pub fn fault(error: &Error) -> Fault {
     let what = match error.kind() {
         ErrorKind::NotFound => return Fault::Final("it is not there".to_owned()),
         ErrorKind::PermissionDenied => return Fault::Final("it refuses: no permission, or wrong credentials".to_owned()),
@@ -85,6 +85,7 @@ fn brief(error: &Error) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(BRIEF).collect()
 }
 
+/// Of sources, which answer at once or not at all.
 fn client(silence: Duration) -> Result<reqwest::Client, Fault> {
     static CLIENT: OnceLock<Result<reqwest::Client, String>> = OnceLock::new();
     let made = CLIENT.get_or_init(|| {
@@ -100,18 +101,26 @@ fn sendable(uri: &str) -> String {
     uri.bytes().map(|byte| if lawful(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-impl Remote {
+/// What is at an address, to be asked through a transport of HTTP.
+pub struct Service {
+    pub operator: Operator,
+    /// Where it is there, without the first slash.
+    pub path: String,
+    seen: Arc<Seen>,
+}
+
+impl Service {
     pub fn open(
         uri: &str,
         address: &Address<'_>,
         endpoint: Option<&str>,
         credentials: &Credentials,
-        silence: Duration,
+        client: reqwest::Client,
     ) -> Result<Self, Fault> {
         let given = |name: &str| credentials.get(name).unwrap_or_default();
         let user = address.user.or(credentials.get("user")).unwrap_or_default();
         let mut path = decoded(address.path).trim_start_matches('/').to_owned();
-        let (mut exactly, mut lists) = (None, true);
+        let mut exactly = None;
         let made = match address.scheme.as_str() {
             "http" | "https" => {
                 let whole = sendable(uri.split('#').next().unwrap_or_default()).replacen(
@@ -120,7 +129,7 @@ impl Remote {
                     usize::from(address.user.is_some()),
                 );
                 exactly = Some(whole.parse().map_err(|_| Fault::Final("it is no address that can be asked".to_owned()))?);
-                (path, lists) = ("file".to_owned(), false);
+                path = "file".to_owned();
                 let endpoint = format!("{}://{}", address.scheme, address.place);
                 Operator::new(
                     services::Http::default().endpoint(&endpoint).username(user).password(given("password")).token(given("token")),
@@ -144,10 +153,23 @@ impl Remote {
             }
         };
         let seen = Arc::new(Seen::default());
-        let transport = Checked { inner: ReqwestTransport::new(client(silence)?), exactly, seen: seen.clone() };
+        let transport = Checked { inner: ReqwestTransport::new(client), exactly, seen: seen.clone() };
         let context = OperationContext::new().with_http_transport(HttpTransporter::new(transport));
         let operator = made.map_err(|error| fault(&error))?.with_context(context);
-        Ok(Self { operator, path, lists, seen })
+        Ok(Self { operator, path, seen })
+    }
+}
+
+impl Remote {
+    pub fn open(
+        uri: &str,
+        address: &Address<'_>,
+        endpoint: Option<&str>,
+        credentials: &Credentials,
+        silence: Duration,
+    ) -> Result<Self, Fault> {
+        let Service { operator, path, seen } = Service::open(uri, address, endpoint, credentials, client(silence)?)?;
+        Ok(Self { operator, path, lists: !address.scheme.starts_with("http"), seen })
     }
 
     pub async fn version(&self) -> Result<Version, Fault> {

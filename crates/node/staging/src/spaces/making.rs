@@ -73,6 +73,7 @@ pub fn destroy(name: &str) -> Result<i32, Failure> {
         eprintln!("mend data: {name}: {fault}; what is in its directory stays");
     }
     descriptor::remove(name)?;
+    super::ledger_file::forget(name)?;
     Ok(0)
 }
 

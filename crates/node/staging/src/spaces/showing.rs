@@ -42,17 +42,23 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
     };
     let mut rows = Vec::new();
     let mut all = Vec::new();
+    let ledgers = super::ledger_file::all(client.space.name.as_str(), &client.space.id);
+    let row = |size: String, targets: String, away: bool, name: String| match ledgers[..] {
+        [] => vec![size, targets, name],
+        _ => vec![size, targets, if away { "yes".to_owned() } else { String::new() }, name],
+    };
     for (name, node) in found {
         let Node::File(entry) = node else {
             all.push(json!({ "name": name, "directory": true }));
-            rows.push(vec![String::new(), String::new(), format!("{name}/")]);
+            rows.push(row(String::new(), String::new(), false, format!("{name}/")));
             continue;
         };
         if let Some(file) = entry.written() {
-            let size = client.shapes(std::slice::from_ref(entry)).pop().transpose()?.map_or(0, |(size, _)| size);
-            rows.push(vec![report::size(size), file.objects.len().to_string(), name.clone()]);
+            let (size, changed_ns) = client.shapes(std::slice::from_ref(entry)).pop().transpose()?.unwrap_or_default();
+            let away = ledgers.iter().any(|ledger| ledger.has(&entry.path, &entry.id, size, changed_ns));
+            rows.push(row(report::size(size), file.objects.len().to_string(), away, name.clone()));
             all.push(
-                json!({ "name": name, "directory": false, "size": size, "targets": file.objects.len(), "written": true, "sources": [] }),
+                json!({ "name": name, "directory": false, "size": size, "targets": file.objects.len(), "written": true, "away": away, "sources": [] }),
             );
             continue;
         }
@@ -64,7 +70,7 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
             0 => " (2 copies)".to_owned(),
             _ => format!(" ({} of it in 2 copies)", report::size(copied)),
         };
-        rows.push(vec![report::size(file.size), file.targets.len().to_string(), format!("{name}{copies}")]);
+        rows.push(row(report::size(file.size), file.targets.len().to_string(), false, format!("{name}{copies}")));
         all.push(json!({
             "name": name, "directory": false, "size": file.size, "targets": file.targets.len(), "sources": sources,
             "copies": if file.replicas.is_empty() { 1 } else { 2 }, "copied": copied,
@@ -73,7 +79,8 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
     if as_json {
         report::json(&all)?;
     } else if !rows.is_empty() {
-        report::line(mend_report::table(&["size", "targets", "name"], &rows).trim_end());
+        let heading: &[&str] = if ledgers.is_empty() { &["size", "targets", "name"] } else { &["size", "targets", "away", "name"] };
+        report::line(mend_report::table(heading, &rows).trim_end());
     }
     Ok(0)
 }

@@ -20,7 +20,7 @@ use mend_data::space::{BLOCK, Entry, Id, filled_block_sum};
 use open::Open;
 use redb::ReadableDatabase;
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, statvfs};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -83,6 +83,11 @@ impl Writing {
             let before = std::mem::take(written);
             *written = ranges::merged(before.into_iter().chain([range]).collect());
         }
+    }
+
+    /// Files of which something was written and not synced.
+    pub fn unsynced(&self) -> HashSet<Id> {
+        self.open().iter().filter(|(_, open)| open.is_unsynced()).map(|((file, _), _)| *file).collect()
     }
 
     /// Copies of a file that lack nothing: what is written to them need not be noted any more.

@@ -32,6 +32,11 @@ impl Open {
     pub const FOUND: Self = Self { doubted_from: Some(0), unsynced: true };
     const WRITTEN: Self = Self { doubted_from: None, unsynced: true };
 
+    /// True if something may have been written that is not synced.
+    pub fn is_unsynced(self) -> bool {
+        self.unsynced
+    }
+
     /// True until all of its checksums were looked at.
     pub fn is_doubted(self) -> bool {
         self.doubted_from.is_some()

@@ -1,0 +1,188 @@
+//! Has the files that a job's ranks write into data spaces sent away: while the job runs, and once more when it has ended. `mend-data` sends, in a process of its own for each place.
+//!
+//! ```text
+//! a life of the job ──► mend-data, for as long as the life lasts ── lines ──► journal, standard error
+//! the last life is over ──► mend-data, once ── a line ──► journal, standard error ──► `mend run` returns
+//! ```
+//! Nothing here changes what becomes of the job. Faults assumed: the process ends or says nonsense, and is started again after a while; this controller is killed, and the process ends
+//! since nobody reads its lines; the next controller starts another one, which goes on.
+
+use crate::journal_file::Journal;
+use crate::offload_news::Told;
+use crate::record::JobDirectory;
+use crate::run::Arrival;
+use crate::signals::Wish;
+use mend_data::offload::{self, News, Offload};
+use mend_data::request::{ForJob, OffloadOptions, Request, SpaceRequest};
+use mend_data::space::mounts;
+use mend_messages::job::Program;
+use mend_settings::{Setting, SettingError};
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::mpsc;
+
+/// The program that sends.
+const PROGRAM: &str = "mend-data";
+/// Pause before it is started again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// What is sent where, for a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Offloads {
+    program: PathBuf,
+    all: Vec<Offload>,
+    options: OffloadOptions,
+    /// What the job's program sees: credentials may be there.
+    env: Vec<(String, String)>,
+}
+
+/// What the program's environment says, else this one's.
+fn value(program: &Program, setting: &Setting) -> String {
+    let of_program = program.env.iter().find(|(name, _)| name == setting.name).map(|(_, value)| value.clone());
+    of_program.unwrap_or_else(|| setting.text())
+}
+
+impl Offloads {
+    /// Of this program; `None` if none of its files are sent away.
+    ///
+    /// # Errors
+    /// If a setting makes no sense.
+    pub(crate) fn of(program: &Program, identity: [u8; 16]) -> Result<Option<Self>, SettingError> {
+        let mounts = mounts::read(mounts::of_environment(&program.env)).unwrap_or_default();
+        let mut all = match offload::read(offload::of_environment(&program.env)) {
+            Ok(all) => all,
+            Err(why) => {
+                eprintln!("mend: nothing is sent away: {}: {why}", offload::VARIABLE);
+                return Ok(None);
+            }
+        };
+        all.retain(|one| mounts.iter().any(|mount| mount.space == one.space && mount.writable));
+        let Some(found) = mend_settings::find_part(PROGRAM).filter(|_| !all.is_empty()) else { return Ok(None) };
+        let default = mend_settings::OFFLOAD_SETTLE.number()?;
+        let settle_s = value(program, &mend_settings::OFFLOAD_SETTLE).parse().unwrap_or(default);
+        let options = OffloadOptions {
+            credentials: Some(value(program, &mend_settings::OFFLOAD_CREDENTIALS)).filter(|reference| !reference.is_empty()),
+            settle_ms: settle_s.saturating_mul(1000),
+            job: Some(ForJob { identity, ended: false }),
+            ..OffloadOptions::default()
+        };
+        Ok(Some(Self { program: found, all, options, env: program.env.clone() }))
+    }
+
+    /// Has them sent for as long as a life of the job takes in what is told.
+    pub(crate) fn begin(&self, arrivals: &mpsc::Sender<Arrival>) {
+        for what in &self.all {
+            tokio::spawn(self.clone().send_while_it_runs(what.clone(), arrivals.clone()));
+        }
+    }
+
+    async fn start(&self, what: &Offload, ended: bool) -> io::Result<(Child, Lines<BufReader<ChildStdout>>)> {
+        let job = self.options.job.map(|job| ForJob { ended, ..job });
+        let options = OffloadOptions { job, ..self.options.clone() };
+        let request = Request::Space(SpaceRequest::Offload { place: format!("{}:", what.space), uri: what.uri.clone(), options });
+        let request = postcard::to_allocvec(&request).map_err(io::Error::other)?;
+        let mut command = Command::new(&self.program);
+        // What is set here counts: after a restart it may be newer.
+        command.envs(self.env.iter().cloned()).envs(std::env::vars_os());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        // A Ctrl-C is for the job.
+        command.process_group(0);
+        let mut child = command.spawn()?;
+        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        input.write_all(&request).await?;
+        drop(input);
+        Ok((child, BufReader::new(output).lines()))
+    }
+
+    async fn send_while_it_runs(self, what: Offload, arrivals: mpsc::Sender<Arrival>) {
+        let mut failed_for = None;
+        loop {
+            let ended = tokio::select! {
+                ended = self.pass_on(&what, &arrivals, &mut failed_for) => ended,
+                () = arrivals.closed() => return,
+            };
+            let failure = (ended, String::new());
+            let new_failure = failed_for.replace(failure.clone()).as_ref() != Some(&failure);
+            if new_failure {
+                let news = News { failure: Some(failure), ..News::default() };
+                let _ = arrivals.send(Arrival::Offload(Told { what: what.clone(), news, new_failure })).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(AGAIN) => {}
+                () = arrivals.closed() => return,
+            }
+        }
+    }
+
+    /// Passes on what a sender tells until it ends. Why it did.
+    async fn pass_on(&self, what: &Offload, arrivals: &mpsc::Sender<Arrival>, failed_for: &mut Option<(String, String)>) -> String {
+        let told = async {
+            let (mut child, mut lines) = self.start(what, false).await?;
+            while let Some(line) = lines.next_line().await? {
+                let news: News = serde_json::from_str(&line).map_err(io::Error::other)?;
+                let new_failure = news.failure.is_some() && news.failure != *failed_for;
+                failed_for.clone_from(&news.failure);
+                if arrivals.send(Arrival::Offload(Told { what: what.clone(), news, new_failure })).await.is_err() {
+                    break;
+                }
+            }
+            Ok::<String, io::Error>(said(&mut child).await)
+        };
+        told.await.unwrap_or_else(|error| format!("{PROGRAM}: {error}"))
+    }
+
+    /// Sends what is left once the job has ended, and tells what could not be sent. A signal ends it.
+    pub(crate) async fn finish(&self, id: &str, quiet: bool, strays: &mut mpsc::UnboundedReceiver<Wish>) {
+        let mut journal = JobDirectory::open(id).ok().map(|directory| Journal::open(directory.path()));
+        for what in &self.all {
+            let left = tokio::select! {
+                news = self.last(what) => news,
+                Some(_) = strays.recv() => Err("it was interrupted".to_owned()),
+            };
+            let news = left.unwrap_or_else(|why| News { failure: Some((why, String::new())), ..News::default() });
+            let told = Told { what: what.clone(), news, new_failure: true };
+            if let Some(journal) = &mut journal {
+                told.record(journal);
+            }
+            if let Some((why, _)) = &told.news.failure {
+                let left = if told.news.left == 1 { "1 file".to_owned() } else { format!("{} files", told.news.left) };
+                let left = if told.news.left > 0 {
+                    format!("{left} of {} not sent to {}", what.space, what.uri)
+                } else {
+                    format!("{} may not be sent to {}", what.space, what.uri)
+                };
+                eprintln!("mend: {left}: {why}; `mend data offload {}: {}` goes on", what.space, what.uri);
+            } else if !quiet && told.news.files > 0 {
+                eprintln!("mend: what ranks wrote into {} has arrived at {}", what.space, what.uri);
+            }
+        }
+    }
+
+    async fn last(&self, what: &Offload) -> Result<News, String> {
+        let (mut child, mut lines) = self.start(what, true).await.map_err(|error| format!("{PROGRAM} cannot be started: {error}"))?;
+        match lines.next_line().await {
+            Ok(Some(line)) => serde_json::from_str(&line).map_err(|error| format!("{PROGRAM}: {error}")),
+            _ => Err(said(&mut child).await),
+        }
+    }
+}
+
+/// What a process that has ended said last of why.
+async fn said(child: &mut Child) -> String {
+    let mut last = String::new();
+    if let Some(errors) = child.stderr.take() {
+        let mut lines = BufReader::new(errors).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            if let Some(why) = line.strip_prefix("mend data: ").filter(|why| !why.is_empty()) {
+                last = why.to_owned();
+            }
+        }
+    }
+    if last.is_empty() { format!("{PROGRAM} ended without saying why") } else { last }
+}

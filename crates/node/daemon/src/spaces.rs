@@ -26,6 +26,8 @@ use tokio::time::timeout;
 
 /// How long it may take until it has heard the space's targets.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long it may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why ranks do not see a space.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,15 +45,28 @@ pub struct Spaces(Mutex<HashMap<Vec<u8>, Weak<Server>>>);
 
 #[derive(Debug)]
 struct Server {
-    /// Where it takes descriptors.
-    socket: OwnedFd,
-    process: std::sync::Mutex<Child>,
+    /// Where it takes descriptors; none when it is to end.
+    socket: Option<OwnedFd>,
+    process: std::sync::Mutex<Option<Child>>,
+}
+
+impl Drop for Server {
+    /// It ends with its socket, and tells targets then that nothing is open any more. One that does not end is killed.
+    fn drop(&mut self) {
+        self.socket = None;
+        let process = self.process.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let (Some(mut process), Ok(runtime)) = (process, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move {
+                let _ = timeout(END_TIMEOUT, process.wait()).await;
+            });
+        }
+    }
 }
 
 impl Server {
     fn is_alive(&self) -> bool {
         let mut process = self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        matches!(process.try_wait(), Ok(None))
+        process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(None)))
     }
 }
 
@@ -99,7 +114,8 @@ impl JobSpaces {
         let mut sockets = Vec::new();
         for mount in mounts {
             let server = self.server(&mount.space).await?;
-            let socket = server.socket.try_clone().map_err(|error| unseen(&mount.space, error.to_string()))?;
+            let Some(socket) = &server.socket else { return Err(unseen(&mount.space, format!("{PROGRAM} is about to end"))) };
+            let socket = socket.try_clone().map_err(|error| unseen(&mount.space, error.to_string()))?;
             sockets.push((mount.clone(), socket));
         }
         Ok(sockets)
@@ -151,7 +167,7 @@ async fn start(space: &str) -> Result<Server, Unseen> {
     }
     let said = said.trim_end();
     match said.split_once(' ') {
-        None if said == "ready" => Ok(Server { socket, process: std::sync::Mutex::new(process) }),
+        None if said == "ready" => Ok(Server { socket: Some(socket), process: std::sync::Mutex::new(Some(process)) }),
         Some(("refused", why)) => {
             let (why, hint) = why.split_once('\t').unwrap_or((why, ""));
             Err(Unseen { space: space.to_owned(), why: why.to_owned(), hint: hint.to_owned() })

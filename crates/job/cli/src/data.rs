@@ -88,7 +88,7 @@ pub struct Stage {
     #[arg(long, value_name = "FILE")]
     pub script: Option<PathBuf>,
     /// Where the credentials are: env:PREFIX, file:PATH or profile:NAME
-    #[arg(long, value_name = "REFERENCE", value_parser = reference)]
+    #[arg(long, value_name = "REFERENCE", value_parser = space::reference)]
     pub credentials: Option<String>,
     /// Server of s3 addresses, if it is not Amazon's; default: AWS_ENDPOINT_URL
     #[arg(long, value_name = "URL")]
@@ -177,7 +177,7 @@ pub struct Sources {
     #[arg(long, value_name = "URI")]
     pub remove: Vec<String>,
     /// Where the credentials of added sources are: env:PREFIX, file:PATH or profile:NAME
-    #[arg(long, value_name = "REFERENCE", value_parser = reference)]
+    #[arg(long, value_name = "REFERENCE", value_parser = space::reference)]
     pub credentials: Option<String>,
     /// Server of added s3 addresses, if it is not Amazon's; default: AWS_ENDPOINT_URL
     #[arg(long, value_name = "URL")]
@@ -201,12 +201,6 @@ pub struct Move {
     /// Its new name, or a directory
     #[arg(value_name = "TO")]
     pub to: PathBuf,
-}
-
-/// What is kept with a file must be no secret.
-pub fn reference(text: &str) -> Result<String, &'static str> {
-    let known = text.split_once(':').is_some_and(|(kind, place)| ["env", "file", "profile"].contains(&kind) && !place.is_empty());
-    if known { Ok(text.to_owned()) } else { Err("expected env:PREFIX, file:PATH or profile:NAME, and not the credentials themselves") }
 }
 
 fn bytes(path: &Path) -> PathBytes {

@@ -150,7 +150,7 @@ pub struct Offload {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub settle: Option<u32>,
     /// Where the credentials are: env:PREFIX, file:PATH or profile:NAME
-    #[arg(long, value_name = "REFERENCE", value_parser = crate::data::reference)]
+    #[arg(long, value_name = "REFERENCE", value_parser = reference)]
     pub credentials: Option<String>,
     /// Server of s3 addresses, if it is not Amazon's; default: AWS_ENDPOINT_URL
     #[arg(long, value_name = "URL")]
@@ -262,6 +262,12 @@ pub fn bytes(text: &str) -> Result<u64, &'static str> {
     };
     let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     number.filter(|number| *number > 0).ok_or("expected a number of bytes, for example 65536, 64K or 1M")
+}
+
+/// What is kept with a file must be no secret.
+pub fn reference(text: &str) -> Result<String, &'static str> {
+    let known = text.split_once(':').is_some_and(|(kind, place)| ["env", "file", "profile"].contains(&kind) && !place.is_empty());
+    if known { Ok(text.to_owned()) } else { Err("expected env:PREFIX, file:PATH or profile:NAME, and not the credentials themselves") }
 }
 
 impl Create {

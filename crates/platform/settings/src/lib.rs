@@ -10,6 +10,7 @@ mod error;
 mod failover;
 mod health;
 mod pipe;
+mod tiers;
 
 pub use back::{BACK_MIGRATION, TIME_LIMIT};
 pub use batch::{BATCH, BATCH_POLL, REQUEUE};
@@ -25,6 +26,7 @@ pub use health::{
     HEALTH_MARKS, HEALTH_PLUGIN_INTERVAL, HEALTH_PLUGIN_TIMEOUT, HEALTH_PLUGINS, HEALTH_PREDICTOR, HEALTH_ROOT, HEALTH_SMARTCTL,
 };
 pub use pipe::{PIPE_CHUNK, PIPE_MEMORY, PIPE_PORT, PIPE_THREADS, PIPE_TIMEOUT};
+pub use tiers::{TIER_HOURS, TIER_RATE, TIER_WRITERS, TIERS};
 
 use mend_image::cpu::Features;
 use std::path::PathBuf;
@@ -264,34 +266,6 @@ pub const OFI_LIBFABRIC: Setting = Setting {
     kind: Kind::Choice(&["program", "own"]),
     default: "own",
     meaning: "Whose libfabric the ofi channel uses: the program's (program), or a copy of its own (own). Its own copy is unloaded before an image is taken, and with it the RDMA devices that a provider keeps open. With program, a rank that has used RDMA verbs can be neither saved nor moved.",
-};
-/// Where checkpoints are kept.
-pub const TIERS: Setting = Setting {
-    name: "MEND_TIERS",
-    kind: Kind::Text,
-    default: "shared",
-    meaning: "Where checkpoints are kept, nearest first, separated by commas: memory, partner, local:/DIRECTORY, shared, s3://BUCKET/PREFIX. memory is that of the rank's node, partner that of another node, shared the checkpoint directory. Ranks write to the first and go on; the others get their copies later. NAME@2 keeps two checkpoints there. Without a number memory keeps 1, a local directory 2, the others what MEND_KEEP says.",
-};
-/// Copying behind the job.
-pub const TIER_RATE: Setting = Setting {
-    name: "MEND_TIER_RATE_MIB",
-    kind: Kind::Number { min: 0, max: 1 << 20 },
-    default: "256",
-    meaning: "MiB per second that each node may copy from tier to tier while the job runs. 0: no limit.",
-};
-/// How many nodes may copy at a time.
-pub const TIER_WRITERS: Setting = Setting {
-    name: "MEND_TIER_WRITERS",
-    kind: Kind::Number { min: 1, max: 1_000_000 },
-    default: "2",
-    meaning: "Nodes that may copy to the shared directory, or to object storage, at the same time.",
-};
-/// Age of what is left behind.
-pub const TIER_HOURS: Setting = Setting {
-    name: "MEND_TIER_HOURS",
-    kind: Kind::Number { min: 1, max: 87_600 },
-    default: "72",
-    meaning: "Hours after which a node removes the images of an ended job from its memory and local directories. Only a job that did not end well and was not restarted leaves any there.",
 };
 /// How changed pages are noticed.
 pub const TRACKING: Setting = Setting {

@@ -7,7 +7,7 @@
 //! meanwhile; a source holds something else now.
 
 use super::turn::Turn;
-use super::{copying, named, opened, written};
+use super::{copying, named, opened, shown, target, written};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{blame, open, told};
@@ -44,14 +44,6 @@ fn places(paths: &[PathBytes]) -> Result<Vec<(Arc<Client>, String)>, Failure> {
         Ok((client, path.to_owned()))
     };
     paths.iter().map(one).collect()
-}
-
-pub(super) fn shown(client: &Client, entry: &Entry) -> String {
-    format!("{}:{}", client.space.name, entry.path)
-}
-
-pub(super) fn target(client: &Client, at: u16) -> String {
-    client.peer(at).map(|peer| peer.target.name()).unwrap_or_default()
 }
 
 /// Where something is wrong with a file, and what stands in the way.

@@ -24,7 +24,7 @@ mod written;
 use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::fetch::Fetcher;
 use mend_data::request::SpaceRequest;
-use mend_data::space::{self, Space, is_path};
+use mend_data::space::{self, Entry, Space, is_path};
 use mend_messages::job::Secret;
 use mend_space::Fault;
 use mend_space::client::Client;
@@ -33,6 +33,16 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// A file's name, with the space's.
+fn shown(client: &Client, entry: &Entry) -> String {
+    format!("{}:{}", client.space.name, entry.path)
+}
+
+/// A target's name.
+fn target(client: &Client, at: u16) -> String {
+    client.peer(at).map(|peer| peer.target.name()).unwrap_or_default()
+}
 
 impl From<DescriptorError> for Failure {
     fn from(error: DescriptorError) -> Self {

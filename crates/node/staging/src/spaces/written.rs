@@ -1,6 +1,6 @@
 //! `mend data check` and `repair` of files that ranks write: they have no source, and two copies.
 
-use super::healing::{shown, target};
+use super::{shown, target};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::report;
 use mend_data::space::BLOCK;

@@ -22,8 +22,9 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// The program that sends.
 const PROGRAM: &str = "mend-data";
@@ -80,7 +81,7 @@ impl Offloads {
         }
     }
 
-    async fn start(&self, what: &Offload, ended: bool) -> io::Result<(Child, Lines<BufReader<ChildStdout>>)> {
+    async fn start(&self, what: &Offload, ended: bool) -> io::Result<Sender> {
         let job = self.options.job.map(|job| ForJob { ended, ..job });
         let options = OffloadOptions { job, ..self.options.clone() };
         let request = Request::Space(SpaceRequest::Offload { place: format!("{}:", what.space), uri: what.uri.clone(), options });
@@ -92,12 +93,13 @@ impl Offloads {
         // A Ctrl-C is for the job.
         command.process_group(0);
         let mut child = command.spawn()?;
-        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(mut input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         input.write_all(&request).await?;
         drop(input);
-        Ok((child, BufReader::new(output).lines()))
+        // Read all the time: who writes into a full pipe stands still.
+        Ok(Sender { _child: child, lines: BufReader::new(output).lines(), said: tokio::spawn(last_said(errors)) })
     }
 
     async fn send_while_it_runs(self, what: Offload, arrivals: mpsc::Sender<Arrival>) {
@@ -123,8 +125,8 @@ impl Offloads {
     /// Passes on what a sender tells until it ends. Why it did.
     async fn pass_on(&self, what: &Offload, arrivals: &mpsc::Sender<Arrival>, failed_for: &mut Option<(String, String)>) -> String {
         let told = async {
-            let (mut child, mut lines) = self.start(what, false).await?;
-            while let Some(line) = lines.next_line().await? {
+            let mut sender = self.start(what, false).await?;
+            while let Some(line) = sender.lines.next_line().await? {
                 let news: News = serde_json::from_str(&line).map_err(io::Error::other)?;
                 let new_failure = news.failure.is_some() && news.failure != *failed_for;
                 failed_for.clone_from(&news.failure);
@@ -132,7 +134,7 @@ impl Offloads {
                     break;
                 }
             }
-            Ok::<String, io::Error>(said(&mut child).await)
+            Ok::<String, io::Error>(sender.said.await.unwrap_or_default())
         };
         told.await.unwrap_or_else(|error| format!("{PROGRAM}: {error}"))
     }
@@ -165,23 +167,30 @@ impl Offloads {
     }
 
     async fn last(&self, what: &Offload) -> Result<News, String> {
-        let (mut child, mut lines) = self.start(what, true).await.map_err(|error| format!("{PROGRAM} cannot be started: {error}"))?;
-        match lines.next_line().await {
+        let mut sender = self.start(what, true).await.map_err(|error| format!("{PROGRAM} cannot be started: {error}"))?;
+        match sender.lines.next_line().await {
             Ok(Some(line)) => serde_json::from_str(&line).map_err(|error| format!("{PROGRAM}: {error}")),
-            _ => Err(said(&mut child).await),
+            _ => Err(sender.said.await.unwrap_or_default()),
         }
     }
 }
 
-/// What a process that has ended said last of why.
-async fn said(child: &mut Child) -> String {
+/// A process that sends. It ends when this is dropped.
+struct Sender {
+    _child: Child,
+    /// What it tells.
+    lines: Lines<BufReader<ChildStdout>>,
+    /// What it said last of why it ended.
+    said: JoinHandle<String>,
+}
+
+async fn last_said(errors: ChildStderr) -> String {
     let mut last = String::new();
-    if let Some(errors) = child.stderr.take() {
-        let mut lines = BufReader::new(errors).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            if let Some(why) = line.strip_prefix("mend data: ").filter(|why| !why.is_empty()) {
-                last = why.to_owned();
-            }
+    let mut lines = BufReader::new(errors).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        tracing::info!(line, "what sends files away says");
+        if let Some(why) = line.strip_prefix("mend data: ").filter(|why| !why.is_empty()) {
+            last = why.to_owned();
         }
     }
     if last.is_empty() { format!("{PROGRAM} ended without saying why") } else { last }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import random
 import shutil
 import subprocess
@@ -388,7 +389,7 @@ Subsystem sftp internal-sftp
         path = self.lab.environment["PATH"]
         self.addCleanup(self.lab.set, "PATH", path)
         self.lab.set("PATH", os.path.dirname(wrapped) + os.pathsep + path)
-        options = self.credentials(f"key = {place}/key\nuser = {os.environ.get('USER') or subprocess.check_output(['id', '-un'], text=True).strip()}\n")
+        options = self.credentials(f"key = {place}/key\nuser = {pwd.getpwuid(os.geteuid()).pw_name}\n")
         self.all_of_it(f"sftp://127.0.0.1:{self.port}{self.away}/run7", *options, there=lambda: self.arrived(away=os.path.join(self.away, "run7")))
 
     def test_s3(self):

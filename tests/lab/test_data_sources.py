@@ -38,6 +38,14 @@ def free_port(several=1):
     raise OSError("no free port")
 
 
+def installed(case, program):
+    """Where a server is; without it the test is skipped."""
+    path = os.path.join(SERVERS, program)
+    if not os.path.exists(path):
+        case.skipTest(f"no server: `make setup` could not install {program}")
+    return path
+
+
 class Sources(Data):
     # A name that has to be encoded.
     odd = "a b%20c"
@@ -62,12 +70,6 @@ class Sources(Data):
             self.assertIsNone(server.poll(), "the server ended")
             self.assertLess(time.monotonic(), until, "the server does not listen")
             time.sleep(0.05)
-
-    def installed(self, program):
-        path = os.path.join(SERVERS, program)
-        if not os.path.exists(path):
-            self.skipTest(f"no server: `make setup` could not install {program}")
-        return path
 
     def all_of_it(self, base, *options):
         """A file, its damage, a directory, and what is not there, from one server."""
@@ -108,7 +110,7 @@ class Sources(Data):
             "host": "127.0.0.1", "port": port, "provider_mapping": {"/": self.root}, "simple_dc": {"user_mapping": {"*": {"me": {"password": SECRET}}}},
             "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
         }).encode())
-        self.serve([self.installed("wsgidav"), "--config", config], port)
+        self.serve([installed(self, "wsgidav"), "--config", config], port)
         self.machine.set("DAV_USER", "me")
         self.machine.set("DAV_PASSWORD", SECRET)
         self.all_of_it(f"webdav://127.0.0.1:{port}", "--credentials", "env:DAV")
@@ -121,7 +123,7 @@ class Sources(Data):
         self.assertIn("it answered with status 401", done.stderr)
 
     def test_ftp(self):
-        self.installed("wsgidav")
+        installed(self, "wsgidav")
         port = free_port()
         self.serve([os.path.join(SERVERS, "python3"), "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(port), "-d", self.root, "-u", "me", "-P", SECRET], port)
         # It answers a wrong password late.

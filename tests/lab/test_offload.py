@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import MIB
 from cluster import BIN, MEND, PATIENCE, VENV
 from offloading import content
-from test_data_sources import SERVERS
+from test_data_sources import SERVERS, installed
 from test_space import fuse_is_open
 from test_space_writing import Writes
 
@@ -311,12 +311,6 @@ class Servers(Offloads):
             self.assertLess(time.monotonic(), until, "the server does not listen")
             time.sleep(0.1)
 
-    def installed(self, program):
-        path = os.path.join(SERVERS, program)
-        if not os.path.exists(path):
-            self.skipTest(f"no server: `make setup` could not install {program}")
-        return path
-
     def credentials(self, text):
         path = self.write("secret", text.encode())
         os.chmod(path, 0o600)
@@ -344,7 +338,7 @@ class Servers(Offloads):
             "host": "127.0.0.1", "port": self.port, "provider_mapping": {"/": self.away}, "simple_dc": {"user_mapping": {"*": {"me": {"password": self.SECRET}}}},
             "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
         }).encode())
-        self.serve([self.installed("wsgidav"), "--config", config])
+        self.serve([installed(self, "wsgidav"), "--config", config])
         options = self.credentials(f"user = me\npassword = {self.SECRET}\n")
         uri = f"webdav://127.0.0.1:{self.port}/run 7"
         self.all_of_it(uri, *options, there=lambda: self.arrived(away=os.path.join(self.away, "run 7")))
@@ -353,7 +347,7 @@ class Servers(Offloads):
         self.assertIn("401", self.offload(*wrong, uri=uri, code=UNREACHABLE).stderr)
 
     def test_ftp(self):
-        self.installed("wsgidav")
+        installed(self, "wsgidav")
         self.serve([os.path.join(SERVERS, "python3"), "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(self.port), "-d", self.away, "-u", "me", "-P", self.SECRET, "-w"])
         options = self.credentials(f"password = {self.SECRET}\n")
         # What OpenDAL had begun under a name of its own stays when it is killed.

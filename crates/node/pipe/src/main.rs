@@ -51,7 +51,7 @@ fn run(serve: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
 /// A host or address, and a port: what is said, or the setting's.
 fn split(place: &str) -> Result<(&str, u16), Failure> {
     let hint = "write HOST, HOST:PORT or [ADDRESS]:PORT";
-    let standard = || PIPE_PORT.number().map(|port| port as u16).map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"));
+    let standard = || mounting::number(&PIPE_PORT).map(|port| port as u16);
     let bare = |text: &'_ str| text.starts_with('[') && text.ends_with(']');
     if place.parse::<IpAddr>().is_ok() {
         return Ok((place, standard()?));
@@ -70,8 +70,7 @@ fn split(place: &str) -> Result<(&str, u16), Failure> {
 
 fn listening_at(place: &str) -> Result<SocketAddr, Failure> {
     if place.is_empty() {
-        let port = PIPE_PORT.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"))?;
-        return Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port as u16)));
+        return Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, mounting::number(&PIPE_PORT)? as u16)));
     }
     resolved(split(place)?)
 }

@@ -5,7 +5,7 @@ use fuser::{
     Config, Errno, FileAttr, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, MountOption, ReplyAttr,
     ReplyDirectory, ReplyEntry, ReplyStatfs, Session, SessionACL,
 };
-use mend_settings::{PIPE_THREADS, PIPE_TIMEOUT};
+use mend_settings::{PIPE_THREADS, PIPE_TIMEOUT, Setting};
 use mend_streams::Trouble;
 use mend_streams::message::MAX_NAME;
 use std::ffi::OsStr;
@@ -31,6 +31,11 @@ pub fn as_stream() -> FopenFlags {
 pub fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The machines change as a whole, or the process ends.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The value of a setting.
+pub fn number(setting: &Setting) -> Result<u64, Failure> {
+    setting.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"))
 }
 
 /// How long the other mount may be silent.
@@ -148,7 +153,7 @@ pub trait Served: Send + Sync + 'static {
 
 /// Mounts, says `ready` and more on standard output, and serves until it is unmounted or told to end.
 pub fn serve<F: Filesystem>(files: F, served: &Arc<impl Served>, chunk: u32, directory: &Path, ready: &str) -> Result<(), Failure> {
-    let threads = PIPE_THREADS.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"))?;
+    let threads = number(&PIPE_THREADS)?;
     let mut config = Config::default();
     config.acl = SessionACL::Owner;
     config.n_threads = usize::try_from(threads).ok();

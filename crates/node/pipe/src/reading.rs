@@ -7,7 +7,7 @@
 
 use crate::failure::Failure;
 use crate::link::{self, Hook, Link, Listening, Speaking};
-use crate::mounting::{FIRST_STREAM, Looks, Served, as_stream, errno, held, name, patience, serve};
+use crate::mounting::{FIRST_STREAM, Looks, Served, as_stream, errno, held, name, number, patience, serve};
 use crate::process;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
@@ -88,9 +88,7 @@ struct Files(Arc<Reading>);
 /// Listens for writing mounts, and serves a directory in which their streams are read.
 pub fn run(address: SocketAddr, directory: &Path) -> Result<(), Failure> {
     let patience = patience()?;
-    let number =
-        |setting: mend_settings::Setting| setting.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"));
-    let (memory, chunk) = (number(PIPE_MEMORY)? << 20, (number(PIPE_CHUNK)? << 10) as u32);
+    let (memory, chunk) = (number(&PIPE_MEMORY)? << 20, (number(&PIPE_CHUNK)? << 10) as u32);
     if memory < u64::from(FEWEST_CHUNKS) * u64::from(chunk) {
         let what = format!("{} MiB of memory hold fewer than {FEWEST_CHUNKS} chunks of {} KiB", memory >> 20, chunk >> 10);
         return Err(Failure::usage(what, format!("raise {}, or lower {}", PIPE_MEMORY.name, PIPE_CHUNK.name)));

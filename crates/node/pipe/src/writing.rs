@@ -9,7 +9,7 @@
 
 use crate::failure::Failure;
 use crate::link::{self, Hook, Link, Listening, Speaking};
-use crate::mounting::{FIRST_STREAM, Looks, REMEMBERED, Served, as_stream, errno, held, name, patience, serve};
+use crate::mounting::{FIRST_STREAM, Looks, REMEMBERED, Served, as_stream, errno, held, name, number, patience, serve};
 use crate::process;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags,
@@ -99,8 +99,6 @@ pub fn run(place: &str, directory: &Path) -> Result<(), Failure> {
 
 /// Serves a directory in which streams are written, and lets go of all that is written: so it is measured what comes through the kernel and this process without a network.
 pub fn discard(directory: &Path) -> Result<(), Failure> {
-    let number =
-        |setting: &mend_settings::Setting| setting.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"));
     let (chunk, memory) = (number(&PIPE_CHUNK)? << 10, number(&PIPE_MEMORY)? << 20);
     let mut streams = Outgoing::new(FIRST_STREAM);
     streams.connected(chunk as u32);

@@ -39,6 +39,11 @@ pub fn size(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
 
+/// How many files, for people.
+pub fn files(count: u64) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}
+
 /// A staged file, on a line.
 pub fn staged(one: &Staged) {
     let path = one.path.display();

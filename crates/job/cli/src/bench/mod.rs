@@ -16,6 +16,7 @@ mod shown;
 use crate::failure::Failure;
 use crate::space::bytes;
 use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -162,6 +163,16 @@ impl Drop for OwnLab {
     }
 }
 
+/// Options for the files that are asked for, wherever the command is called.
+fn files(csv: Option<&PathBuf>, svg: Option<&PathBuf>) -> Vec<OsString> {
+    let all = [("--csv", csv), ("--svg", svg)].into_iter();
+    let option = |(option, file): (&str, Option<&PathBuf>)| {
+        let file = file?;
+        Some([option.into(), std::path::absolute(file).unwrap_or_else(|_| file.clone()).into()])
+    };
+    all.filter_map(option).flatten().collect()
+}
+
 /// Calls the same command on the head of a lab of its own, with its nodes as the hosts.
 fn in_a_lab(moves: &BenchMoves) -> Result<i32, Failure> {
     let lab = OwnLab::up(moves.bandwidth.as_deref())?;
@@ -178,16 +189,10 @@ fn in_a_lab(moves: &BenchMoves) -> Result<i32, Failure> {
         "--runs".to_owned(),
         moves.runs.to_string(),
     ];
-    for (option, file) in [("--csv", &moves.csv), ("--svg", &moves.svg)] {
-        if let Some(file) = file {
-            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-            words.extend([option.to_owned(), file.to_string_lossy().into_owned()]);
-        }
-    }
     words.extend(moves.json.then(|| "--json".to_owned()));
     let this = std::env::current_exe().map_err(|error| not_called(&error))?;
     let this = this.to_string_lossy().into_owned();
     let mut command = mend(&["lab", "exec", "--name", &lab.0, "head", &this, "bench", "migrate", "--hosts", "node1,node2"])?;
-    let status = command.args(&words).status().map_err(|error| not_called(&error))?;
+    let status = command.args(&words).args(files(moves.csv.as_ref(), moves.svg.as_ref())).status().map_err(|error| not_called(&error))?;
     Ok(status.code().unwrap_or(1))
 }

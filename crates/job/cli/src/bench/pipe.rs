@@ -9,7 +9,7 @@
 //! The end that writes has all sizes and numbers, and tells the other one.
 
 use super::piped::{self, Piped};
-use super::{OwnLab, mend, not_called, shown};
+use super::{OwnLab, files, mend, not_called, shown};
 use crate::failure::Failure;
 use crate::report;
 use crate::space::bytes;
@@ -147,12 +147,7 @@ impl BenchPipe {
         let mut reader = on("node2")?.arg("--listen").stdin(Stdio::null()).spawn().map_err(|error| not_called(&error))?;
         let mut writer = on("node1")?;
         writer.args(["--to", "node2", "--chunks", &chunks, "--pools", &pools, "--writers", &writers, "--size", &size, "--runs", &runs]);
-        writer.args(self.json.then_some("--json"));
-        for (option, file) in [("--csv", &self.csv), ("--svg", &self.svg)] {
-            if let Some(file) = file {
-                writer.arg(option).arg(std::path::absolute(file).unwrap_or_else(|_| file.clone()));
-            }
-        }
+        writer.args(self.json.then_some("--json")).args(files(self.csv.as_ref(), self.svg.as_ref()));
         let status = writer.status().map_err(|error| not_called(&error));
         // It ends by itself when the other end does; if it never began, with the lab.
         if status.as_ref().is_ok_and(std::process::ExitStatus::success) {

@@ -1,11 +1,10 @@
 //! What is measured of the pipe, as a table, as CSV, as a drawing.
 
-use super::shown::median;
+use super::shown::{WIDTH, document, median};
 use crate::report;
 use serde::Serialize;
 use std::fmt::Write;
 
-const WIDTH: f64 = 960.0;
 const LEFT: f64 = 220.0;
 const RIGHT: f64 = 110.0;
 const ROW: f64 = 16.0;
@@ -123,11 +122,7 @@ pub fn svg(medians: &[Piped]) -> String {
         let _ = writeln!(body, "<rect x=\"{x:.0}\" y=\"{:.0}\" width=\"{BAR}\" height=\"{BAR}\" fill=\"{fill}\"/>", y - BAR + 2.0);
         let _ = writeln!(body, "<text x=\"{:.0}\" y=\"{y:.0}\">{name}</text>", x + 18.0);
     }
-    let height = y + ROW;
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height:.0}\" viewBox=\"0 0 {WIDTH} {height:.0}\" \
-         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"{WIDTH}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n{body}</svg>\n"
-    )
+    document(&body, y + ROW)
 }
 
 #[cfg(test)]

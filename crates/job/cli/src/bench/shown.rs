@@ -6,7 +6,8 @@ use crate::report;
 use std::fmt::Write;
 use std::path::Path;
 
-const WIDTH: f64 = 960.0;
+/// How wide drawings are, pixels.
+pub(super) const WIDTH: f64 = 960.0;
 const LEFT: f64 = 180.0;
 const RIGHT: f64 = 90.0;
 const ROW: f64 = 18.0;
@@ -151,7 +152,11 @@ pub fn svg(medians: &[Measured]) -> String {
         let _ = writeln!(body, "<rect x=\"{x:.0}\" y=\"{:.0}\" width=\"{BAR}\" height=\"{BAR}\" fill=\"{fill}\"/>", y - BAR + 3.0);
         let _ = writeln!(body, "<text x=\"{:.0}\" y=\"{y:.0}\">{name}</text>", x + 18.0);
     }
-    let height = y + ROW;
+    document(&body, y + ROW)
+}
+
+/// A drawing of this height, pixels, with what is drawn in it.
+pub(super) fn document(body: &str, height: f64) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height:.0}\" viewBox=\"0 0 {WIDTH} {height:.0}\" \
          font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"{WIDTH}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n{body}</svg>\n"

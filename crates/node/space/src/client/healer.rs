@@ -78,7 +78,7 @@ impl Client {
 
     /// Targets that do not answer, or lack something.
     fn bad_targets(&self) -> BTreeSet<u16> {
-        let all: Vec<u16> = (0..self.targets()).filter_map(|at| u16::try_from(at).ok()).collect();
+        let all = self.all();
         let looked = self.each(&all, |at, peer| lacking(at, peer).is_ok_and(|lacking| lacking.is_empty()));
         let used = |at: &u16| {
             let names = self.names();

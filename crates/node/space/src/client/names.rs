@@ -125,7 +125,8 @@ impl Client {
         done.into_iter().map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 
-    fn all(&self) -> Vec<u16> {
+    /// Places of all targets.
+    pub(super) fn all(&self) -> Vec<u16> {
         (0..self.peers.len()).filter_map(|at| u16::try_from(at).ok()).collect()
     }
 

@@ -93,7 +93,7 @@ impl Client {
     /// # Errors
     /// If a target says nonsense.
     pub fn examine_copies(&self, path: &str, deep: bool) -> Result<ExaminedCopies, Fault> {
-        let all: Vec<u16> = (0..self.targets()).filter_map(|at| u16::try_from(at).ok()).collect();
+        let all = self.all();
         let entries: Vec<Entry> = self.names().files(path).into_iter().filter(|entry| entry.written().is_some()).cloned().collect();
         if entries.is_empty() {
             return Ok(ExaminedCopies::default());

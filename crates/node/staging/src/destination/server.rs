@@ -5,7 +5,7 @@
 
 use super::summing::Summing;
 use crate::origin::credentials::Credentials;
-use crate::origin::remote::{Service, fault};
+use crate::origin::remote::{Service, fault, version, webdav_endpoint};
 use crate::origin::within;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -95,9 +95,9 @@ impl Server {
             "s3" => Kind::S3,
             "sftp" => Kind::Sftp,
             "ftp" | "ftps" => Kind::Ftp,
-            scheme => Kind::Webdav(Dav {
+            _ => Kind::Webdav(Dav {
                 client,
-                endpoint: format!("{}://{}", if scheme == "webdav" { "http" } else { "https" }, address.place),
+                endpoint: webdav_endpoint(address),
                 user: address.user.map_or_else(|| given("user"), str::to_owned),
                 password: given("password"),
                 token: given("token"),
@@ -126,8 +126,7 @@ impl Server {
         if found.is_dir() {
             return Err(Fault::Final("a directory has its name there".to_owned()));
         }
-        let modified_ns = found.last_modified().and_then(|time| i64::try_from(time.into_inner().as_nanosecond()).ok());
-        Ok(Some(Version { size: found.content_length(), etag: found.etag().map(str::to_owned), modified_ns }))
+        Ok(Some(version(&found)))
     }
 
     pub async fn begin(&self, name: &str, size: u64) -> Result<Sending, Fault> {

@@ -13,7 +13,7 @@ use mend_data::ranges::Range;
 use mend_data::record::Version;
 use mend_data::uri::{Address, decoded, encoded};
 use opendal::options::ListOptions;
-use opendal::{Error, ErrorKind, HttpTransporter, OperationContext, Operator, services};
+use opendal::{Error, ErrorKind, HttpTransporter, Metadata, OperationContext, Operator, services};
 use opendal_http_transport_reqwest::ReqwestTransport;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -52,6 +52,17 @@ pub fn fault(error: &Error) -> Fault {
         return Fault::Final(what);
     }
     Fault::Passing(what)
+}
+
+/// Which version of a file a server describes.
+pub fn version(found: &Metadata) -> Version {
+    let modified_ns = found.last_modified().and_then(|time| i64::try_from(time.into_inner().as_nanosecond()).ok());
+    Version { size: found.content_length(), etag: found.etag().map(str::to_owned), modified_ns }
+}
+
+/// Where a WebDAV server is asked.
+pub fn webdav_endpoint(address: &Address<'_>) -> String {
+    format!("{}://{}", if address.scheme == "webdav" { "http" } else { "https" }, address.place)
 }
 
 /// The status of an HTTP answer that led to an error.
@@ -135,12 +146,13 @@ impl Service {
                     services::Http::default().endpoint(&endpoint).username(user).password(given("password")).token(given("token")),
                 )
             }
-            "webdav" | "webdavs" => {
-                let endpoint = format!("{}://{}", if address.scheme == "webdav" { "http" } else { "https" }, address.place);
-                Operator::new(
-                    services::Webdav::default().endpoint(&endpoint).username(user).password(given("password")).token(given("token")),
-                )
-            }
+            "webdav" | "webdavs" => Operator::new(
+                services::Webdav::default()
+                    .endpoint(&webdav_endpoint(address))
+                    .username(user)
+                    .password(given("password"))
+                    .token(given("token")),
+            ),
             "s3" => Operator::new(s3(address.place, endpoint, credentials)),
             "sftp" => {
                 let at = if user.is_empty() { String::new() } else { format!("{user}@") };
@@ -177,8 +189,7 @@ impl Remote {
         if found.is_dir() {
             return Err(Fault::Final("it is a directory: end both names with a slash".to_owned()));
         }
-        let modified = found.last_modified().and_then(|time| i64::try_from(time.into_inner().as_nanosecond()).ok());
-        Ok(Version { size: found.content_length(), etag: found.etag().map(str::to_owned), modified_ns: modified })
+        Ok(version(&found))
     }
 
     pub fn expect(&self, version: &Version) {

@@ -3,7 +3,7 @@
 //! Each file has the turn of the space for itself, so that what heals need not wait for all of them. Faults assumed: it is killed at any moment; repeated, it goes on with what is not there yet.
 
 use super::turn::Turn;
-use super::{named, opened};
+use super::{named, opened, shown};
 use crate::failure::{BAD_VALUE, FAILED, Failure};
 use crate::report;
 use mend_data::space::{Entry, File, Id};
@@ -40,7 +40,7 @@ pub async fn replicate(places: &[String], remove: bool, as_json: bool) -> Result
             let done = if remove { "removed" } else { "made" };
             let rest = [(already, if remove { "without them already" } else { "with them already" }), (failed, "not done")];
             let rest: String = rest.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(", {count} {what}")).collect();
-            report::line(&format!("{place}: second copies of {} {done} ({}){rest}", count(changed), report::size(bytes)));
+            report::line(&format!("{place}: second copies of {} {done} ({}){rest}", report::files(changed), report::size(bytes)));
         }
         all.push(json!({ "place": place, "files": changed, "bytes": bytes, "already": already, "failed": failed }));
     }
@@ -48,10 +48,6 @@ pub async fn replicate(places: &[String], remove: bool, as_json: bool) -> Result
         report::json(&all)?;
     }
     Ok(code)
-}
-
-pub fn count(files: u64) -> String {
-    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
 }
 
 /// The staged files at a place.
@@ -116,7 +112,7 @@ pub async fn remove(client: &Arc<Client>, id: &Id) -> Result<Option<u64>, Failur
 
 /// What was not done with a file, and why.
 fn told(client: &Client, entry: &Entry, what: &str, fault: Fault) -> Failure {
-    let name = format!("{}:{}", client.space.name, entry.path);
+    let name = shown(client, entry);
     let failure = Failure::from(fault);
     let hint = match failure.hint.as_str() {
         "" => format!("`mend data check {name}` shows what is lost, `mend data repair {name}` makes it whole"),

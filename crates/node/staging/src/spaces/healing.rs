@@ -55,10 +55,6 @@ fn where_lost(client: &Client, examined: &Examined, found: &Found) -> String {
     found.blamed.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn count(files: u64) -> String {
-    if files == 1 { "1 file".to_owned() } else { format!("{files} files") }
-}
-
 /// `mend data check NAME:PATH`; its exit code.
 pub fn check(paths: &[PathBytes], as_json: bool) -> Result<i32, Failure> {
     let mut all = Vec::new();
@@ -87,7 +83,7 @@ pub fn check(paths: &[PathBytes], as_json: bool) -> Result<i32, Failure> {
         bad |= !details.is_empty();
         let (files, bytes) = (examined.files + by_ranks.files, examined.bytes + by_ranks.bytes);
         if !as_json {
-            report::line(&format!("{} ({}): {} whole", count(files), report::size(bytes), files - details.len() as u64));
+            report::line(&format!("{} ({}): {} whole", report::files(files), report::size(bytes), files - details.len() as u64));
         }
         all.push(json!({ "space": client.space.name, "files": files, "bytes": bytes, "damaged": details }));
     }
@@ -116,7 +112,7 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
         if !as_json {
             let bad = failures.len();
             let still = if bad > 0 { format!(", {bad} not repaired") } else { String::new() };
-            report::line(&format!("{} ({}): {} repaired{still}", count(files), report::size(bytes), healed.len()));
+            report::line(&format!("{} ({}): {} repaired{still}", report::files(files), report::size(bytes), healed.len()));
         }
         all.push(json!({ "space": client.space.name, "files": files, "repaired": healed, "failed": failures.len() }));
     }

@@ -311,7 +311,11 @@ impl Offload {
             report::json(&json!({ "space": name, "uri": uri, "sent": sent, "bytes": bytes, "already": already, "left": left }))?;
         } else if !self.options.quiet {
             let left = if left.is_empty() { String::new() } else { format!(", {} not sent", left.len()) };
-            report::line(&format!("{} ({}) sent, {already} there already{left}", files(round.sent.len() as u64), report::size(bytes)));
+            report::line(&format!(
+                "{} ({}) sent, {already} there already{left}",
+                report::files(round.sent.len() as u64),
+                report::size(bytes)
+            ));
         }
         Ok(told(&left))
     }
@@ -342,7 +346,7 @@ impl Offload {
                 &json!({ "space": self.client.space.name, "uri": uri, "would_send": all, "bytes": bytes, "already": look.done.len() }),
             )?;
         } else {
-            let count = files(look.pending.len() as u64);
+            let count = report::files(look.pending.len() as u64);
             report::line(&format!("{count} ({}) would be sent, {} there already", report::size(bytes), look.done.len()));
         }
         Ok(told(&look.lost))
@@ -427,10 +431,6 @@ fn ends_with_its_reader() {
             }
         }
     });
-}
-
-fn files(count: u64) -> String {
-    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
 }
 
 /// Says what is left, and why; the exit code.

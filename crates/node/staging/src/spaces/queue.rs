@@ -2,7 +2,7 @@
 //!
 //! What is to be removed is removed first, so that there is room. Faults assumed: it is killed at any moment; the next one finds what there is left to do.
 
-use super::copying::{copy, count, files, remove};
+use super::copying::{copy, files, remove};
 use super::{named, opened};
 use crate::failure::Failure;
 use crate::report;
@@ -51,10 +51,10 @@ pub async fn follow(places: &[String], jobs: &[Job], nodes: u64, rules: &Rules, 
         }
         if !as_json {
             let left_out =
-                if plan.left_out.is_empty() { String::new() } else { format!(", {} left out", count(plan.left_out.len() as u64)) };
+                if plan.left_out.is_empty() { String::new() } else { format!(", {} left out", report::files(plan.left_out.len() as u64)) };
             report::line(&format!(
                 "{name}: {} with second copies for {} that run{} or start soon; {} made, {} removed{left_out}",
-                count(plan.keep.len() as u64),
+                report::files(plan.keep.len() as u64),
                 if order.len() == 1 { "1 job".to_owned() } else { format!("{} jobs", order.len()) },
                 if order.len() == 1 { "s" } else { "" },
                 report::size(done.made),

@@ -84,6 +84,11 @@ pub struct Sending {
     pub stopped: AtomicBool,
 }
 
+/// How long to wait after so many faults.
+fn pause(faults: u32) -> Duration {
+    PAUSE * 2_u32.saturating_pow(faults - 1).min(64)
+}
+
 /// The checksum of checksums, as it is noted.
 fn digest(sums: &[Sum]) -> String {
     format!("{:032x}", Sum::of(&Sums::new(sums.to_vec()).to_bytes()).0)
@@ -159,7 +164,7 @@ impl Sending {
                     if faults >= self.settings.attempts || self.turn.is_lost() {
                         return Err(Fault::Passing(why));
                     }
-                    tokio::time::sleep(PAUSE * 2_u32.saturating_pow(faults - 1).min(64)).await;
+                    tokio::time::sleep(pause(faults)).await;
                 }
                 other => return other,
             }
@@ -199,7 +204,7 @@ impl Sending {
                     if faults >= self.settings.attempts || self.turn.is_lost() {
                         return Err(Fault::Passing(why).into());
                     }
-                    tokio::time::sleep(PAUSE * 2_u32.saturating_pow(faults - 1).min(64)).await;
+                    tokio::time::sleep(pause(faults)).await;
                     // What may be sent is what was seen, and it may have changed in this time.
                     self.unchanged(item).await?;
                 }

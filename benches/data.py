@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""A data space beside other ways to a job's data, in one run: lab nodes, bytes kept in memory, so that no disk is measured.
+
+    rates    reading a staged file and writing one, 1 and 4 ranks of a node: against a null relay (FUSE, TCP, memory, nothing between), SeaweedFS with two synced copies, and
+             sshfs with one. Mend has two copies of what is written, synced before the file is closed; and encrypts
+    links    four ranks of four nodes read from four targets, whose links have 1 Gbit/s: against as many plain TCP connections at once over the same links
+    again    what one rank has read another one of its node reads: against a FUSE pass-through over a file in memory; and what came over the network meanwhile
+    names    making, looking at and removing 10,000 files by one rank: against SeaweedFS and sshfs
+    lost     a job that reads a file of which one of four targets is lost, before it starts and in its middle, whose source gives 34 or 6 MB/s: against the same job without a loss
+
+Peers want root, sshfs and fuse3; what is not there is left out, and named.
+"""
+
+import concurrent.futures
+import contextlib
+import os
+import sys
+
+import results
+from side_by_side import main, report
+
+from cluster import Failed, Lab, NotHere
+from mounts import Passthrough, Relay, Seaweed, Space, Sshfs, address, file_rates, must
+from raw_tcp import RawTcp
+
+# A rank's part of a file, MiB, by the number of ranks.
+PART = {1: 512, 4: 192}
+# What Mend's cache of a node holds.
+CACHED = 192
+NAMES = 10_000
+CAPPED, READERS, CAPPED_MIB = ("node1", "node2", "node3", "node4"), ("node5", "node6", "node7", "node8"), 128
+seconds = lambda span: span[1] - span[0]
+
+
+def peers(lab):
+    """Makers of those that are here. The others are named."""
+    for kind in (Seaweed, Sshfs):
+        try:
+            with kind(lab):
+                pass
+            yield kind
+        except (NotHere, Failed) as why:
+            print(f"left out: {kind.name}: {why}", file=sys.stderr)
+
+
+def rates(runs, work):
+    program = file_rates(work)
+    with Lab(4) as lab:
+        others = list(peers(lab))
+        for ranks, part in PART.items():
+            mib = ranks * part
+            reads, writes = {}, {}
+            rate = lambda told, what: mib / seconds(told[what])
+            for _ in range(runs):
+                with Relay(lab, mib, direct=False) as relay:
+                    reads.setdefault(relay.name, []).append(rate(relay.run(ranks, [program, "read", "SEEN/data", str(part)]), "read"))
+                with Relay(lab, mib, direct=True) as relay:
+                    writes.setdefault(relay.name, []).append(rate(relay.run(ranks, [program, "write", "SEEN/data", str(part)]), "write"))
+                with Space(lab) as space:
+                    space.stage(mib)
+                    space.make()
+                    reads.setdefault(space.name, []).append(rate(space.run(ranks, [program, "read", "SEEN/data", str(part)]), "read"))
+                    writes.setdefault(space.name, []).append(rate(space.run(ranks, [program, "write", "SEEN/out", str(part)]), "write"))
+                for kind in others:
+                    with kind(lab) as other:
+                        other.stage(mib)
+                        other.make()
+                        other.mount_anew()
+                        reads.setdefault(kind.name, []).append(rate(other.run(ranks, [program, "read", "SEEN/data", str(part)]), "read"))
+                        writes.setdefault(kind.name, []).append(rate(other.run(ranks, [program, "write", "SEEN/out", str(part)]), "write"))
+            for what, figures in (("read", reads), ("written", writes)):
+                for name, theirs in figures.items():
+                    if name != Space.name:
+                        report(f"{what}, {ranks} rank{'s' if ranks > 1 else ''}", theirs, figures[Space.name], "MiB/s", name)
+
+
+def links(runs, work):
+    program = file_rates(work)
+    ours, theirs = [], []
+    with Lab(8) as lab, Space(lab, CAPPED) as space, contextlib.ExitStack() as stack:
+        mib = len(READERS) * CAPPED_MIB
+        space.stage(mib)
+        for node in CAPPED:
+            device = must(lab.on(node, "sh", "-c", "ls /sys/class/net 2>/dev/null | grep -v -x lo || ip -o link | awk -F': |@' '$2 != \"lo\" {print $2}'")).split()[0]
+            must(lab.on(node, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", "1gbit", "burst", "640kb", "latency", "50ms"))
+        streams = [stack.enter_context(RawTcp(lab, target, reader, CAPPED_MIB << 20, runs)) for target, reader in zip(CAPPED, READERS)]
+        for _ in range(runs):
+            with concurrent.futures.ThreadPoolExecutor(len(streams)) as together:
+                theirs.append(mib / (max(together.map(RawTcp.milliseconds, streams)) / 1e3))
+            told = space.run(len(READERS), [program, "read", "SEEN/data", str(CAPPED_MIB)], hosts=",".join(f"{node}:1" for node in READERS), mode="r")
+            ours.append(mib / seconds(told["read"]))
+    report("read by four nodes, links of 1 Gbit/s", theirs, ours, "MiB/s", "four TCP connections")
+
+
+def again(runs, work):
+    program = file_rates(work)
+    ours, theirs, came = [], [], []
+    with Lab(4) as lab:
+        for _ in range(runs):
+            with Passthrough(lab, CACHED, direct=False) as over:
+                theirs.append(CACHED / seconds(over.run(1, [program, "read", "SEEN/data", str(CACHED)])["read"]))
+            with Space(lab) as space:
+                space.stage(CACHED)
+                told = space.run(2, [program, "again", "SEEN/data", str(CACHED)], mode="r")
+                ours.append(CACHED / seconds(told["read1"]))
+                came.append(seconds(told["came1"]) / 1024)
+    report("what another rank of the node has read", theirs, ours, "MiB/s", Passthrough.name)
+    results.note("what came over the network meanwhile", "KiB", came)
+    print(f"what came over the network meanwhile: {max(came):.1f} KiB of {CACHED} MiB at most")
+
+
+def names(runs, work):
+    program = file_rates(work)
+    took = {}
+    with Lab(4) as lab:
+        others = list(peers(lab))
+        for _ in range(runs):
+            for kind in (Space, *others):
+                with kind(lab) as place:
+                    told = place.run(1, [program, "names", "SEEN", str(NAMES)])
+                    for what, span in told.items():
+                        took.setdefault(what, {}).setdefault(kind.name, []).append(NAMES / seconds(span))
+    for what, figures in took.items():
+        for name, theirs in figures.items():
+            if name != Space.name:
+                report(what, theirs, figures[Space.name], "a second", name)
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, {"rates": rates, "links": links, "again": again, "names": names}))

@@ -11,7 +11,7 @@ use mend_patience::Patience;
 use mend_streams::{Hello, ToReader, Welcome};
 use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, connect};
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Write for PatientStream {
 
 /// What is heard.
 #[derive(Debug)]
-pub struct Listening(EncryptedReader<BufReader<PatientStream>>);
+pub struct Listening(EncryptedReader<PatientStream>);
 
 /// What is said.
 #[derive(Debug)]
@@ -110,8 +110,7 @@ impl Listening {
 impl Speaking {
     /// Sends a message and the bytes behind it.
     pub fn say<M: Serialize>(&mut self, message: &M, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(&frame::encode(message).map_err(io::Error::other)?)?;
-        self.0.write_all(bytes)
+        self.0.write_parts(&[&frame::encode(message).map_err(io::Error::other)?, bytes])
     }
 }
 
@@ -139,7 +138,7 @@ fn link(stream: TcpStream, (encryptor, decryptor): (Encryptor, Decryptor), patie
     stream.set_read_timeout(Some(look))?;
     stream.set_write_timeout(Some(look))?;
     let half = || Ok::<_, io::Error>(PatientStream { stream: stream.try_clone()?, patience });
-    let listening = Listening(EncryptedReader::new(BufReader::with_capacity(READ_BUFFER, half()?), decryptor));
+    let listening = Listening(EncryptedReader::buffered(half()?, decryptor, READ_BUFFER));
     Ok((listening, Speaking(EncryptedWriter::new(half()?, encryptor)), Hook(stream)))
 }
 

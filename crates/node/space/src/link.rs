@@ -7,7 +7,7 @@ use mend_cipher::{Decryptor, EncryptedReader, EncryptedWriter, Encryptor};
 use mend_data::space::target::{Answer, Failed, Request};
 use mend_messages::frame;
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Fault {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Link {
-    reader: EncryptedReader<BufReader<TcpStream>>,
+    reader: EncryptedReader<TcpStream>,
     writer: EncryptedWriter<TcpStream>,
 }
 
@@ -69,14 +69,13 @@ impl Link {
         stream.set_read_timeout(patience)?;
         stream.set_write_timeout(patience)?;
         rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
-        let reader = EncryptedReader::new(BufReader::with_capacity(READ_BUFFER, stream.try_clone()?), decryptor);
+        let reader = EncryptedReader::buffered(stream.try_clone()?, decryptor, READ_BUFFER);
         Ok(Self { reader, writer: EncryptedWriter::new(stream, encryptor) })
     }
 
     /// Sends a message and the bytes behind it.
     pub fn send<M: Serialize>(&mut self, message: &M, payload: &[u8]) -> io::Result<()> {
-        self.writer.write_all(&frame::encode(message).map_err(io::Error::other)?)?;
-        self.writer.write_all(payload)
+        self.writer.write_parts(&[&frame::encode(message).map_err(io::Error::other)?, payload])
     }
 
     fn receive<M: DeserializeOwned>(&mut self) -> io::Result<M> {

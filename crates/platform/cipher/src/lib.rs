@@ -22,10 +22,9 @@ mod tests;
 
 pub use stream::{EncryptedReader, EncryptedWriter};
 
-use aes_gcm::aead::AeadInOut;
-use aes_gcm::{Aes256Gcm, KeyInit};
 use hkdf::Hkdf;
 use mend_messages::job::Secret;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use sha2::Sha256;
 
 /// Bytes before the ciphertext: its length, and whether the record is the last.
@@ -118,7 +117,7 @@ fn directions(secret: &Secret, [initiator, acceptor]: [&[u8; 32]; 2], context: &
 }
 
 struct Direction {
-    cipher: Aes256Gcm,
+    cipher: LessSafeKey,
     /// What the next key comes from.
     chain: [u8; 32],
     /// Of the next record. 2⁶⁴ of them cannot be made.
@@ -131,19 +130,20 @@ impl Direction {
         Self { cipher, chain, number: 0 }
     }
 
-    fn step(chain: &[u8; 32]) -> (Aes256Gcm, [u8; 32]) {
+    fn step(chain: &[u8; 32]) -> (LessSafeKey, [u8; 32]) {
         let derived = Hkdf::<Sha256>::new(None, chain);
         let (mut key, mut next) = ([0; 32], [0; 32]);
         // Fails only for more than 8160 bytes.
         let _ = derived.expand(b"key", &mut key);
         let _ = derived.expand(b"next", &mut next);
-        (Aes256Gcm::new(&key.into()), next)
+        let unbound = UnboundKey::new(&AES_256_GCM, &key).expect("a key of AES-256 has 32 bytes");
+        (LessSafeKey::new(unbound), next)
     }
 
-    fn nonce(&self) -> [u8; 12] {
+    fn nonce(&self) -> Nonce {
         let mut nonce = [0; 12];
         nonce[4..].copy_from_slice(&self.number.to_be_bytes());
-        nonce
+        Nonce::assume_unique_for_key(nonce)
     }
 
     fn advance(&mut self) {
@@ -164,8 +164,8 @@ impl Encryptor {
         let (head, rest) = record.split_at_mut(HEAD);
         let (body, tag) = rest.split_at_mut(rest.len() - TAG);
         head.copy_from_slice(&(body.len() as u32 | if last { LAST } else { 0 }).to_le_bytes());
-        let made = self.0.cipher.encrypt_inout_detached(&self.0.nonce().into(), head, body.into());
-        tag.copy_from_slice(&made.expect("AES-GCM takes 64 GiB at once"));
+        let made = self.0.cipher.seal_in_place_separate_tag(self.0.nonce(), Aad::from(head), body);
+        tag.copy_from_slice(made.expect("AES-GCM takes 64 GiB at once").as_ref());
         self.0.advance();
     }
 
@@ -203,10 +203,8 @@ impl Decryptor {
         if self.length(*head)? != HEAD + rest.len() {
             return Err(altered);
         }
-        let (body, tag) = rest.split_last_chunk_mut::<TAG>().ok_or(altered)?;
-        let length = body.len();
-        let nonce = self.direction.nonce().into();
-        self.direction.cipher.decrypt_inout_detached(&nonce, head, body.into(), (&*tag).into()).map_err(|_| altered)?;
+        let nonce = self.direction.nonce();
+        let length = self.direction.cipher.open_in_place(nonce, Aad::from(&*head), rest).map_err(|_| altered)?.len();
         self.direction.advance();
         self.ended = u32::from_le_bytes(*head) & LAST != 0;
         Ok(Opened { length, last: self.ended })

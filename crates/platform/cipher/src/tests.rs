@@ -125,11 +125,36 @@ fn stream(pieces: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8]) -> Result<Vec<u8>, CipherError> {
+    read_by(EncryptedReader::new(bytes, pair().1))
+}
+
+fn read_by<R: Read>(mut reader: EncryptedReader<R>) -> Result<Vec<u8>, CipherError> {
     let mut plain = Vec::new();
-    match EncryptedReader::new(bytes, pair().1).read_to_end(&mut plain) {
+    match reader.read_to_end(&mut plain) {
         Ok(_) => Ok(plain),
         Err(error) => Err(*error.into_inner().unwrap().downcast().unwrap()),
     }
+}
+
+/// Gives at most so many bytes at once.
+struct Drops<'a>(&'a [u8], usize);
+
+impl Read for Drops<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let length = buffer.len().min(self.1);
+        self.0.read(&mut buffer[..length])
+    }
+}
+
+#[test]
+fn only_a_buffered_reader_takes_what_follows_a_stream() {
+    let bytes = [stream(&[vec![1; 100]]), b"behind".to_vec()].concat();
+    let mut rest = &bytes[..];
+    EncryptedReader::new(&mut rest, pair().1).read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!(rest, b"behind");
+    let mut rest = &bytes[..];
+    EncryptedReader::buffered(&mut rest, pair().1, 0).read_to_end(&mut Vec::new()).unwrap();
+    assert!(rest.is_empty());
 }
 
 #[test]
@@ -147,9 +172,19 @@ proptest! {
         pieces in prop::collection::vec((0..3usize * MAX_PLAIN).prop_map(|length| (0..length).map(|at| (at % 251) as u8).collect()), 0..4),
         at: prop::sample::Index,
         mask in 1..=u8::MAX,
+        drop in 1..200_000usize,
+        capacity in 0..300_000usize,
     ) {
         let mut bytes = stream(&pieces);
         prop_assert!(read(&bytes).unwrap() == pieces.concat());
+        prop_assert!(read_by(EncryptedReader::buffered(Drops(&bytes, drop), pair().1, capacity)).unwrap() == pieces.concat());
+        // All in as few records as can be.
+        let mut writer = EncryptedWriter::new(Vec::new(), pair().0);
+        writer.write_parts(&pieces.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
+        let together = writer.finish().unwrap();
+        let length = pieces.concat().len();
+        prop_assert_eq!(together.len(), length + (length.div_ceil(MAX_PLAIN) + 1) * (HEAD + TAG));
+        prop_assert!(read(&together).unwrap() == pieces.concat());
         let at = at.index(bytes.len());
         bytes[at] ^= mask;
         prop_assert!(read(&bytes).is_err());

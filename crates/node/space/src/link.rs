@@ -59,6 +59,7 @@ impl Fault {
 pub(crate) struct Link {
     reader: EncryptedReader<TcpStream>,
     writer: EncryptedWriter<TcpStream>,
+    stream: TcpStream,
 }
 
 impl Link {
@@ -70,7 +71,12 @@ impl Link {
         stream.set_write_timeout(patience)?;
         rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
         let reader = EncryptedReader::buffered(stream.try_clone()?, decryptor, READ_BUFFER);
-        Ok(Self { reader, writer: EncryptedWriter::new(stream, encryptor) })
+        Ok(Self { reader, writer: EncryptedWriter::new(stream.try_clone()?, encryptor), stream })
+    }
+
+    /// A peer that is silent for longer breaks it.
+    pub fn wait_at_most(&self, patience: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(patience))
     }
 
     /// Sends a message and the bytes behind it.

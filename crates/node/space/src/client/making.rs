@@ -39,7 +39,9 @@ impl Writer {
                 None => Ok(None),
             }
         };
-        if let Some(entry) = there()? {
+        // What is known may be old. That something is there counts once it was heard again; that nothing is, once the path is claimed.
+        let known = self.client.names().look(path).is_some();
+        if known && let Some(entry) = there()? {
             return Ok((entry, false));
         }
         if self.client.names().obstacle(path).is_some() {
@@ -102,11 +104,16 @@ impl Writer {
             }
             std::thread::sleep(PAUSE);
         }
+        self.is_made(entry.id);
+    }
+
+    /// Notes that a file is on all of its targets.
+    fn is_made(&self, file: Id) {
         let mut made = held(&self.made);
         if made.len() >= MOST_MADE {
             made.clear();
         }
-        made.insert(entry.id);
+        made.insert(file);
     }
 
     fn make(&self, path: &str, mode: u32) -> Result<Entry, Refused> {
@@ -115,19 +122,20 @@ impl Writer {
             (names.striping(path, self.client.space.striping), names.next_version(path))
         };
         let id = mend_wire::random_bytes();
-        let free: Vec<Option<u64>> = self.client.rooms().iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
+        let free: Vec<Option<u64>> = self.client.rooms_lately().iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
         let file = written::place(&free, striping, mode, &id)?;
         let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Written(file.clone()) };
-        let adopt = |at: u16, peer: &Peer| {
+        let adopt = |at: u16| {
             let positions: Vec<u16> = file.positions(at).collect();
-            peer.ask(&Request::Adopt { entry: Box::new(entry.clone()), fresh: positions.clone(), positions }, &[]).map(drop)
+            Request::Adopt { entry: Box::new(entry.clone()), fresh: positions.clone(), positions }
         };
         let holders = entry.holders(self.client.targets());
-        let done: Result<(), Fault> = self.client.each(&holders, adopt).into_iter().flatten().collect();
+        let done: Result<Vec<_>, Fault> = self.client.ask_each(&holders, adopt).into_iter().collect();
         if let Err(fault) = done {
             let _ = self.client.forget(&[id]);
             return Err(fault.into());
         }
+        self.is_made(id);
         self.client.names_mut().learn(Change::There(Box::new(entry.clone())));
         Ok(entry)
     }

@@ -219,11 +219,9 @@ impl Writer {
     pub(super) fn tell(&self, new: &Entry) -> Result<(), Refused> {
         let Some(file) = new.written() else { return Err(Refused::Staged) };
         let holders = new.holders(self.client.targets());
-        let put = |at: u16, peer: &Peer| {
-            peer.ask(&Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() }, &[]).map(drop)
-        };
+        let put = |at: u16| Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() };
         // One that is lost hears of it when it is back.
-        self.client.enough(self.client.each(&holders, put))?;
+        self.client.enough(self.client.ask_each(&holders, put))?;
         self.client.names_mut().learn(Change::There(Box::new(new.clone())));
         Ok(())
     }

@@ -4,18 +4,21 @@
 //! of each entry there are two copies.
 
 use super::peer::{Peer, nonsense};
-use crate::link::Fault;
+use crate::link::{Fault, Link};
 use mend_data::space::catalogue::{Catalogue, Change};
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, MAX_IDS, Request};
 use mend_data::space::{Entry, File, Id, Kind, Space, Striping, Target};
 use mend_messages::job::Secret;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 /// [`Client::hedged_after`], unless it is said.
 const HEDGE: Duration = Duration::from_millis(50);
+/// How long room that was looked at is good to choose targets by.
+const LATELY: Duration = Duration::from_secs(1);
 /// Targets that are asked at once.
 const AT_ONCE: usize = 64;
 
@@ -31,6 +34,9 @@ pub struct Room {
     /// Which life of it this is.
     pub life: Id,
 }
+
+/// How much room each target has, or why it does not say.
+type Rooms = Vec<Result<Room, Fault>>;
 
 /// How far a target was heard.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +54,8 @@ pub struct Client {
     catalogue: RwLock<Catalogue>,
     heard: Vec<Mutex<Heard>>,
     refreshed: Mutex<Option<Instant>>,
+    /// How much room targets had, and when.
+    looked: Mutex<Option<(Instant, Rooms)>>,
     /// After how long without an answer another target that has the same is asked.
     hedge: Duration,
 }
@@ -59,7 +67,8 @@ impl Client {
         let peer = |target: &Target| Arc::new(Peer::new(target.clone(), space.id, secret.clone(), patience, create));
         let peers: Vec<Arc<Peer>> = space.targets.iter().map(peer).collect();
         let heard = peers.iter().map(|_| Mutex::default()).collect();
-        Self { space, peers, catalogue: RwLock::default(), heard, refreshed: Mutex::default(), hedge: HEDGE }
+        let (refreshed, looked) = (Mutex::default(), Mutex::default());
+        Self { space, peers, catalogue: RwLock::default(), heard, refreshed, looked, hedge: HEDGE }
     }
 
     /// The same, by which another target is asked when one that has the same says nothing for so long.
@@ -117,12 +126,26 @@ impl Client {
                 *done[place].lock().unwrap_or_else(PoisonError::into_inner) = result;
             }
         };
-        if let [_] = targets {
+        std::thread::scope(|scope| {
+            (1..targets.len().min(AT_ONCE)).for_each(|_| drop(scope.spawn(worker)));
             worker();
-        } else {
-            std::thread::scope(|scope| (0..targets.len().min(AT_ONCE)).for_each(|_| drop(scope.spawn(worker))));
-        }
+        });
         done.into_iter().map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+
+    /// Asks each of these targets something that is short, all of them at once and without threads; their answers, in their order.
+    pub(super) fn ask_each(&self, targets: &[u16], request: impl Fn(u16) -> Request + Sync) -> Vec<Result<(Answer, Vec<u8>), Fault>> {
+        let begun = Instant::now();
+        let begin = |at: &u16| self.peers.get(usize::from(*at))?.begin(&request(*at));
+        let sent: Vec<Option<Link>> = targets.iter().map(begin).collect();
+        let end = |(at, link): (&u16, Option<Link>)| self.peers.get(usize::from(*at))?.end(link?, begun);
+        let answered: Vec<Option<Result<_, Fault>>> = targets.iter().zip(sent).map(end).collect();
+        let unanswered: Vec<u16> = targets.iter().zip(&answered).filter(|(_, answer)| answer.is_none()).map(|(at, _)| *at).collect();
+        let mut anew = self.each(&unanswered, |at, peer| peer.ask(&request(at), &[])).into_iter();
+        let absent = |at: u16| Fault::Other(format!("{} has no target {at}", self.space.name));
+        let answers =
+            targets.iter().zip(answered).map(|(at, answer)| answer.or_else(|| anew.next().flatten()).unwrap_or_else(|| Err(absent(*at))));
+        answers.collect()
     }
 
     /// Places of all targets.
@@ -169,16 +192,28 @@ impl Client {
         }
     }
 
+    /// Hears targets, which are named in their order.
     fn hear(&self, targets: &[u16]) -> Vec<(u16, Fault)> {
-        let heard = self.each(targets, |at, peer| self.hear_one(at, peer));
-        targets.iter().zip(heard).filter_map(|(at, heard)| Some((*at, heard?.err()?))).collect()
+        let mut heard: Vec<MutexGuard<'_, Heard>> =
+            targets.iter().map(|at| self.heard[usize::from(*at)].lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        let after: HashMap<u16, u64> = targets.iter().zip(&heard).map(|(at, heard)| (*at, heard.upto)).collect();
+        let answers = self.ask_each(targets, |at| Request::Changes { after: after[&at] });
+        let taken = targets.iter().zip(&mut heard).zip(answers).map(|((at, heard), answer)| {
+            let taken = answer.and_then(|(answer, _)| self.hear_one(*at, self.peer(*at)?, heard, answer));
+            taken.err().map(|fault| (*at, fault))
+        });
+        taken.flatten().collect()
     }
 
-    fn hear_one(&self, at: u16, peer: &Peer) -> Result<(), Fault> {
-        let mut heard = self.heard[usize::from(at)].lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes in what a target answered, and all that it has besides.
+    fn hear_one(&self, at: u16, peer: &Peer, heard: &mut Heard, first: Answer) -> Result<(), Fault> {
         let begins = heard.upto == 0;
+        let mut first = Some(first);
         loop {
-            let (answer, _) = peer.ask(&Request::Changes { after: heard.upto }, &[])?;
+            let answer = match first.take() {
+                Some(answer) => answer,
+                None => peer.ask(&Request::Changes { after: heard.upto }, &[])?.0,
+            };
             let Answer::Changes { instance, upto, more, changes } = answer else { return Err(nonsense(peer)) };
             if instance != heard.instance && heard.upto > 0 {
                 // Another database, which numbers anew.
@@ -249,12 +284,23 @@ impl Client {
 
     /// How much room the targets have, by their places.
     #[must_use]
-    pub fn rooms(&self) -> Vec<Result<Room, Fault>> {
-        let looked = self.each(&self.all(), |_, peer| match peer.ask(&Request::Look, &[])?.0 {
-            Answer::Seen { free, total, used, life } => Ok(Room { free, total, used, life }),
-            _ => Err(nonsense(peer)),
-        });
-        looked.into_iter().flatten().collect()
+    pub fn rooms(&self) -> Rooms {
+        let (all, mut rooms) = (self.all(), Vec::new());
+        for (at, answer) in all.iter().zip(self.ask_each(&all, |_| Request::Look)) {
+            rooms.push(answer.and_then(|(answer, _)| match answer {
+                Answer::Seen { free, total, used, life } => Ok(Room { free, total, used, life }),
+                _ => Err(nonsense(self.peer(*at)?)),
+            }));
+        }
+        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), rooms.clone()));
+        rooms
+    }
+
+    /// How much room they had a moment ago: enough to choose by.
+    #[must_use]
+    pub fn rooms_lately(&self) -> Rooms {
+        let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        looked.filter(|(at, _)| at.elapsed() < LATELY).map_or_else(|| self.rooms(), |(_, rooms)| rooms)
     }
 
     /// Removes what is at a path, or below it. Those targets that were not told, with why: they are told by whoever sees an entry come back.
@@ -265,8 +311,7 @@ impl Client {
         let ids: Vec<Id> = self.names().everything(path).iter().map(|entry| entry.id).collect();
         for some in ids.chunks(MAX_IDS) {
             let request = Request::Forget { ids: some.to_vec() };
-            let told = self.each(&self.all(), |_, peer| peer.ask(&request, &[]).map(drop));
-            self.enough(told)?;
+            self.enough(self.ask_each(&self.all(), |_| request.clone()))?;
             let mut names = self.names_mut();
             some.iter().for_each(|id| names.learn(Change::Gone(*id)));
         }
@@ -281,10 +326,10 @@ impl Client {
     }
 
     /// An error if fewer than two targets did it, where there are two.
-    pub(super) fn enough(&self, done: Vec<Option<Result<(), Fault>>>) -> Result<(), Fault> {
-        let good = done.iter().flatten().filter(|result| result.is_ok()).count();
+    pub(super) fn enough<T>(&self, done: Vec<Result<T, Fault>>) -> Result<(), Fault> {
+        let good = done.iter().filter(|result| result.is_ok()).count();
         let needed = self.peers.len().min(mend_data::space::COPIES);
-        match done.into_iter().flatten().find_map(Result::err) {
+        match done.into_iter().find_map(Result::err) {
             Some(fault) if good < needed => Err(fault),
             _ => Ok(()),
         }
@@ -302,7 +347,7 @@ impl Client {
         let entry =
             Entry { id: mend_wire::random_bytes(), version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Directory(striping) };
         let request = Request::Put { entry: Box::new(entry.clone()), positions: Vec::new() };
-        self.enough(self.each(&self.all(), |_, peer| peer.ask(&request, &[]).map(drop)))?;
+        self.enough(self.ask_each(&self.all(), |_| request.clone()))?;
         self.names_mut().learn(Change::There(Box::new(entry)));
         self.forget(&before)
     }
@@ -313,7 +358,7 @@ impl Client {
             return Ok(());
         }
         let request = Request::Forget { ids: ids.to_vec() };
-        self.enough(self.each(&self.all(), |_, peer| peer.ask(&request, &[]).map(drop)))?;
+        self.enough(self.ask_each(&self.all(), |_| request.clone()))?;
         let mut names = self.names_mut();
         ids.iter().for_each(|id| names.learn(Change::Gone(*id)));
         Ok(())

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
 /// How long a target may take that is made: its database has to be written.
 const MAKING: Duration = Duration::from_secs(40);
+/// How long an answer is waited for that is late already.
+const LEAST: Duration = Duration::from_millis(1);
 /// Connections that are kept.
 const IDLE: usize = 16;
 
@@ -70,6 +72,42 @@ impl Peer {
         {
             return self.answered(link, answered);
         }
+        self.ask_anew(request, payload, begun)
+    }
+
+    /// Sends a request over a connection that was kept; `None` if there is none that takes it.
+    pub(super) fn begin(&self, request: &Request) -> Option<Link> {
+        let mut link = held(&self.idle).pop()?;
+        link.send(request, &[]).is_ok().then_some(link)
+    }
+
+    /// Waits for the answer to a request that was sent so at that time; `None` if none comes: it is to be asked again then.
+    pub(super) fn end(&self, mut link: Link, sent: Instant) -> Option<Result<(Answer, Vec<u8>), Fault>> {
+        match self.wait(&mut link, sent.elapsed()) {
+            Ok(answered) => Some(self.answered(link, answered)),
+            Err(_) => {
+                // Those that are kept are as old.
+                held(&self.idle).clear();
+                None
+            }
+        }
+    }
+
+    fn wait(&self, link: &mut Link, waited: Duration) -> io::Result<(Answer, Vec<u8>)> {
+        // Others were waited for before it.
+        let late = waited > self.patience / 8;
+        if late {
+            link.wait_at_most(self.patience.saturating_sub(waited).max(LEAST))?;
+        }
+        let answered = link.answer(&|| self.silent.store(false, Ordering::Relaxed))?;
+        if late {
+            link.wait_at_most(self.patience)?;
+        }
+        Ok(answered)
+    }
+
+    /// Asks over a new connection.
+    fn ask_anew(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Vec<u8>), Fault> {
         // Those that are kept are as old.
         held(&self.idle).clear();
         if let Some((until, _, fault)) = &*held(&self.lost)
@@ -125,7 +163,12 @@ impl Peer {
     pub fn shapes(&self, files: Vec<Id>) -> Result<Vec<Vec<Shape>>, Fault> {
         let count = files.len();
         let (_, bytes) = self.ask(&Request::Shapes { files }, &[])?;
-        postcard::from_bytes(&bytes).ok().filter(|told: &Vec<Vec<Shape>>| told.len() == count).ok_or_else(|| nonsense(self))
+        self.shapes_told(&bytes, count)
+    }
+
+    /// What it answered to that.
+    pub(super) fn shapes_told(&self, bytes: &[u8], count: usize) -> Result<Vec<Vec<Shape>>, Fault> {
+        postcard::from_bytes(bytes).ok().filter(|told: &Vec<Vec<Shape>>| told.len() == count).ok_or_else(|| nonsense(self))
     }
 
     fn lost(&self, why: impl Into<String>, hint: impl Into<String>) -> Fault {

@@ -164,7 +164,7 @@ impl Client {
         let alone = File { replicas: Vec::new(), ..file.clone() };
         let new = Entry { version: old.version.saturating_add(1), kind: Kind::File(alone), ..old.clone() };
         let Some(file) = new.file() else { return Ok(0) };
-        self.enough(self.each(&new.holders(self.targets()), |at, peer| peer.ask(&put(&new, file, at), &[]).map(drop)))?;
+        self.enough(self.ask_each(&new.holders(self.targets()), |at| put(&new, file, at)))?;
         self.names_mut().learn(Change::There(Box::new(new.clone())));
         self.tell_of_move(old, &new);
         Ok(bytes)

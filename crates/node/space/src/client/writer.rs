@@ -404,9 +404,12 @@ impl Client {
     fn some_shapes(&self, entries: &[Entry]) -> Vec<Result<(u64, i64), Fault>> {
         let targets = distinct(entries.iter().flat_map(|entry| entry.holders(self.targets())));
         let files: Vec<Id> = entries.iter().map(|entry| entry.id).collect();
-        let told = self.each(&targets, |_, peer| peer.shapes(files.clone()));
-        let told: HashMap<u16, Result<Vec<Vec<Shape>>, Fault>> =
-            targets.into_iter().zip(told).filter_map(|(at, told)| Some((at, told?))).collect();
+        let told = self.ask_each(&targets, |_| Request::Shapes { files: files.clone() });
+        let told: HashMap<u16, Result<Vec<Vec<Shape>>, Fault>> = targets
+            .into_iter()
+            .zip(told)
+            .map(|(at, told)| (at, told.and_then(|(_, bytes)| self.peer(at)?.shapes_told(&bytes, files.len()))))
+            .collect();
         let shape = |index: usize, entry: &Entry| -> Result<(u64, i64), Fault> {
             let Some(file) = entry.written() else { return Err(Fault::Other(format!("{} is not written by ranks", entry.path))) };
             let mut shapes = Vec::new();

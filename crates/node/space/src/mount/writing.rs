@@ -79,13 +79,22 @@ impl Files {
         let now = self.shared.client.names().entry(&entry.id).cloned();
         let entry = now.ok_or(Errno::ESTALE)?;
         self.writer().until_made(&entry);
-        let (size, changed_ns) = self.writer().shape(&entry).map_err(|fault| self.told(&entry.path, &fault.into()))?;
+        let shape = self.writer().shape(&entry).map_err(|fault| self.told(&entry.path, &fault.into()))?;
+        Ok(self.attributes_of(number, &entry, shape))
+    }
+
+    /// What is known of a file that was made just now.
+    pub(super) fn attributes_made(&self, number: u64, entry: &Entry) -> FileAttr {
+        self.attributes_of(number, entry, (0, entry.made_ns))
+    }
+
+    fn attributes_of(&self, number: u64, entry: &Entry, (size, changed_ns): (u64, i64)) -> FileAttr {
         let changed = match u64::try_from(changed_ns) {
             Ok(ns) => UNIX_EPOCH + Duration::from_nanos(ns),
             Err(_) => UNIX_EPOCH - Duration::from_nanos(changed_ns.unsigned_abs()),
         };
         let mode = entry.written().map_or(0, |file| file.mode);
-        Ok(FileAttr {
+        FileAttr {
             ino: INodeNo(number),
             size,
             blocks: size.div_ceil(512),
@@ -101,17 +110,17 @@ impl Files {
             rdev: 0,
             blksize: BLOCK as u32,
             flags: 0,
-        })
+        }
     }
 
-    /// Makes a file, or opens one that another rank has made meanwhile.
-    pub(super) fn make_file(&self, parent: INodeNo, name: &OsStr, mode: u32, exclusive: bool) -> Result<Entry, Errno> {
+    /// Makes a file, or opens one that another rank has made meanwhile; true in that case.
+    pub(super) fn make_file(&self, parent: INodeNo, name: &OsStr, mode: u32, exclusive: bool) -> Result<(Entry, bool), Errno> {
         let path = self.place(parent, name)?;
-        let (entry, _) = self.writer().create(&path, mode, exclusive).map_err(|refused| self.told(&path, &refused))?;
+        let (entry, was_there) = self.writer().create(&path, mode, exclusive).map_err(|refused| self.told(&path, &refused))?;
         if entry.written().is_none() {
             return Err(self.told(&path, &Refused::Staged));
         }
-        Ok(entry)
+        Ok((entry, was_there))
     }
 
     pub(super) fn open_written(&self, entry: &Entry, writes: bool) -> Handle {

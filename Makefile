@@ -56,6 +56,7 @@ bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs
 	@./benches/placement.py --record
 	@./benches/pipe.py --record
 	@./benches/copies.py --record
+	@./benches/data.py --record --runs 3
 	@./benches/healing.py --record
 	@./benches/checkpoints.py --record
 	@./benches/restart.py --record

@@ -14,13 +14,17 @@ Peers want root, sshfs and fuse3; what is not there is left out, and named.
 import concurrent.futures
 import contextlib
 import os
+import statistics
+import subprocess
 import sys
+import tempfile
+import threading
 
 import results
-from side_by_side import main, report
+from side_by_side import HERE, main, report
 
-from cluster import Failed, Lab, NotHere
-from mounts import Passthrough, Relay, Seaweed, Space, Sshfs, address, file_rates, must
+from cluster import MEND, Failed, Lab, NotHere
+from mounts import MEMORY, Passthrough, Relay, Seaweed, Space, Sshfs, address, file_rates, must
 from raw_tcp import RawTcp
 
 # A rank's part of a file, MiB, by the number of ranks.
@@ -28,7 +32,10 @@ PART = {1: 512, 4: 192}
 # What Mend's cache of a node holds.
 CACHED = 192
 NAMES = 10_000
-CAPPED, READERS, CAPPED_MIB = ("node1", "node2", "node3", "node4"), ("node5", "node6", "node7", "node8"), 128
+CAPPED, READERS, CAPPED_MIB = ("node1", "node2", "node3", "node4"), ("node5", "node6", "node7", "node8"), 256
+# Sizes of the file in MiB, rate of its source in MB/s, and computing per MiB in ms: none, and enough to cover what a lost target's quarter takes.
+LOSSES = ((64, 34, 0), (256, 34, 0), (64, 6, 0), (64, 34, 20), (256, 34, 20), (1024, 34, 20), (64, 6, 80), (256, 6, 80))
+SOURCE_PORT = 18790
 seconds = lambda span: span[1] - span[0]
 
 
@@ -126,5 +133,56 @@ def names(runs, work):
                 report(what, theirs, figures[Space.name], "a second", name)
 
 
+@contextlib.contextmanager
+def serving(lab, path, rate):
+    """Serves a file from the lab's head, at so many MB/s."""
+    command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", sys.executable, os.path.join(HERE, "paced_source.py"), path, str(SOURCE_PORT), str(rate)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        server.stdout.readline()
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def job_time(program, mib, rate, computing, lost):
+    """Seconds of a job that reads a file of whose four targets one is lost: before it starts, in its middle, or never."""
+    with Lab(5) as lab, tempfile.TemporaryDirectory(prefix="mend-bench-") as work, contextlib.ExitStack() as stack:
+        source = os.path.join(work, "source")
+        with open(source, "wb") as file:
+            for _ in range(mib):
+                file.write(os.urandom(1 << 20))
+        space = stack.enter_context(Space(lab, CAPPED, "node5"))
+        uri = f"http://{address(lab, 'head')}:{SOURCE_PORT}/source"
+        # Staging is not what is measured: the source is fast then.
+        with serving(lab, source, 10_000):
+            space.data("stage", uri, "bench:data")
+        stack.enter_context(serving(lab, source, rate))
+        lose = lambda: (lab.kill_daemon("node1"), lab.on("node1", "rm", "-rf", MEMORY))
+        if lost == "before":
+            lose()
+        if lost == "midway":
+            place = space.meet
+            watcher = threading.Thread(target=lambda: (space.half_read(place), lose()))
+            watcher.start()
+            stack.callback(watcher.join)
+        return seconds(space.run(1, [program, "paced", "SEEN/data", str(mib), str(computing)], mode="r")["paced"])
+
+
+def lost(runs, work):
+    program = file_rates(work)
+    for mib, rate, computing in LOSSES:
+        # Without computing all would be read before a target could be lost in the middle.
+        shares = {"before": 1 / 4, **({"midway": 1 / 8} if computing else {})}
+        took = {when: [job_time(program, mib, rate, computing, when) for _ in range(runs)] for when in ("never", *shares)}
+        for when, share in shares.items():
+            patch = share * (mib << 20) / (rate * 1e6)
+            extra = [with_loss - without for with_loss, without in zip(took[when], took["never"])]
+            what = f"{mib} MiB, source of {rate} MB/s, {computing} ms of computing per MiB, lost {when}"
+            results.note(what, "s", extra, [patch] * runs, "lost bytes by the source's rate")
+            print(f"{what}: {statistics.median(extra):.2f} s longer; lost bytes by the source's rate {patch:.2f} s")
+
+
 if __name__ == "__main__":
-    sys.exit(main(__doc__, {"rates": rates, "links": links, "again": again, "names": names}))
+    sys.exit(main(__doc__, {"rates": rates, "links": links, "again": again, "names": names, "lost": lost}))

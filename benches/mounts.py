@@ -243,6 +243,8 @@ class Space:
     def __enter__(self):
         self.store = tempfile.mkdtemp(prefix="mend-bench-")
         self.seen = os.path.join(self.store, "seen")
+        # Where ranks of the next run leave marks.
+        self.meet = tempfile.mkdtemp(dir=self.store)
         self.data("create", "bench", *[word for node in self.nodes for word in ("--target", f"{node}:{MEMORY}")])
         return self
 
@@ -262,8 +264,16 @@ class Space:
     def make(self):
         self.run(1, ["touch", "SEEN/out"])
 
+    def half_read(self, place):
+        """Waits until a rank that leaves marks there says that it has read half of its file."""
+        until = time.monotonic() + PATIENCE
+        while not any(os.listdir(place)):
+            if time.monotonic() > until:
+                raise Failed("no rank has read half of its file")
+            time.sleep(0.01)
+
     def run(self, ranks, argv, hosts=None, mode="rw"):
-        meet = tempfile.mkdtemp(dir=self.store)
+        meet, self.meet = self.meet, tempfile.mkdtemp(dir=self.store)
         argv = [word.replace("SEEN", self.seen) for word in argv]
         hosts = hosts or f"{self.node}:{ranks}"
         self.lab.set("RATES_MEET", meet)

@@ -3,6 +3,7 @@
 //   file_rates read  PATH MIB             reads this rank's part of PATH, MIB long
 //   file_rates write PATH MIB             writes it, and has it durable when the file is closed
 //   file_rates again PATH MIB             reads the first MIB, one rank after the other; and says how many bytes came over the network meanwhile ("came BEFORE AFTER")
+//   file_rates paced PATH MIB MS          reads the first MIB, and computes nothing for MS after each (a mark in RATES_MEET says that half is read)
 //   file_rates names DIRECTORY COUNT      makes, looks at and removes so many empty files
 //
 // A rank's part begins at its number times MIB; its number is PMI_RANK, 0 without. Bytes go 1 MiB at a time. With an environment variable RATES_MEET, a directory that all ranks see, a
@@ -94,6 +95,25 @@ static void again(const char *path, long rank, off_t length) {
   leave_mark(place, rank);
 }
 
+static void paced(const char *path, long count, long milliseconds) {
+  static char bytes[1 << 20];
+  const char *place = getenv("RATES_MEET");
+  double begun = now();
+  int file = open(path, O_RDONLY);
+  if (file < 0) fail(path);
+  for (long at = 0; at < count; ++at) {
+    for (size_t part = 0; part < sizeof bytes;) {
+      ssize_t done = pread(file, bytes + part, sizeof bytes - part, ((off_t)at << 20) + (off_t)part);
+      if (done <= 0) fail("read");
+      part += (size_t)done;
+    }
+    if (place && at == count / 2) leave_mark(place, at);
+    usleep((useconds_t)milliseconds * 1000);
+  }
+  close(file);
+  printf("paced %.6f %.6f\n", begun, now());
+}
+
 static void names(const char *directory, long rank, long count) {
   char path[4096];
   for (int step = 0; step < 3; ++step) {
@@ -114,8 +134,10 @@ static void names(const char *directory, long rank, long count) {
 
 int main(int argc, char **argv) {
   const char *number = getenv("PMI_RANK");
-  long rank = number ? atol(number) : 0, count = argc == 4 ? atol(argv[3]) : 0;
-  if (count <= 0) return fprintf(stderr, "usage: file_rates read|write|again PATH MIB | names DIRECTORY COUNT\n"), 2;
+  long rank = number ? atol(number) : 0, count = argc >= 4 ? atol(argv[3]) : 0;
+  int is_paced = argc == 5 && !strcmp(argv[1], "paced");
+  if (count <= 0 || argc != 4 + is_paced) return fprintf(stderr, "usage: file_rates read|write|again PATH MIB | paced PATH MIB MS | names DIRECTORY COUNT\n"), 2;
+  if (is_paced) return paced(argv[2], count, atol(argv[4])), 0;
   const char *place = getenv("RATES_MEET"), *ranks = getenv("RATES_RANKS");
   int takes_turns = !strcmp(argv[1], "again");
   if (place && ranks && !takes_turns) {

@@ -9,6 +9,7 @@ MINUTES ?= 60
 # A soak's failure is repeated with the seed it printed.
 SEED ?= $(shell date +%s)
 SECONDS ?= 10
+LIBRARY := crates/node/space-library
 RESTORER := crates/rank/restorer
 # One for each zone of addresses (mend_image::ZONES).
 RESTORERS := mend-restorer mend-restorer-1 mend-restorer-2
@@ -23,7 +24,7 @@ setup: ## install what build, demo and tests need (quick when it is there)
 	@./tests/setup.sh
 
 build: ## build Mend's parts into target/mend
-	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-object --package mend-pipe --package mend-space --package mend-staging --package mend-preload
+	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-object --package mend-pipe --package mend-space --package mend-space-library --package mend-staging --package mend-preload
 	umask 022 && cd $(RESTORER) && cargo build --release --locked --target-dir $(abspath $(TARGET))/restorer
 	@$(INSTALL) $(TARGET)/release/mend $(PARTS)/mend
 	@$(INSTALL) $(TARGET)/release/mendd $(PARTS)/mendd
@@ -31,6 +32,9 @@ build: ## build Mend's parts into target/mend
 	@$(INSTALL) $(TARGET)/release/mend-data $(PARTS)/mend-data
 	@$(INSTALL) $(TARGET)/release/mend-space $(PARTS)/mend-space
 	@$(INSTALL) $(TARGET)/release/mend-pipe $(PARTS)/mend-pipe
+	@$(INSTALL) $(TARGET)/release/libmend_space_library.so $(PARTS)/libmend-data.so
+	@$(INSTALL) $(LIBRARY)/include/mend_data.h $(PARTS)/include/mend_data.h
+	@$(INSTALL) $(LIBRARY)/python/mend_data.py $(PARTS)/python/mend_data.py
 	@$(INSTALL) plugins/mend-source-tar $(PARTS)/mend-source-tar
 	@$(INSTALL) $(TARGET)/release/libmend_fi.so $(PARTS)/libmend-fi.so
 	@for name in $(RESTORERS); do $(INSTALL) $(TARGET)/restorer/release/$$name $(PARTS)/$$name; done
@@ -82,13 +86,16 @@ conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's
 fuzz: setup ## every fuzz target for SECONDS each (default 10)
 	@./fuzz/run.py --seconds $(SECONDS)
 
-install: build ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/mend/
+install: build ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/mend/, include/mend_data.h
 	$(INSTALL) $(PARTS)/mend $(DESTDIR)$(PREFIX)/bin/mend
 	$(INSTALL) $(PARTS)/mendd $(DESTDIR)$(PREFIX)/bin/mendd
 	$(INSTALL) $(PARTS)/mend-object $(DESTDIR)$(PREFIX)/lib/mend/mend-object
 	$(INSTALL) $(PARTS)/mend-data $(DESTDIR)$(PREFIX)/lib/mend/mend-data
 	$(INSTALL) $(PARTS)/mend-space $(DESTDIR)$(PREFIX)/lib/mend/mend-space
 	$(INSTALL) $(PARTS)/mend-pipe $(DESTDIR)$(PREFIX)/lib/mend/mend-pipe
+	$(INSTALL) $(PARTS)/libmend-data.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-data.so
+	$(INSTALL) $(PARTS)/include/mend_data.h $(DESTDIR)$(PREFIX)/include/mend_data.h
+	$(INSTALL) $(PARTS)/python/mend_data.py $(DESTDIR)$(PREFIX)/lib/mend/python/mend_data.py
 	$(INSTALL) $(PARTS)/mend-source-tar $(DESTDIR)$(PREFIX)/lib/mend/mend-source-tar
 	$(INSTALL) $(PARTS)/libmend-fi.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-fi.so
 	for name in $(RESTORERS); do $(INSTALL) $(PARTS)/$$name $(DESTDIR)$(PREFIX)/lib/mend/$$name; done

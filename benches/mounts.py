@@ -16,8 +16,8 @@ import sys
 import tempfile
 import time
 
-import side_by_side  # noqa: F401  (it knows where the lab's modules are)
-from cluster import MEND, PATIENCE, ROOT, VENV, Failed, NotHere, compile_plain
+from side_by_side import VENV, Failed
+from cluster import MEND, PATIENCE, ROOT, NotHere, compile_plain
 
 MEMORY = "/dev/shm/mend-bench"
 SIZES = re.compile(r"^(\w+) (\d+\.\d+) (\d+\.\d+)$", re.MULTILINE)

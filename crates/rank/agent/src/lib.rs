@@ -33,5 +33,6 @@ mod track;
 
 pub use agent_loop::progress::step;
 pub use allocator::RankAllocator;
+pub use descriptors::data_calls;
 pub use network::{Counters, Frozen, Network};
 pub use start::start;

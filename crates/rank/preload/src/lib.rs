@@ -32,6 +32,18 @@ pub extern "C" fn mend_fi_step(done: u64, total: u64) {
     mend_agent::step(done, total);
 }
 
+/// A call of libmend-data begins in a rank. It is waited for before an image is taken.
+#[unsafe(no_mangle)]
+pub extern "C" fn mend_fi_data_call_begins() {
+    mend_agent::data_calls::begins();
+}
+
+/// It is over.
+#[unsafe(no_mangle)]
+pub extern "C" fn mend_fi_data_call_ends() {
+    mend_agent::data_calls::ends();
+}
+
 /// Entry point of a libfabric provider (`fi_prov.h`).
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut mend_fabric_sys::FiProvider {

@@ -107,6 +107,11 @@ impl Client {
         self.peers.len()
     }
 
+    /// Closes all connections that nobody uses now. The next request makes new ones.
+    pub fn rest(&self) {
+        self.peers.iter().for_each(|peer| peer.rest());
+    }
+
     /// What is known of names.
     pub fn names(&self) -> RwLockReadGuard<'_, Catalogue> {
         // Every change of it is a whole one.

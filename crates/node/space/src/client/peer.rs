@@ -133,6 +133,11 @@ impl Peer {
         }
     }
 
+    /// Closes the connections that are kept.
+    pub(super) fn rest(&self) {
+        held(&self.idle).clear();
+    }
+
     /// True if it could not be reached when it was asked last.
     pub fn is_lost(&self) -> bool {
         held(&self.lost).is_some()

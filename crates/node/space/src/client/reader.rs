@@ -75,6 +75,7 @@ type Pages = LruCache<(Id, u32), Arc<Vec<u8>>>;
 pub struct Reader {
     shared: Arc<Shared>,
     ahead: SyncSender<(Arc<Entry>, std::ops::Range<u64>)>,
+    reads_ahead: bool,
 }
 
 #[derive(Debug)]
@@ -106,7 +107,18 @@ impl Reader {
             let (shared, wanted) = (shared.clone(), wanted.clone());
             std::thread::Builder::new().name("read ahead".to_owned()).spawn(move || fetch_ahead(&shared, &wanted))?;
         }
-        Ok(Self { shared, ahead })
+        Ok(Self { shared, ahead, reads_ahead: true })
+    }
+
+    /// The same, without anything under way when nobody reads.
+    #[must_use]
+    pub fn without_reading_ahead(self) -> Self {
+        Self { reads_ahead: false, ..self }
+    }
+
+    /// Ends what it has under way at sources.
+    pub fn rest(&self) {
+        self.shared.repairer.iter().for_each(Repairer::rest);
     }
 
     /// What it keeps, for others that keep something.
@@ -123,7 +135,7 @@ impl Reader {
         let Some(file) = entry.file() else { return Err(Fault::Other(format!("{} is a directory", entry.path))) };
         let layout = Layout::of(file);
         let end = offset.saturating_add(u64::from(length)).min(file.size);
-        let in_order = pattern.is_in_order(offset, end);
+        let in_order = self.reads_ahead && pattern.is_in_order(offset, end);
         if in_order {
             self.look_ahead(entry, &layout, end, pattern);
         }

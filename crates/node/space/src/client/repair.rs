@@ -12,7 +12,7 @@ use mend_data::request::{RangeAnswer, RangeRequest};
 use mend_data::space::target::MAX_PAYLOAD;
 use mend_messages::frame;
 use std::io::{self, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
@@ -45,6 +45,17 @@ impl Repairer {
     #[must_use]
     pub fn find() -> Option<Self> {
         Some(Self { program: mend_settings::find_part(PROGRAM)?, running: Mutex::default() })
+    }
+
+    /// The one in this directory; `None` if it is not there.
+    #[must_use]
+    pub fn find_in(directory: &Path) -> Option<Self> {
+        Some(directory.join(PROGRAM)).filter(|program| program.exists()).map(|program| Self { program, running: Mutex::default() })
+    }
+
+    /// Ends the process, if there is one, when it has nothing more to do.
+    pub(super) fn rest(&self) {
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Bytes of a file that has these sources and this size.

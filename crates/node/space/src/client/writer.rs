@@ -69,6 +69,25 @@ pub enum Refused {
     Fault(#[from] Fault),
 }
 
+impl Refused {
+    /// The number that a program gets (errno.h).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Exists => libc::EEXIST,
+            Self::Absent => libc::ENOENT,
+            Self::Removed => libc::ESTALE,
+            Self::NotEmpty => libc::ENOTEMPTY,
+            Self::IsDirectory => libc::EISDIR,
+            Self::NotDirectory => libc::ENOTDIR,
+            Self::Staged => libc::EPERM,
+            Self::Directory => libc::EXDEV,
+            Self::NoPlace(_) | Self::Fault(Fault::Failed { kind: Failed::Full, .. }) => libc::ENOSPC,
+            Self::Appending | Self::Fault(_) => libc::EIO,
+        }
+    }
+}
+
 /// What is known here of a file that somebody has open.
 #[derive(Debug, Default)]
 pub(super) struct State {

@@ -1,7 +1,6 @@
 //! Puts a file that ranks write back as it was at a checkpoint, before any rank is restarted: the daemon does not see what ranks see.
 
-use super::serve::heard;
-use crate::client::{Client, Refused, Writer};
+use crate::client::{Client, Refused, Writer, find};
 use mend_data::space::catalogue::Node;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -33,7 +32,7 @@ pub enum Part {
 
 /// Puts back a file of a space, or says `refused` and why on standard output. The exit code.
 pub fn restore(name: &str, path: &str, part: Part, was: Was) -> i32 {
-    let done = heard(name).map_err(|(why, _)| why).and_then(|client| put(&client, path, part, was));
+    let done = find(name).map_err(|(why, _)| why).and_then(|client| put(&client, path, part, was));
     match done {
         Ok(()) => 0,
         Err(why) => {

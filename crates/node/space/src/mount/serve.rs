@@ -7,8 +7,7 @@
 //! All mounts of a process have one cache. A rank's mount ends with its mount namespace, and the threads that serve it with that.
 
 use super::view::{Files, MAX_READ};
-use crate::client::{Client, Holds, Reader, Repairer, Touches, heal_while_used};
-use crate::descriptor;
+use crate::client::{Holds, Reader, Repairer, Touches, find, heal_while_used};
 use fuser::{Config, MountOption, Session, SessionACL};
 use mend_data::patterns::Who;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -28,30 +27,9 @@ const TELL_HOLDS: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis
 /// How often lost targets are looked for.
 const LOOK_FOR_LOST: Duration = Duration::from_secs(2);
 
-/// A space whose targets were heard, or why it cannot be seen, with what to do.
-pub(super) fn heard(name: &str) -> Result<Arc<Client>, (String, String)> {
-    let space = descriptor::load(name).map_err(|error| (mend_report::with_causes(&error), error.hint().to_owned()))?;
-    let plain = |error: &dyn std::error::Error| (mend_report::with_causes(error), String::new());
-    let path = mend_settings::secret_file().map_err(|error| plain(&error))?;
-    let secret = mend_wire::secret::load(&path).map_err(|error| (mend_report::with_causes(&error), error.hint()))?;
-    let patience = mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| plain(&error))?;
-    let hedge = mend_settings::SPACE_HEDGE.milliseconds().map_err(|error| plain(&error))?;
-    let client = Arc::new(Client::new(space, &secret, patience, false).hedged_after(hedge));
-    let lost = client.refresh();
-    if lost.len() == client.targets()
-        && let Some((_, fault)) = lost.first()
-    {
-        return Err((fault.to_string(), fault.hint().to_owned()));
-    }
-    for (_, fault) in lost {
-        eprintln!("mend data: {name}: {fault}");
-    }
-    Ok(client)
-}
-
 /// Everything that a space needs to be seen, or why it cannot be, with what to do.
 fn files(name: &str) -> Result<Files, (String, String)> {
-    let client = heard(name)?;
+    let client = find(name)?;
     let plain = |error: &dyn std::error::Error| (mend_report::with_causes(error), String::new());
     let cache = mend_settings::SPACE_CACHE.number().map_err(|error| plain(&error))? << 20;
     let reader = Reader::new(client.clone(), cache, Repairer::find()).map_err(|error| plain(&error))?;

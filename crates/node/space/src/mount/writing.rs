@@ -6,9 +6,7 @@
 
 use super::view::{Files, Handle, MAX_READ, below};
 use crate::client::{Refused, Seen, Writer};
-use crate::link::Fault;
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use mend_data::space::target::Failed;
 use mend_data::space::{BLOCK, Entry, Id, MAX_NAME, is_path};
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -23,23 +21,6 @@ pub(super) struct Changed {
     pub time: Option<TimeOrNow>,
 }
 
-/// The number that a program gets.
-fn errno(refused: &Refused) -> Errno {
-    match refused {
-        Refused::Exists => Errno::EEXIST,
-        Refused::Absent => Errno::ENOENT,
-        Refused::Removed => Errno::ESTALE,
-        Refused::NotEmpty => Errno::ENOTEMPTY,
-        Refused::IsDirectory => Errno::EISDIR,
-        Refused::NotDirectory => Errno::ENOTDIR,
-        Refused::Staged => Errno::EPERM,
-        Refused::Directory => Errno::EXDEV,
-        Refused::Fault(Fault::Failed { kind: Failed::Full, .. }) => Errno::ENOSPC,
-        Refused::NoPlace(_) => Errno::ENOSPC,
-        Refused::Appending | Refused::Fault(_) => Errno::EIO,
-    }
-}
-
 impl Files {
     /// What writes to the space.
     pub(super) fn writer(&self) -> &Arc<Writer> {
@@ -51,7 +32,7 @@ impl Files {
         if let Refused::Staged | Refused::Appending | Refused::NoPlace(_) | Refused::Fault(_) = refused {
             eprintln!("mend data: {}:{path}: {refused}", self.shared.client.space.name);
         }
-        errno(refused)
+        Errno::from_i32(refused.errno())
     }
 
     fn path_of(&self, file: &Id) -> String {

@@ -1,6 +1,7 @@
 //! Examines the descriptors of the program: finds all of them, and tells of each what it is and whether it can be saved.
 
 use super::attached::Attached;
+use super::data_calls;
 use super::epoll::{self, Target};
 use super::locks::{self, Kind};
 use super::sharing::Known;
@@ -38,6 +39,10 @@ pub(crate) fn capture(attached: &Attached, own: &[i32], parked: &Parked) -> Resu
 /// As [`capture`], but goes on after what it cannot save.
 pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<DescriptorError>) -> Descriptors {
     let mut found = Descriptors::default();
+    if data_calls::are_in_progress() {
+        errors.push(DescriptorError::DataCall);
+        return found;
+    }
     let numbers = match numbers_in("/proc/self/fd") {
         Ok(numbers) => numbers,
         Err(error) => {

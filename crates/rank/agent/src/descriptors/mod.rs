@@ -6,6 +6,7 @@
 
 pub(crate) mod attached;
 mod calls;
+pub mod data_calls;
 mod epoll;
 mod eventfd;
 mod examine;
@@ -117,6 +118,8 @@ pub(crate) enum DescriptorError {
     Unsupported { fd: i32, what: String, hint: &'static str },
     #[error("netlink socket (fd {fd})")]
     Netlink { fd: i32 },
+    #[error("a call of libmend-data is in progress")]
+    DataCall,
     #[error("descriptor {fd} cannot be examined: {source}")]
     Examine { fd: i32, source: io::Error },
     #[error("the list of descriptors cannot be read: {0}")]
@@ -128,6 +131,7 @@ impl DescriptorError {
         match self {
             DescriptorError::Unsupported { hint, .. } => hint,
             DescriptorError::Netlink { .. } => "it stayed open for long: close it before a checkpoint",
+            DescriptorError::DataCall => "it waits for a target or a source of a data space: try again",
             DescriptorError::Examine { source, .. } | DescriptorError::List(source) => mend_report::proc_hint(source),
         }
     }
@@ -135,7 +139,7 @@ impl DescriptorError {
     /// It is likely to be gone in a moment: the program has the descriptor for a moment only, or was just closing and opening it.
     pub fn is_transient(&self) -> bool {
         match self {
-            DescriptorError::Netlink { .. } => true,
+            DescriptorError::Netlink { .. } | DescriptorError::DataCall => true,
             DescriptorError::Examine { source, .. } => matches!(source.raw_os_error(), Some(libc::ENOENT | libc::EBADF)),
             DescriptorError::Unsupported { .. } | DescriptorError::List(_) => false,
         }

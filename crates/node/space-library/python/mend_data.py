@@ -1,0 +1,348 @@
+"""Files of Mend's data spaces in Python, without a mount: `mend://SPACE/PATH`.
+
+    import mend_data
+    with mend_data.open("mend://input/in.dat") as file:
+        header = file.read(64)
+
+    import fsspec, pandas                          # what knows fsspec knows these addresses once this module is imported
+    pandas.read_csv("mend://input/table.csv")
+
+It stands on libmend-data.so, which it looks for beside itself, one directory above, and where MEND_DATA_LIBRARY says. What a file or directory is, and what can go wrong, is said in
+mend_data.h; errors are OSErrors. With `fsspec` installed, `MendFileSystem` is a file system of it; without, `Space` and `open` serve. In a process made by fork() spaces are opened anew.
+"""
+
+import ctypes
+import errno
+import io
+import os
+import threading
+
+__all__ = ["MendFileSystem", "Space", "open"]
+
+_NAME = 512
+
+
+class _Stat(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_uint64), ("changed_ns", ctypes.c_int64), ("mode", ctypes.c_uint32), ("is_directory", ctypes.c_uint8), ("is_staged", ctypes.c_uint8)]
+
+
+def _library():
+    here = os.path.dirname(os.path.abspath(__file__))
+    places = [os.path.join(here, "libmend-data.so"), os.path.join(os.path.dirname(here), "libmend-data.so")]
+    named = os.environ.get("MEND_DATA_LIBRARY")
+    path = named or next((place for place in places if os.path.exists(place)), None)
+    if not path:
+        raise ImportError(f"libmend-data.so is not in {here} nor above it: set MEND_DATA_LIBRARY to its path")
+    library = ctypes.CDLL(path, use_errno=True)
+    handle, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64
+    stat = ctypes.POINTER(_Stat)
+    for name, result, *arguments in (
+        ("error", text),
+        ("space", handle, text),
+        ("leave", None, handle),
+        ("stat", ctypes.c_int, handle, text, stat),
+        ("list", handle, handle, text),
+        ("next", ctypes.c_int, handle, text, ctypes.c_size_t, stat),
+        ("end_list", None, handle),
+        ("open", handle, handle, text, ctypes.c_int, ctypes.c_uint),
+        ("fstat", ctypes.c_int, handle, stat),
+        ("pread", ctypes.c_ssize_t, handle, handle, ctypes.c_size_t, number),
+        ("pwrite", ctypes.c_ssize_t, handle, handle, ctypes.c_size_t, number),
+        ("truncate", ctypes.c_int, handle, number),
+        ("sync", ctypes.c_int, handle),
+        ("close", ctypes.c_int, handle),
+        ("unlink", ctypes.c_int, handle, text),
+        ("mkdir", ctypes.c_int, handle, text),
+        ("rmdir", ctypes.c_int, handle, text),
+        ("rename", ctypes.c_int, handle, text, text),
+    ):
+        function = getattr(library, f"mend_data_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+_lib = _library()
+
+
+def _failed(path=None):
+    number, why = ctypes.get_errno(), _lib.mend_data_error().decode(errors="replace")
+    return OSError(number, why, path) if path is not None else OSError(number, why)
+
+
+def _done(answer, path=None):
+    if answer is None or answer == -1:
+        raise _failed(path)
+    return answer
+
+
+def _about(stat):
+    return {"size": stat.size, "type": "directory" if stat.is_directory else "file", "mode": stat.mode, "mtime": stat.changed_ns / 1e9, "staged": bool(stat.is_staged)}
+
+
+def _listed(handle, path):
+    listing = _done(_lib.mend_data_list(handle, path.encode()), path)
+    name, stat = ctypes.create_string_buffer(_NAME), _Stat()
+    found = {}
+    try:
+        while _done(_lib.mend_data_next(listing, name, _NAME, stat), path):
+            found[name.value.decode()] = _about(stat)
+    finally:
+        _lib.mend_data_end_list(listing)
+    return found
+
+
+class Space:
+    """A data space by its name. The same object serves all threads."""
+
+    _open = {}
+    _turn = threading.Lock()
+
+    def __new__(cls, name):
+        # One for each name and process: a space has a cache, and connections.
+        key = (os.getpid(), name)
+        with cls._turn:
+            if key not in cls._open:
+                space = super().__new__(cls)
+                space.name = name
+                space._handle = _done(_lib.mend_data_space(name.encode()), name)
+                cls._open[key] = space
+            return cls._open[key]
+
+    @staticmethod
+    def names():
+        """Names of the spaces that are known here."""
+        return list(_listed(None, ""))
+
+    def stat(self, path):
+        """What is known of a path: size in bytes, type, mode, mtime in seconds, whether it was staged."""
+        stat = _Stat()
+        _done(_lib.mend_data_stat(self._handle, path.encode(), stat), path)
+        return _about(stat)
+
+    def list(self, path=""):
+        """The same of what is in a directory, by name."""
+        return _listed(self._handle, path)
+
+    def unlink(self, path):
+        _done(_lib.mend_data_unlink(self._handle, path.encode()), path)
+
+    def mkdir(self, path):
+        _done(_lib.mend_data_mkdir(self._handle, path.encode()), path)
+
+    def rmdir(self, path):
+        _done(_lib.mend_data_rmdir(self._handle, path.encode()), path)
+
+    def rename(self, path, new):
+        _done(_lib.mend_data_rename(self._handle, path.encode(), new.encode()), path)
+
+    def open(self, path, flags=os.O_RDONLY, mode=0o666):
+        """A raw file, opened as by os.open."""
+        return RawFile(self, path, flags, mode)
+
+
+class RawFile(io.RawIOBase):
+    """An open file without a buffer."""
+
+    def __init__(self, space, path, flags, mode):
+        super().__init__()
+        self._file = None
+        self._file = _done(_lib.mend_data_open(space._handle, path.encode(), flags, mode), path)
+        # The handle does not outlive its space.
+        self._space, self._path, self._flags, self._at = space, path, flags, 0
+        self.name = f"mend://{space.name}/{path.strip('/')}"
+
+    def readable(self):
+        return self._flags & os.O_ACCMODE != os.O_WRONLY
+
+    def writable(self):
+        return self._flags & os.O_ACCMODE != os.O_RDONLY
+
+    def seekable(self):
+        return True
+
+    def _size(self):
+        stat = _Stat()
+        _done(_lib.mend_data_fstat(self._handle(), stat), self._path)
+        return stat.size
+
+    def _handle(self):
+        if self._file is None:
+            raise ValueError("I/O operation on closed file")
+        return self._file
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        base = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._at, os.SEEK_END: self._size}[whence]()
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, "nothing is before the beginning", self._path)
+        self._at = base + offset
+        return self._at
+
+    def tell(self):
+        return self._at
+
+    def pread(self, length, offset):
+        """Bytes from an offset on; fewer at the end."""
+        into = bytearray(length)
+        return bytes(memoryview(into)[: self._read(into, offset)])
+
+    def _read(self, into, offset):
+        if not len(into):
+            return 0
+        place = (ctypes.c_char * len(into)).from_buffer(into)
+        return _done(_lib.mend_data_pread(self._handle(), ctypes.byref(place), len(into), offset), self._path)
+
+    def readinto(self, into):
+        with memoryview(into).cast("B") as view:
+            done = self._read(view, self._at)
+        self._at += done
+        return done
+
+    def write(self, data):
+        with memoryview(data).cast("B") as view:
+            # What cannot be changed has no address that ctypes gives.
+            content = bytes(view) if view.readonly else (ctypes.c_char * len(view)).from_buffer(view)
+            done = _done(_lib.mend_data_pwrite(self._handle(), content, len(view), self._at), self._path) if len(view) else 0
+        self._at = self._size() if self._flags & os.O_APPEND else self._at + done
+        return done
+
+    def truncate(self, size=None):
+        size = self._at if size is None else size
+        _done(_lib.mend_data_truncate(self._handle(), size), self._path)
+        return size
+
+    def sync(self):
+        """What was written is durable on two targets then."""
+        _done(_lib.mend_data_sync(self._handle()), self._path)
+
+    def close(self):
+        file, self._file = getattr(self, "_file", None), None
+        super().close()
+        if file is not None:
+            _done(_lib.mend_data_close(file), self._path)
+
+
+_FLAGS = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
+# Bytes that a buffered file asks for at once.
+_BUFFER = 1 << 20
+
+
+def _flags(mode):
+    letters = mode.replace("b", "").replace("t", "").replace("+", "")
+    if letters not in _FLAGS:
+        raise ValueError(f"invalid mode: {mode!r}")
+    flags = _FLAGS[letters]
+    return flags & ~os.O_ACCMODE | os.O_RDWR if "+" in mode else flags
+
+
+def _split(address):
+    """Space and path of an address."""
+    space, _, path = address.removeprefix("mend://").strip("/").partition("/")
+    return space, path
+
+
+def open(address, mode="rb", buffering=_BUFFER, encoding=None, errors=None, newline=None):
+    """Opens `mend://SPACE/PATH` as the built-in open does a path."""
+    name, path = _split(address)
+    raw = Space(name).open(path, _flags(mode))
+    if raw._flags & os.O_APPEND:
+        raw.seek(0, os.SEEK_END)
+    if buffering == 0:
+        return raw
+    kind = io.BufferedRandom if "+" in mode else io.BufferedReader if raw.readable() else io.BufferedWriter
+    buffered = kind(raw, buffering)
+    return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+
+
+try:
+    import fsspec
+    from fsspec.spec import AbstractFileSystem
+except ImportError:
+    MendFileSystem = None
+else:
+
+    class MendFileSystem(AbstractFileSystem):
+        """Data spaces as a file system of fsspec; their names are its first directories."""
+
+        protocol = "mend"
+        root_marker = ""
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            if isinstance(path, list):
+                return [cls._strip_protocol(one) for one in path]
+            return str(path).removeprefix("mend://").strip("/")
+
+        @staticmethod
+        def _at(path):
+            name, path = _split(path)
+            if not name:
+                raise OSError(errno.EPERM, "data spaces are made and removed by `mend data create` and `destroy`", path)
+            return Space(name), path
+
+        def ls(self, path, detail=True, **_):
+            path = self._strip_protocol(path)
+            if not path:
+                found = [{"name": name, "size": 0, "type": "directory"} for name in Space.names()]
+            else:
+                space, inner = self._at(path)
+                about = space.stat(inner)
+                found = [{"name": path, **about}] if about["type"] == "file" else [{"name": f"{path}/{name}", **one} for name, one in space.list(inner).items()]
+            return found if detail else [one["name"] for one in found]
+
+        def info(self, path, **_):
+            path = self._strip_protocol(path)
+            if not path:
+                return {"name": "", "size": 0, "type": "directory"}
+            space, inner = self._at(path)
+            return {"name": path, **space.stat(inner)}
+
+        def _open(self, path, mode="rb", block_size=None, **_):
+            return open(f"mend://{path}", mode, block_size or _BUFFER)
+
+        def cat_file(self, path, start=None, end=None, **_):
+            space, inner = self._at(self._strip_protocol(path))
+            with space.open(inner) as file:
+                size = file._size()
+                start, end, _step = slice(start, end).indices(size)
+                return file.pread(max(end - start, 0), start)
+
+        def modified(self, path):
+            import datetime
+
+            return datetime.datetime.fromtimestamp(self.info(path)["mtime"], tz=datetime.timezone.utc)
+
+        def rm_file(self, path):
+            space, inner = self._at(self._strip_protocol(path))
+            space.unlink(inner)
+
+        _rm = rm_file
+
+        def rm(self, path, recursive=False, maxdepth=None):
+            for one in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
+                if recursive and self.isdir(one):
+                    self.rmdir(one)
+                else:
+                    self.rm_file(one)
+
+        def mkdir(self, path, create_parents=True, **_):
+            space, inner = self._at(self._strip_protocol(path))
+            space.mkdir(inner)
+
+        def makedirs(self, path, exist_ok=False):
+            try:
+                self.mkdir(path)
+            except FileExistsError:
+                if not exist_ok:
+                    raise
+
+        def rmdir(self, path):
+            space, inner = self._at(self._strip_protocol(path))
+            space.rmdir(inner)
+
+        def mv(self, path1, path2, **options):
+            one, other = (self._at(self._strip_protocol(path)) for path in (path1, path2))
+            if one[0] is not other[0] or self.isdir(path1):
+                return super().mv(path1, path2, **options)
+            return one[0].rename(one[1], other[1])
+
+    fsspec.register_implementation("mend", MendFileSystem, clobber=True)

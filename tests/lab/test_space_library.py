@@ -1,0 +1,88 @@
+"""Data spaces without a mount: libmend-data in C, and its Python module."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import test_space
+from cluster import BIN, ROOT, VENV, compile_plain
+
+PROGRAM = os.path.join(ROOT, "tests", "lab", "library.py")
+# It has fsspec.
+PYTHON = os.path.join(VENV, "data", "bin", "python3")
+RIGHT = "all as it should be\n"
+
+
+class Library(test_space.Space):
+    """The space `input` with the staged file `in.dat`, used on node4, which has no target."""
+
+    DAEMONS = {"MEND_SPACE_TIMEOUT_MS": "1000"}
+
+    def setUp(self):
+        super().setUp()
+        self.data("stage", f"file://{self.source}", "input:in.dat")
+        self.lab.set("PYTHONPATH", os.path.join(BIN, "python"))
+
+    def used(self, *command):
+        done = self.lab.on("node4", *command, cwd=self.directory)
+        self.assertEqual((done.returncode, done.stdout), (0, RIGHT), done.stderr)
+
+    def python(self, *words):
+        self.used(sys.executable, PROGRAM, *words)
+
+    def digest(self):
+        return hashlib.sha256(self.content).hexdigest()
+
+
+class Files(Library):
+    def test_a_c_program_uses_a_space_as_files(self):
+        flags = ["-I", os.path.join(BIN, "include"), "-Wall", "-Werror", "-L", BIN, "-l:libmend-data.so", f"-Wl,-rpath,{BIN}"]
+        self.used(compile_plain("data_library.c", os.path.join(self.directory, "library"), *flags), "input")
+
+    def test_the_header_is_c_plus_plus_too(self):
+        header = os.path.join(BIN, "include", "mend_data.h")
+        done = subprocess.run(["c++", "-x", "c++", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", header], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_python_uses_a_space_as_files(self):
+        self.python("files", "input")
+
+    def test_what_python_reads_are_the_bytes_that_were_staged(self):
+        self.python("read", "input", "in.dat", self.digest())
+
+    def test_what_knows_fsspec_knows_spaces(self):
+        if not os.path.exists(PYTHON):
+            self.skipTest("no fsspec: `make setup` could not install it")
+        self.used(PYTHON, PROGRAM, "fsspec", "input", self.directory)
+
+
+class Losses(Library):
+    def test_what_a_lost_target_had_comes_from_the_source(self):
+        self.lab.kill_daemon("node1")
+        self.addCleanup(self.lab.start_daemon, "node1", self.directory)
+        self.python("read", "input", "in.dat", self.digest())
+
+    def test_ranks_that_use_it_are_saved_moved_and_restarted(self):
+        go = os.path.join(self.directory, "go")
+        command = [sys.executable, PROGRAM, "rank", "input", go]
+        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node4", "--spares", "node2", "--", *command)
+        job.wait_for(lambda: all(os.path.exists(f"{go}.begun.{rank}") for rank in range(2)), "ranks read and write")
+        name = self.lab.running(job)
+        self.assertEqual(self.lab.verb("migrate", name, "1", "--to", "node2")["to"], "node2")
+        self.lab.verb("checkpoint", name)
+        self.lab.mend("kill", name)
+        job.finish(expected=137)
+        with open(go, "w", encoding="ascii"):
+            pass
+        done = self.lab.mend("restart", name, cwd=self.directory)
+        self.assertEqual((done.returncode, sorted(done.stdout.splitlines())), (0, sorted([self.digest(), RIGHT.strip()] * 2)), done.stderr)
+
+
+# Its tests are run where they stand.
+del Library
+
+if __name__ == "__main__":
+    unittest.main()

@@ -5,6 +5,7 @@ import os
 import pwd
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -218,19 +219,42 @@ class WithAJob(Offloads):
         name = self.lab.verb("ps", "--all")[-1]["id"]
         self.assertIn("arrived at file://", self.lab.mend("log", name).stdout)
 
+    def signal_senders(self, number):
+        """Sends a signal to those of this job, which have its address in their environment; how many there were."""
+        found = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file, open(f"/proc/{pid}/comm", encoding="ascii") as name:
+                    if name.read() == "mend-data\n" and self.uri.encode() in file.read():
+                        os.kill(int(pid), number)
+                        found += 1
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                pass
+        return found
+
+    def test_a_job_that_has_ended_and_still_sends_is_shown_so(self):
+        job = self.start(1, ["node1"], "hold", self.seen, self.go)
+        job.wait_for(lambda: self.signal_senders(signal.SIGSTOP), "something is sent")
+        open(self.go, "w", encoding="ascii").close()
+
+        def state():
+            # One that begins to send what is left is stopped as well.
+            self.signal_senders(signal.SIGSTOP)
+            return [listed["state"] for listed in self.lab.verb("ps")]
+
+        job.wait_for(lambda: state() == ["ended: exit code 0; its output is being sent away"], "it is shown")
+        self.assertIsNone(job.poll())
+        while job.poll() is None:
+            self.signal_senders(signal.SIGCONT)
+            time.sleep(0.05)
+        job.finish()
+        self.arrived({"closed": b"closed", "held": b"beginend"})
+
     def test_ranks_write_in_rounds_while_senders_are_killed(self):
         job = self.start(4, ["node1", "node2"], "rounds", self.seen, "12")
         killed = 0
         while job.poll() is None:
-            # Senders of this job have its address in their environment.
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    with open(f"/proc/{pid}/environ", "rb") as file, open(f"/proc/{pid}/comm", encoding="ascii") as name:
-                        if name.read() == "mend-data\n" and self.uri.encode() in file.read():
-                            os.kill(int(pid), 9)
-                            killed += 1
-                except (FileNotFoundError, ProcessLookupError, PermissionError):
-                    pass
+            killed += self.signal_senders(signal.SIGKILL)
             self.whole()
             time.sleep(self.random.uniform(0.2, 1))
         job.finish()

@@ -112,7 +112,9 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         let state = match (&status, &record.ended) {
             (Some(status), _) => status.state.clone(),
             (None, _) if running && record.goes_on => "restarting".into(),
-            (None, _) if running => "starting".into(),
+            // Its controller stays for that.
+            (None, Some((_, how))) if running => format!("ended: {how}; its output is being sent away"),
+            (None, None) if running => "starting".into(),
             (None, Some((_, how))) if how.starts_with("exit code") && !how.ends_with(" 0") && cause.is_some() => {
                 format!("ended: {how}: {}", cause.as_ref().map(mend_journal::text::cause).unwrap_or_default())
             }

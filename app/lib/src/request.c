@@ -101,6 +101,8 @@ static void *watch(void *data) {
         retain();
         if (app.transport.rank == 0 && launcher_look())
             raised(0);
+        if (app.transport.rank == 0)
+            places_look();
         double time = touched(watched), move = touched(watched_moves);
         if (move != known_move && move != 0 && move != atomic_load(&taken_move))
             request_raise(REQUEST_MOVE);

@@ -5,6 +5,7 @@
 
     stages   conjugate gradients on 4 ranks of a node, of which one, half and all move: seconds of negotiation, start of processes, writing, sending, waiting and reading, restart;
              pipelined, against one stage after the other in memory, and against files
+    programs one rank of 4 moves, by program after NPB (CG, FT, MG, LU, BT, SP): the same stages, pipelined
     chunks   a rank of 256 MiB moves in parts of 16, 64 and 256 MiB: what its new process waits and reads, against the slowest stage alone
     memory   what old and new process have beside their data, at most
 
@@ -137,6 +138,16 @@ def stages(nodes, runs, work):
             report(f"{name}, from the agreed call on", whole[through], whole["pipeline"], "ms", through)
 
 
+# Name, arguments: 5 to 39 MB of data a rank.
+PROGRAMS = (("cg", ROWS, "12"), ("ft", "128", "12"), ("mg", "127", "40"), ("lu", "64", "40"), ("bt", "64", "40"), ("sp", "64", "40"))
+
+
+def programs(nodes, runs, work):
+    for name, size, steps in PROGRAMS:
+        taken = [move(nodes, work, 4, [program(name), size, steps, "-m", "2", "1", nodes.b], move_chunk=16 * MIB) for _ in range(runs)]
+        note_stages(f"{name.upper()}, {size}", taken)
+
+
 def chunks(nodes, runs, work):
     command = [program("moves"), str(2 * 256 * MIB // 8), "8", "-m", "1", "1", nodes.b]
     for mebibytes in (16, 64, 256):
@@ -167,7 +178,7 @@ def memory(nodes, runs, work):
         print(f"old process afterwards, with MPI: {statistics.median(left):.1f} MiB", flush=True)
 
 
-BENCHES = {"stages": stages, "chunks": chunks, "memory": memory}
+BENCHES = {"stages": stages, "programs": programs, "chunks": chunks, "memory": memory}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES, two_nodes))

@@ -200,6 +200,24 @@ int store_mark_ended(const char *directory, uint64_t newest);
 uint64_t store_ended(const char *directory);
 int sync_directory(const char *path);
 
+/* ---- places: directories of nodes, offered by whoever started the job (places.c) ---- */
+void places_start(void);
+const char *places_key(void);
+bool places_offered(void);
+bool places_have_shared(void);
+int place_to_write(char path[TEXT], uint64_t checkpoint, uint64_t bytes, char error[TEXT]);
+void place_drop(const char *path, uint64_t checkpoint);
+bool place_next(char path[TEXT], uint64_t checkpoint, uint32_t rank, int *at);
+/* Of the place that place_next() gave last. */
+bool place_is_shared(int at);
+void place_not_good(const char *path, int at);
+/* All on rank 0. */
+void places_sign(uint64_t checkpoint);
+void places_published(uint64_t checkpoint);
+bool place_is_whole(uint64_t checkpoint);
+bool place_is_target(uint64_t checkpoint);
+void places_look(void);
+
 /* ---- requests ---- */
 /* `looked_at`: the time of the file when it was last looked at, in another process; below 0: it asks for nothing yet. */
 int requests_start(const struct settings *s, double looked_at, char error[TEXT]);
@@ -319,6 +337,7 @@ struct saved_state {
     struct table *own; /* this rank's, or where the number of ranks differs that of rank (this rank mod N) */
     char own_path[TEXT];
     struct table **all; /* other numbers of ranks: every table, loaded when needed */
+    char **paths;       /* of their files */
     bool same_ranks;
     bool verify_values; /* not yet compared with their hashes */
 };
@@ -384,6 +403,8 @@ int lock_directory(void);
 void unlock_directory(void);
 int settle_directory(void);
 void saved_clear(void);
+/* The table of a rank's file that is as it was written, wherever that is; `path`: where. `contents`: all data are compared, too. */
+struct table *load_part(uint32_t rank, bool contents, char path[TEXT], char why[TEXT]);
 void set_aside(uint64_t checkpoint);
 
 #endif

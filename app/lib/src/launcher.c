@@ -1,6 +1,7 @@
 /* Requests that whoever started the job puts into a directory, and their answers: `mend checkpoint --portable`. Rank 0 alone looks there; the others learn of a request as of any other.
  *
  *   DIRECTORY/R.library     written here: there is a program to be asked, by its launcher's rank R; removed at its end
+ *   DIRECTORY/R.directory   the same, and the key of its directory (places.c); stays when the program has ended
  *   DIRECTORY/R.request     put there whole: `id = HEX`; removed when it is answered
  *   DIRECTORY/R.answer-ID   written here
  *
@@ -80,6 +81,10 @@ void launcher_start(const struct settings *s, const char *program, int ranks) {
     snprintf(place, sizeof place, "%s/%s", s->requests, number ? rank : "0");
     snprintf(announced, sizeof announced, "directory = %s\nranks = %d\nprogram = %s\n", s->directory, ranks, program);
     announce();
+    char path[PATH], text[4 * TEXT];
+    name_of(path, "directory", "");
+    snprintf(text, sizeof text, "%skey = %s\n", announced, places_key());
+    put(path, text);
 }
 
 /* The library's thread: whether there is a new request. */

@@ -101,6 +101,8 @@ static void *watch(void *data) {
         retain();
         if (app.transport.rank == 0 && launcher_look())
             raised(0);
+        if (app.transport.rank == 0)
+            places_look();
         double time = touched(watched), move = touched(watched_moves);
         if (move != known_move && move != 0 && move != atomic_load(&taken_move))
             request_raise(REQUEST_MOVE);
@@ -199,8 +201,11 @@ void requests_stop(void) {
     pthread_mutex_unlock(&lock);
     pthread_join(thread, NULL);
     running = false;
-    if (app.transport.rank == 0)
+    if (app.transport.rank == 0) {
+        /* What the last checkpoint was is known to those who copy it when the program has ended. */
+        places_look();
         launcher_stop();
+    }
     retain();
     request_clear(REQUEST_CHECKPOINT | REQUEST_MOVE);
 }

@@ -237,7 +237,11 @@ void saved_clear(void) {
     if (app.saved.all)
         for (uint32_t i = 0; i < app.saved.manifest.ranks; i++)
             table_free(app.saved.all[i]);
+    if (app.saved.paths)
+        for (uint32_t i = 0; i < app.saved.manifest.ranks; i++)
+            free(app.saved.paths[i]);
     free(app.saved.all);
+    free(app.saved.paths);
     table_free(app.saved.own);
     manifest_clear(&app.saved.manifest);
     memset(&app.saved, 0, sizeof app.saved);

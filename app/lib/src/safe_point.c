@@ -47,6 +47,7 @@ static bool publish(void) {
         uint64_t needed = m.checkpoint - member->needs;
         m.needs = needed < m.needs ? needed : m.needs;
     }
+    places_sign(m.checkpoint);
     int done = store_publish(app.settings.directory, &m, error);
     launcher_published(bytes);
     manifest_clear(&m);
@@ -64,12 +65,7 @@ static void root_hears(const struct agree_message *m) {
 
 /* The checkpoint that is being taken doesn't count. */
 static void drop_file(void) {
-    char path[TEXT];
-    seal_path(path, app.writing.path);
-    unlink(path);
-    unlink(app.writing.path);
-    store_path(path, app.settings.directory, app.taking, -1);
-    rmdir(path);
+    place_drop(app.writing.path, app.taking);
     table_free(app.offered);
     app.offered = NULL;
 }
@@ -106,6 +102,7 @@ static void over(bool counts, const struct agree_message *m) {
         if (app.transport.rank == 0) {
             note("checkpoint %" PRIu64 " is complete", app.newest);
             launcher_answer(app.newest, NULL);
+            places_published(app.newest);
             requests_retain(app.newest);
         }
     } else {
@@ -223,6 +220,13 @@ static void await_end(double seconds) {
     }
 }
 
+static uint64_t table_bytes(const struct table *t) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < t->blocks_count; i++)
+        bytes += t->blocks[i].has_data ? t->blocks[i].elements * t->blocks[i].size : 0;
+    return bytes;
+}
+
 static int take(void) {
     char error[TEXT] = "";
     request_clear(REQUEST_CHECKPOINT);
@@ -244,7 +248,7 @@ static int take(void) {
         behind = false;
         t = snapshot_take(SNAPSHOT_IN_PLACE, error);
     }
-    if (!t || store_prepare(app.settings.directory, app.taking, error) != 0) {
+    if (!t || place_to_write(app.writing.path, app.taking, table_bytes(t), error) != 0) {
         table_free(t);
         refuse(error);
         await_end(app.settings.hold_seconds);
@@ -329,8 +333,10 @@ static int complete_restore(void) {
     app.restarting = false;
     if (app.settings.calls)
         app.scheduled_in = app.settings.calls - app.call % app.settings.calls;
-    if (app.transport.rank == 0)
+    if (app.transport.rank == 0) {
         note("checkpoint %" PRIu64 " of %" PRIu32 " ranks is restored", app.newest, app.saved.manifest.ranks);
+        places_published(app.newest);
+    }
     saved_clear();
     requests_restart_clock();
     set_slow();

@@ -181,10 +181,14 @@ static int load_all(void) {
     if (app.saved.all)
         return 0;
     app.saved.all = must_alloc(ranks * sizeof *app.saved.all);
+    app.saved.paths = must_alloc(ranks * sizeof *app.saved.paths);
     for (uint32_t i = 0; i < ranks; i++) {
+        /* What all ranks see one of them has compared. A copy on this node nobody has. */
         store_path(path, app.settings.directory, app.saved.manifest.checkpoint, i);
-        if (!(app.saved.all[i] = rank_file_load(path, error)))
+        app.saved.all[i] = places_offered() ? load_part(i, strcmp(app.settings.verify, "no") != 0, path, error) : rank_file_load(path, error);
+        if (!app.saved.all[i])
             return fail_restore(MEND_APP_DAMAGED, "%s", error);
+        app.saved.paths[i] = must_copy(path);
     }
     return 0;
 }
@@ -210,7 +214,7 @@ static bool all_found(const struct variable *v, const struct dimension *mine, co
 
 int spread_restore(struct variable *v, const struct block *like) {
     struct dimension mine[MEND_APP_DIMENSIONS];
-    char error[TEXT] = "", path[TEXT];
+    char error[TEXT] = "";
     if (v->dimensions != like->dimensions)
         return fail_restore(MEND_APP_REFUSED, "array `%s` had %d dimensions, and has %d now", v->name, like->dimensions, v->dimensions);
     for (int d = 0; d < v->dimensions; d++) {
@@ -235,8 +239,7 @@ int spread_restore(struct variable *v, const struct block *like) {
         s.b = b;
         for (int d = 0; d < v->dimensions; d++)
             s.runs[d] = meet(&mine[d], &b->dimension[d]);
-        store_path(path, app.settings.directory, app.saved.manifest.checkpoint, i);
-        done = read_source(&s, path, number, error);
+        done = read_source(&s, app.saved.paths[i], number, error);
         for (int d = 0; d < v->dimensions; d++)
             free(s.runs[d].run);
         if (done)

@@ -289,7 +289,7 @@ void store_remove(const char *directory, uint64_t checkpoint) {
 }
 
 void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
-    uint64_t *numbers, kept = 0, oldest_needed = UINT64_MAX;
+    uint64_t *numbers, kept = 0, kept_whole = 0, oldest_needed = UINT64_MAX;
     size_t count = store_list(directory, &numbers);
     for (size_t i = 0; i < count; i++) {
         struct manifest m;
@@ -301,8 +301,11 @@ void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
                 store_remove(directory, numbers[i]);
             continue;
         }
-        if (kept < keep) {
+        /* Where tiers are, as many are kept of which the directory has all files: what nodes alone have may be lost. */
+        bool whole = places_have_shared() && kept_whole < keep && place_is_whole(numbers[i]);
+        if (kept < keep || whole || place_is_target(numbers[i])) {
             kept++;
+            kept_whole += whole;
             oldest_needed = m.needs < oldest_needed ? m.needs : oldest_needed;
         } else if (numbers[i] < oldest_needed) {
             store_remove(directory, numbers[i]);

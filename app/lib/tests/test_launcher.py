@@ -60,7 +60,7 @@ class Files(InDirectory):
         self.assertEqual(process.returncode, 0, output)
         # One each: what one request asks for is not taken twice.
         self.assertEqual(output.count("is complete"), 2, output)
-        self.assertEqual(sorted(os.listdir(self.path("asked"))), ["0.answer-a1", "0.answer-b2"])
+        self.assertEqual(sorted(os.listdir(self.path("asked"))), ["0.answer-a1", "0.answer-b2", "0.directory"])
 
     def test_what_is_no_request_is_left_alone(self):
         self.begin()
@@ -68,7 +68,7 @@ class Files(InDirectory):
         for nonsense in ("id = a1", "id = ../../a\n", "id = \n", "", "ID = a1\n", "id = " + "a" * 64 + "\n", "id = A1\n"):
             self.asked(nonsense)
             time.sleep(0.15)
-            self.assertEqual(sorted(os.listdir(self.path("asked"))), ["0.library", "0.request"], nonsense)
+            self.assertEqual(sorted(os.listdir(self.path("asked"))), ["0.directory", "0.library", "0.request"], nonsense)
         self.asked("id = 5e\n")
         until(lambda: content(self.path("asked", "0.answer-5e")), "an answer")
 
@@ -77,7 +77,7 @@ class Files(InDirectory):
         self.asked("id = a1\n")
         self.good(run(2, [program("heat"), "50", "3"], self.directory, requests=self.path("asked"), watch_seconds=100))
         self.assertEqual(content(self.path("asked", "0.answer-a1")), {"why": "the program has ended"})
-        self.assertEqual(os.listdir(self.path("asked")), ["0.answer-a1"])
+        self.assertEqual(sorted(os.listdir(self.path("asked"))), ["0.answer-a1", "0.directory"])
 
     def test_a_request_that_ranks_cannot_settle_on_says_why(self):
         # A step takes longer than others wait for it.

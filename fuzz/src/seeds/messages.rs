@@ -19,9 +19,12 @@ use mend_messages::frame;
 use mend_messages::health::{Grade, Milli, NodeHealth, NodeReport, Reading, Unread};
 use mend_messages::job::{FabricAddress, FurtherProgram, JobMap, MapEntry, Program, Secret};
 use mend_messages::needs::{Difference, FileDifference, FileUsage, NeededFile, NodeNeeds};
+use mend_messages::portable::{FileName, Part, PortableOrder, PortableReport};
 use mend_messages::progress::{Progress, RankProgress, Step};
 use mend_messages::report::Report;
-use mend_messages::tier::{Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport};
+use mend_messages::tier::{
+    Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport, parse_tiers,
+};
 use mend_messages::transfer::{Answer as TransferAnswer, Offer};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -354,6 +357,10 @@ fn image() -> ImageRef {
     ImageRef { number: 7, rank: 1, bytes: 1 << 20, checksum: 77, id: id(2) }
 }
 
+fn file() -> FileName {
+    FileName::new("0123456789abcdef0123456789abcdef", 48, 3, Part::Variables).unwrap()
+}
+
 fn tier_orders() -> Vec<TierOrder> {
     let store = || NodeStore::Directory("/scratch".into());
     let object = || "s3://bucket/job/7".to_owned();
@@ -380,6 +387,11 @@ fn tier_orders() -> Vec<TierOrder> {
         TierOrder::Inventory { task: 6 },
         TierOrder::Remove { place: Destination::NodeStore(store()), number: 6, ranks: vec![0, 1] },
         TierOrder::Close,
+        TierOrder::Portable(PortableOrder::Open { tiers: parse_tiers("memory,partner,shared").unwrap() }),
+        TierOrder::Portable(PortableOrder::Send { name: file(), address: address(), token: [3; 16], hurry: true }),
+        TierOrder::Portable(PortableOrder::Receive { name: file(), bytes: 1 << 20, token: [3; 16] }),
+        TierOrder::Portable(PortableOrder::Kept { name: file() }),
+        TierOrder::Portable(PortableOrder::Missing { name: file() }),
     ]
 }
 
@@ -392,6 +404,11 @@ fn tier_reports() -> Vec<TierReport> {
         TierReport::Done { task: 4, result: Ok(TierDone::Image("/srv/7/rank-1.image".into())) },
         TierReport::Done { task: 6, result: Ok(TierDone::Holdings(vec![holding])) },
         TierReport::Done { task: 7, result: Err("no such image".into()) },
+        TierReport::Portable(PortableReport::Holds { files: vec![(file(), 1 << 20), (file().with(Part::Seal), 300)] }),
+        TierReport::Portable(PortableReport::Offer { name: file(), bytes: 1 << 20 }),
+        TierReport::Portable(PortableReport::Wanted { name: file() }),
+        TierReport::Portable(PortableReport::Taken { name: file(), result: Ok(1 << 20) }),
+        TierReport::Portable(PortableReport::Taken { name: file(), result: Err("no room".into()) }),
     ]
 }
 

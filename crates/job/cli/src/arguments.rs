@@ -246,7 +246,9 @@ Examples:
   mend checkpoints                                 of the job that runs, or ended last
   mend checkpoints lmp-3f2a --remove 2,3           all of these or, if others build on one, none
 
-NEEDS lists the checkpoints that one builds on. A restart reads them, too. They stay as long as it does.")]
+NEEDS lists the checkpoints that one builds on. A restart reads them, too. They stay as long as it does. Portable ones \
+(of programs with libmend-app) are in the program's directory: run the program again to go on from them, and use `mend rm` \
+to remove them.")]
 pub struct Checkpoints {
     /// The job; default: the only one there is
     pub job: Option<String>,
@@ -278,7 +280,8 @@ Examples:
   mend rm --ended --older 7d                       that ended at least 7 days ago; also 12h, 30m
 
 A job that runs is refused. MEND_EXPIRE removes old jobs at each `mend run`. Copies of checkpoints in other tiers than \
-the shared directory stay; the answer says so.")]
+the shared directory stay; the answer says so. Portable checkpoints that the job has taken are removed from the program's \
+directory unless a run uses it now; MEND_EXPIRE leaves them there.")]
 #[command(override_usage = "mend rm [--json] <JOB>...\n       mend rm [--json] --ended [--older <TIME>]")]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["jobs", "ended"]))]
 pub struct Remove {

@@ -6,6 +6,7 @@ use crate::{journal, report, verbs};
 use mend_controller::RunError;
 use mend_controller::image_file::key_of_setting;
 use mend_controller::manifest::{self, Manifest};
+use mend_controller::portable;
 use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
 use mend_controller::upkeep::remove_by_hand;
 use mend_messages::control::{Answer, Ask};
@@ -46,7 +47,9 @@ pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
         return remove(&directory, &record, &arguments).await;
     }
     let key = key_of_setting().map_err(RunError::from)?;
-    let all: Vec<Listed> = manifest::numbers(&record.checkpoints).into_iter().map(|number| look(&record, number, key.as_ref())).collect();
+    let mut all: Vec<Listed> =
+        manifest::numbers(&record.checkpoints).into_iter().map(|number| look(&record, number, key.as_ref())).collect();
+    all.extend(portable::kept(directory.path()).into_iter().map(of_variables));
     if arguments.json {
         report::json(&all)?;
         return Ok(0);
@@ -110,6 +113,28 @@ fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
         tiers: found.map(|found| tiers(&directory, found)).unwrap_or_default(),
         directory: directory.to_string_lossy().into_owned(),
         durable_us: found.map(|found| found.durable_us),
+    }
+}
+
+/// One of the program's own variables.
+fn of_variables(kept: portable::Kept) -> Listed {
+    let none = BTreeSet::new;
+    Listed {
+        number: kept.number,
+        usable: true,
+        problem: None,
+        taken: Some(kept.taken),
+        age_s: Some(record::now().saturating_sub(kept.taken)),
+        kind: Some("portable".to_owned()),
+        periodic: None,
+        bases: none(),
+        needs: none(),
+        bytes: Some(kept.bytes),
+        not_kept: Vec::new(),
+        stopped_us: None,
+        tiers: kept.tiers,
+        directory: kept.directory.to_string_lossy().into_owned(),
+        durable_us: None,
     }
 }
 

@@ -24,7 +24,7 @@ pub fn run(arguments: &Remove) -> Result<i32, Failure> {
     for Removed { id, bytes, left, in_tiers } in &removed {
         println!("{id} is removed: {}", report::size(*bytes));
         if let Some(left) = left {
-            println!("  {} stays: it holds other things, too", left.display());
+            println!("  {} stays: it holds other things, too, or a run uses it", left.display());
         }
         if *in_tiers {
             println!("  copies of its checkpoints in other tiers stay (memory and directories of nodes, object stores)");

@@ -4,16 +4,19 @@
 //! JOB/portable/R.library     a library is there, which rank R of the job speaks for: its directory, its number of ranks, its program
 //!             /R.request     put there here, whole: `id = HEX`; removed by the library when it is answered
 //!             /R.answer-ID   put there by the library: `checkpoint` and `bytes`, or `why` there is none
+//!             /R.directory   as R.library, and stays: what the job has taken is below that directory, signed `taken-by`
 //! ```
 //! Ranks know the directory by their environment. A request stays until it is answered: whoever goes back to an earlier image of its memory sees it again.
 //! Faults assumed: ranks and nodes die at any moment, the asker too; files are anybody's who may write to the job's directory, that is the user's.
 
 use crate::record::JobDirectory;
 use mend_messages::job::Rank;
+use mend_messages::portable::checkpoint_number;
+use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// The variable by which ranks know where requests come, a setting of the library.
 pub const VARIABLE: &str = "MEND_APP_REQUESTS";
@@ -24,6 +27,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const LOOK_AT_JOB: Duration = Duration::from_secs(1);
 /// Longest file that is read.
 const MAX_TEXT: u64 = 64 << 10;
+/// Longest manifest that is read: of a million ranks.
+const MAX_MANIFEST: u64 = 100 << 20;
 
 /// A library in some of a job's ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +99,84 @@ pub fn libraries(job: &Path) -> Vec<Library> {
     let mut found: Vec<Library> = entries.filter_map(read).collect();
     found.sort_by_key(|library| library.rank);
     found
+}
+
+/// A portable checkpoint that a job has taken and that counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its number.
+    pub number: u64,
+    /// Ranks that it is of.
+    pub ranks: u32,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// Seconds since 1970 at which it counted.
+    pub taken: u64,
+    /// Tiers that are said to have all of its files, nearest first. After a loss they may have not.
+    pub tiers: Vec<String>,
+    /// Its directory, where its manifest is.
+    pub directory: PathBuf,
+}
+
+/// The portable checkpoints that a job has taken, in ascending order in each directory.
+#[must_use]
+pub fn kept(job: &Path) -> Vec<Kept> {
+    let place = place(job);
+    let mut directories: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(&place).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let told = if path.extension().is_some_and(|suffix| suffix == "directory") { text(&path) } else { None };
+        directories.extend(told.as_deref().and_then(|told| value(told, "directory")).map(PathBuf::from));
+    }
+    directories.sort();
+    directories.dedup();
+    let mut found = Vec::new();
+    for directory in directories {
+        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+        let mut here: Vec<Kept> = entries.filter_map(|entry| look(&entry.path(), &place)).collect();
+        here.sort_by_key(|one| one.number);
+        found.extend(here);
+    }
+    found
+}
+
+/// The checkpoint in this directory, if it counts and was taken by ranks that are asked there.
+fn look(directory: &Path, requests: &Path) -> Option<Kept> {
+    let number = checkpoint_number(directory.file_name()?.to_str()?)?;
+    let signed = text(&directory.join("taken-by"))?;
+    value(&signed, "requests").filter(|by| Path::new(by) == requests)?;
+    let manifest = directory.join("manifest");
+    let about = fs::metadata(&manifest).ok().filter(|found| found.len() <= MAX_MANIFEST)?;
+    let taken = about.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs();
+    let lengths = fs::read_to_string(&manifest).ok()?;
+    let lengths: Vec<u64> = lengths.lines().filter_map(|line| line.strip_prefix("rank ")?.split(' ').nth(1)?.parse().ok()).collect();
+    let has_all = |suffix: &str| (0..lengths.len()).all(|rank| directory.join(format!("rank-{rank:05}.{suffix}")).exists());
+    let offered = value(&signed, "tiers").unwrap_or_default();
+    let names = if offered.is_empty() { "shared" } else { offered };
+    let held = |(at, name): &(usize, &str)| match (*at, *name) {
+        (_, "shared") => has_all("h5") && has_all("seal"),
+        (0, _) => has_all("node"),
+        (_, name) => has_all(name),
+    };
+    let tiers = names.split(',').enumerate().filter(held).map(|(_, name)| name.to_owned()).collect();
+    Some(Kept { number, ranks: lengths.len() as u32, bytes: lengths.iter().sum(), taken, tiers, directory: directory.to_owned() })
+}
+
+/// Removes the portable checkpoints that a job has taken, unless a run uses their directory. What stays for that. A removal that was cut short leaves none that counts in part.
+pub(crate) fn remove(job: &Path) -> io::Result<Option<PathBuf>> {
+    let mut left = None;
+    for one in kept(job) {
+        let Some(parent) = one.directory.parent() else { continue };
+        // Held as long as it is being removed: no run begins meanwhile.
+        let lock = fs::File::open(parent.join("lock"));
+        if lock.as_ref().is_ok_and(|lock| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err()) {
+            left = Some(parent.to_owned());
+            continue;
+        }
+        fs::remove_file(one.directory.join("manifest"))?;
+        fs::remove_dir_all(&one.directory)?;
+    }
+    Ok(left)
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -196,6 +279,47 @@ mod tests {
         let library =
             |rank, directory: &str, ranks, program: &str| Library { rank, directory: directory.into(), ranks, program: program.into() };
         assert_eq!(libraries(job.path()), [library(0, "/c", 4, ""), library(4, "/a = b", 2, "heat 1")]);
+    }
+
+    #[test]
+    fn what_a_job_has_taken_is_listed_and_removed_and_nothing_else() {
+        let (job, other, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(place(job.path())).unwrap();
+        fs::write(
+            place(job.path()).join("0.directory"),
+            format!("directory = {}\nranks = 2\nprogram = \nkey = x\n", home.path().display()),
+        )
+        .unwrap();
+        fs::write(home.path().join("lock"), "").unwrap();
+        let put = |number: u64, by: &Path, tiers: &str, files: &[&str]| {
+            let directory = home.path().join(format!("checkpoint-{number:06}"));
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("taken-by"), format!("requests = {}\ntiers = {tiers}\n", place(by).display())).unwrap();
+            for name in files {
+                fs::write(directory.join(name), "rank 0 100 0\nrank 1 23 0\n").unwrap();
+            }
+        };
+        let of = |rank: u32, suffixes: &[&str]| suffixes.iter().map(|suffix| format!("rank-{rank:05}.{suffix}")).collect::<Vec<_>>();
+        let both = |suffixes: &[&str]| [of(0, suffixes), of(1, suffixes), vec!["manifest".to_owned()]].concat();
+        let put = |number, by: &Path, tiers: &str, files: Vec<String>| {
+            put(number, by, tiers, &files.iter().map(String::as_str).collect::<Vec<_>>());
+        };
+        put(20, job.path(), "memory,partner,shared", both(&["node", "partner", "h5"]));
+        put(10, job.path(), "", both(&["h5", "seal"]));
+        put(30, job.path(), "memory", of(0, &["node"]));
+        put(40, other.path(), "", both(&["h5", "seal"]));
+        let found = kept(job.path());
+        let seen: Vec<_> = found.iter().map(|one| (one.number, one.ranks, one.bytes, one.tiers.join(" "))).collect();
+        assert_eq!(seen, [(10, 2, 123, "shared".to_owned()), (20, 2, 123, "memory partner".to_owned())]);
+        let run = fs::File::open(home.path().join("lock")).unwrap();
+        flock(&run, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(remove(job.path()).unwrap(), Some(home.path().to_owned()));
+        assert_eq!(kept(job.path()).len(), 2);
+        drop(run);
+        assert_eq!(remove(job.path()).unwrap(), None);
+        assert_eq!(kept(job.path()), []);
+        assert_eq!(kept(other.path()), []);
+        assert!(home.path().join("checkpoint-000040/manifest").exists());
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! name lies in its directory, or is a checkpoint of it by its name; a removal that was cut short can be done again: the record goes last.
 //! Faults assumed: files vanish meanwhile; the record is damaged or names a place that is not the job's.
 
-use crate::manifest;
 use crate::record::{self, JobDirectory, JobRecord, RecordError, now};
+use crate::{manifest, portable};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fs;
@@ -75,11 +75,26 @@ pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> 
     now().saturating_sub(ended(directory, record)) >= age.as_secs()
 }
 
-/// Removes a job that does not run.
+/// Removes a job that does not run, with the portable checkpoints that it has taken.
 ///
 /// # Errors
 /// [`RecordError::Running`], [`RecordError::Io`].
 pub fn remove(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
+    // Refused before anything goes.
+    drop(directory.lock(&record.id)?);
+    let place = portable::place(directory.path());
+    let portable: Vec<_> = portable::kept(directory.path()).into_iter().map(|one| (size(&one.directory), one.tiers)).collect();
+    let left = portable::remove(directory.path()).map_err(|source| RecordError::Io { path: place, source })?;
+    let mut removed = remove_job(directory, record)?;
+    removed.in_tiers |= portable.iter().any(|(_, tiers)| tiers.iter().any(|tier| tier != "shared"));
+    if left.is_none() {
+        removed.bytes += portable.iter().map(|(bytes, _)| bytes).sum::<u64>();
+    }
+    removed.left = removed.left.or(left);
+    Ok(removed)
+}
+
+fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
     let _lock = directory.lock(&record.id)?;
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -152,7 +167,7 @@ pub fn expire(quiet: bool) -> Result<(), mend_settings::SettingError> {
     std::thread::spawn(move || {
         let jobs = record::list().unwrap_or_default();
         let old = jobs.iter().filter(|(directory, record)| is_older(directory, record, age) && !directory.is_running());
-        let removed: Vec<Removed> = old.filter_map(|(directory, record)| remove(directory, record).ok()).collect();
+        let removed: Vec<Removed> = old.filter_map(|(directory, record)| remove_job(directory, record).ok()).collect();
         if !removed.is_empty() && !quiet {
             let mib = removed.iter().map(|one| one.bytes).sum::<u64>() >> 20;
             let name = mend_settings::EXPIRE.name;

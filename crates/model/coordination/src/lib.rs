@@ -10,5 +10,6 @@ pub mod lease;
 pub mod migration;
 pub mod placement;
 pub mod pmi;
+pub mod portable;
 pub mod recovery;
 pub mod replication;

@@ -3,6 +3,7 @@
 use crate::event::{Publication, PublishedImage};
 use crate::search::Holdings;
 use crate::setup::{Adopted, AdoptedImage, TierSetup};
+use mend_coordination::portable::Copies;
 use mend_coordination::replication::{Action, Published, Replication};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Destination, ImageLocation, ImageRef, NodeStore, Tier, TierSpec};
@@ -19,6 +20,8 @@ pub struct Tiering {
     pub(crate) specs: Vec<TierSpec>,
     pub(crate) rate: u64,
     pub(crate) machine: Replication,
+    /// Files of portable checkpoints.
+    pub(crate) portable: Copies,
     /// What each rank's image may take, as its agent said.
     sizes: BTreeMap<Rank, u64>,
     pub(crate) placed: BTreeMap<Rank, ImageLocation>,
@@ -53,7 +56,8 @@ impl Tiering {
         let machine = Replication::new(setup.specs.clone(), 0..nodes, keep, u64::from_le_bytes(*seed), setup.writers);
         let (sizes, placed, tasks) = Default::default();
         let (told, told_of_tiers) = Default::default();
-        Self { specs: setup.specs.clone(), rate: setup.rate, machine, sizes, placed, tasks, next_task: 0, told, told_of_tiers }
+        let portable = Copies::default();
+        Self { specs: setup.specs.clone(), rate: setup.rate, machine, portable, sizes, placed, tasks, next_task: 0, told, told_of_tiers }
     }
 
     pub(crate) fn task(&mut self, of_machine: u64) -> u64 {

@@ -17,6 +17,7 @@ pub mod health;
 pub mod job;
 mod kinds;
 pub mod needs;
+pub mod portable;
 pub mod progress;
 pub mod report;
 pub mod tier;

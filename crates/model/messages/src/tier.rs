@@ -15,6 +15,7 @@
 
 use crate::agent::{ImageId, SaveOrder};
 use crate::job::Rank;
+use crate::portable::{PortableOrder, PortableReport};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -382,6 +383,8 @@ pub enum TierOrder {
     },
     /// The job has ended well: nothing of it is left in any store.
     Close,
+    /// About files of portable checkpoints.
+    Portable(PortableOrder),
 }
 
 /// What a finished task found.
@@ -432,6 +435,8 @@ pub enum TierReport {
         /// What came of it, or why nothing did.
         result: Result<TierDone, String>,
     },
+    /// About files of portable checkpoints.
+    Portable(PortableReport),
 }
 
 #[cfg(test)]

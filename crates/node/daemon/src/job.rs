@@ -470,7 +470,8 @@ impl Job {
                     urgent.send(FromDaemon::Agent { seq, rank, reply });
                 });
             }
-            ToDaemon::PutFiles(order) => {
+            ToDaemon::PutFiles(mut order) => {
+                self.tiers.locate_portable(&mut order.files);
                 let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());
                 let mounts = self.spaces.mounts();
                 tokio::task::spawn_blocking(move || {
@@ -533,10 +534,23 @@ impl Job {
     ) {
         let (ordered, urgent, rank_events) = (self.ordered.clone(), self.urgent.clone(), self.rank_event_sender.clone());
         let shared_memory = self.shared_memory.as_ref().map(|own| own.path().to_owned());
+        let portable = self.tiers.portable();
         let open_files = self.node.open_files;
         let (namespace, spaces) = (self.namespace.clone(), self.spaces.clone());
-        let context =
-            RankContext { rank, attempt, fed, shared_memory, spaces, namespace, open_files, ordered, urgent, commands, rank_events };
+        let context = RankContext {
+            rank,
+            attempt,
+            fed,
+            shared_memory,
+            portable,
+            spaces,
+            namespace,
+            open_files,
+            ordered,
+            urgent,
+            commands,
+            rank_events,
+        };
         let here = self.node.count_rank();
         let rank_task = async move {
             let ended = run_rank(context, origin, held).await;

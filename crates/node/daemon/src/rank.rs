@@ -120,6 +120,8 @@ pub struct RankContext {
     pub fed: bool,
     /// What the rank sees as `/dev/shm`.
     pub shared_memory: Option<PathBuf>,
+    /// Where its files of portable checkpoints go first, and where it sees that.
+    pub portable: Option<(PathBuf, PathBuf)>,
     /// Data spaces that the rank sees.
     pub spaces: Arc<JobSpaces>,
     /// The PID namespace of the job's ranks here.
@@ -222,6 +224,7 @@ async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Comm
 /// Starts a supervisor, which starts the process; `files` belong to the numbers in `launch`.
 async fn launch_process(context: &RankContext, mut launch: Launch, files: Vec<OwnedFd>) -> Result<RankProcess, RankFailure> {
     launch.shared_memory.clone_from(&context.shared_memory);
+    launch.portable.clone_from(&context.portable);
     launch.open_files = context.open_files;
     let namespace = if launch.shared { context.namespace.descriptor().await } else { None };
     launch.shared = namespace.is_some();

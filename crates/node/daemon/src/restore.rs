@@ -319,6 +319,7 @@ impl Restoration {
             spaces: Vec::new(),
             whose: Vec::new(),
             shared_memory: None,
+            portable: None,
             open_files: None,
             path: restorer_for(&restorer, header.zone)?,
             argv: std::iter::once("mend-restorer".to_owned()).chain(arguments.words()).collect(),

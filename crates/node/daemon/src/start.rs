@@ -65,6 +65,7 @@ impl ProgramStart {
             spaces: Vec::new(),
             whose: Vec::new(),
             shared_memory: None,
+            portable: None,
             open_files: None,
             path,
             argv: program.argv.to_vec(),

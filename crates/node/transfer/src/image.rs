@@ -77,6 +77,36 @@ impl Mover {
         self.into_file(&mut ObjectSource::get(address)?, expected, place)
     }
 
+    /// Copies a file of this length that is no image, and that its reader checks. It appears only when all of it is there.
+    ///
+    /// # Errors
+    /// Another length, those of reading and writing.
+    pub fn file_into_file(&self, source: &mut dyn Source, bytes: u64, place: &Path) -> Result<(), TransferError> {
+        let target = AtomicFile::new(place.to_owned());
+        let target = target.map_err(|source| TransferError::Target { place: place.display().to_string(), source })?;
+        let stages: Vec<Box<dyn Stage + '_>> = vec![Box::new(Length::new(bytes)), Box::new(Paced(&self.pace))];
+        run(source, stages, target, &self.progress).map(drop)
+    }
+
+    /// The same into an object.
+    ///
+    /// # Errors
+    /// Another length, or what the store says.
+    pub fn file_into_object(&self, source: &mut dyn Source, bytes: u64, address: &str) -> Result<(), TransferError> {
+        let stages: Vec<Box<dyn Stage + '_>> = vec![Box::new(Length::new(bytes)), Box::new(Paced(&self.pace))];
+        run(source, stages, ObjectTarget::put(address, bytes)?, &self.progress).map(drop)
+    }
+
+    /// An object that no image is, into a file that appears only when all of it is there.
+    ///
+    /// # Errors
+    /// Those of writing, or what the store says.
+    pub fn object_into_file(&self, address: &str, place: &Path) -> Result<(), TransferError> {
+        let target = AtomicFile::new(place.to_owned());
+        let target = target.map_err(|source| TransferError::Target { place: place.display().to_string(), source })?;
+        run(&mut ObjectSource::get(address)?, Vec::new(), target, &self.progress).map(drop)
+    }
+
     /// Writes a file to another node as it is: the receiver checks.
     ///
     /// # Errors

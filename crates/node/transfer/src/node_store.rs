@@ -172,13 +172,21 @@ impl OpenNodeStore {
 
     /// Bytes that can be written here without hurting programs.
     pub fn room(&self) -> io::Result<u64> {
-        let found = rustix::fs::statvfs(&self.directory)?;
-        let free = found.f_bavail.saturating_mul(found.f_frsize);
-        Ok(match self.store {
-            NodeStore::Memory => free.min(spare_memory()),
-            NodeStore::Directory(_) => free,
-        })
+        room(&self.store, &self.directory)
     }
+}
+
+/// Bytes that can be written in a directory of a store without hurting programs.
+///
+/// # Errors
+/// Those of the file system.
+pub fn room(store: &NodeStore, directory: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(directory)?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    Ok(match store {
+        NodeStore::Memory => free.min(spare_memory()),
+        NodeStore::Directory(_) => free,
+    })
 }
 
 impl Drop for OpenNodeStore {
@@ -196,6 +204,61 @@ impl Drop for OpenNodeStore {
 /// control groups of the one who writes them.
 fn spare_memory() -> u64 {
     mend_kernel::memory::pools().iter().map(|pool| pool.free.saturating_sub(pool.whole / MEMORY_SHARE_DIVISOR)).min().unwrap_or(0)
+}
+
+/// The directory of portable checkpoints' files in a store, which outlives jobs, and its lock: while it is held, no sweep removes it.
+///
+/// # Errors
+/// Those of the file system; it is not this user's alone.
+pub fn portable(store: &NodeStore, node: &str) -> io::Result<(PathBuf, File)> {
+    let directory = base(store).join(node.replace('/', "_")).join("portable");
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let locked = directory.ancestors().take(3).collect::<Vec<_>>().into_iter().rev().try_for_each(make_private).and_then(|()| {
+            let lock = File::open(&directory)?;
+            flock(&lock, FlockOperation::NonBlockingLockShared)?;
+            // Another job's end may have removed it before it was locked.
+            fs::metadata(&directory).map(|_| lock)
+        });
+        match locked {
+            Ok(lock) => return Ok((directory, lock)),
+            Err(error) if attempts < MAX_ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes that directory away if nobody else has its lock and no file of a checkpoint is in it.
+pub fn leave_portable(directory: &Path, lock: &File) {
+    if flock(lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return;
+    }
+    let mut empty = true;
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        // Only where nothing is in them: `own` and `copies`, and their keys.
+        for key in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            for marker in fs::read_dir(key.path()).into_iter().flatten().flatten() {
+                if marker.file_type().is_ok_and(|kind| kind.is_file()) {
+                    let _ = fs::remove_file(marker.path());
+                }
+            }
+            let _ = fs::remove_dir(key.path());
+        }
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            empty &= fs::remove_dir(entry.path()).is_ok();
+        }
+    }
+    if !empty {
+        let _ = flock(lock, FlockOperation::NonBlockingLockShared);
+        return;
+    }
+    let _ = fs::remove_dir_all(directory);
+    for above in directory.ancestors().skip(1).take(2) {
+        if fs::remove_dir(above).is_err() {
+            return;
+        }
+    }
 }
 
 /// Removes what jobs left in this store that are not here any more: what they had not finished, and everything once it

@@ -24,6 +24,7 @@ mod migration;
 mod operation;
 mod periodic;
 mod placing;
+mod portable;
 mod ranks;
 mod requests;
 mod restart;

@@ -41,6 +41,7 @@ impl Job {
         let no_partner = own.is_some_and(|tiering| tiering.index(|tier| *tier == Tier::Partner).is_some()) && self.roster.nodes.len() < 2;
         let keep = self.listed.iter().copied().collect();
         self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Open { stores, keep, rate })));
+        self.open_portable();
         if no_partner {
             self.tell(Notice::NoPartner);
         }
@@ -113,6 +114,7 @@ impl Job {
                     tiering.placed.insert(rank, place);
                 }
             }
+            TierReport::Portable(report) => self.portable_report(node, report),
             TierReport::Done { task, result } if self.searching.is_some() => self.searched(node, task, result),
             TierReport::Done { task, result } => {
                 let Some(number) = self.tiers.as_mut().and_then(|tiering| tiering.tasks.remove(&task)) else { return };
@@ -133,6 +135,7 @@ impl Job {
         let Some(tiering) = &mut self.tiers else { return };
         let actions = tiering.machine.lost(node);
         self.do_tiers(actions);
+        self.portable_lost(node);
     }
 
     /// The newest checkpoint of which the nodes that are left have all.

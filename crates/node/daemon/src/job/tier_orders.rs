@@ -1,6 +1,7 @@
 //! What the controller orders about copies of checkpoints in tiers.
 
 use super::Job;
+use mend_messages::portable::PortableOrder;
 use mend_messages::tier::{ImageOrigin, TierOrder};
 use std::time::Instant;
 
@@ -30,6 +31,11 @@ impl Job {
             TierOrder::Inventory { task } => self.tiers.inventory(task),
             TierOrder::Remove { place, number, ranks } => self.tiers.remove(&place, number, ranks),
             TierOrder::Close => self.tiers.close(),
+            TierOrder::Portable(PortableOrder::Receive { name, bytes, token }) => {
+                let arrival = self.rendezvous.expect(token, now);
+                self.tiers.receive_portable(name, bytes, arrival);
+            }
+            TierOrder::Portable(order) => self.tiers.portable_order(order),
         }
     }
 }

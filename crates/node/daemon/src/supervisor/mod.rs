@@ -123,6 +123,10 @@ fn isolate(launch: &Launch, spaces: &[OwnedFd]) -> Result<(), Refused> {
         std::fs::write("/proc/self/timens_offsets", offsets_text(clock)).map_err(Refused::at(Step::Clock))?;
     }
     separate_mounts().map_err(Refused::at(Step::Namespaces))?;
+    if let Some((directory, seen)) = &launch.portable {
+        // Where it is refused, the library sees that nothing is offered there. First of all: it may lie in the node's /dev/shm.
+        let _ = mount_bind(directory, seen);
+    }
     if let Some(directory) = &launch.shared_memory {
         // Where it is refused, the rank shares the node's.
         let _ = mount_bind(directory, "/dev/shm");

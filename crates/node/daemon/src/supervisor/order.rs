@@ -35,6 +35,8 @@ pub struct Launch {
     pub whose: Vec<u8>,
     /// Directory that the program sees as `/dev/shm` (only if isolated).
     pub shared_memory: Option<PathBuf>,
+    /// A directory of this node, and where the program sees it (only if isolated): for files of portable checkpoints.
+    pub portable: Option<(PathBuf, PathBuf)>,
     /// Limit on open files that the program gets (`RLIMIT_NOFILE`, the soft one); `None` leaves the daemon's.
     pub open_files: Option<u64>,
     /// Executable, absolute or relative to `cwd`.

@@ -5,11 +5,16 @@
 //! of its own, with the lowest priority unless a restart waits for it. When the job leaves, its copies end, and what
 //! they had not finished is removed. Faults assumed: as in [`image`] and [`node_store`].
 
+mod portable;
+
+use self::portable::Portable;
 use crate::outbox::Urgent;
 use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
+use mend_messages::files::KeptFile;
 use mend_messages::job::Rank;
+use mend_messages::portable::{FileName, PortableOrder};
 use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport};
 use mend_report::with_causes;
 use mend_sealed::Key;
@@ -22,7 +27,8 @@ use mend_transfer::{TransferError, object};
 use std::collections::HashMap;
 use std::fs::File;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -55,6 +61,8 @@ pub struct Tiers {
     /// Of what others pace, or a restart waits for: only its end is asked for.
     unbounded: Mover,
     reserved: HashMap<Rank, Reservation>,
+    /// Files of portable checkpoints, if ranks have a place for them here.
+    portable: Option<Portable>,
     work: JoinSet<()>,
     /// Removals: always carried out.
     removals: JoinSet<()>,
@@ -83,6 +91,7 @@ impl Tiers {
             paced,
             unbounded,
             reserved,
+            portable: None,
             work: JoinSet::new(),
             removals: JoinSet::new(),
         }
@@ -321,15 +330,93 @@ impl Tiers {
         });
     }
 
+    /// See [`Portable::mount`].
+    pub fn portable(&self) -> Option<(PathBuf, PathBuf)> {
+        self.portable.as_ref().map(Portable::mount)
+    }
+
+    /// Names files that ranks see in the store of portable checkpoints as they are named here: ranks that were saved while they wrote one have it open.
+    pub fn locate_portable(&self, files: &mut [KeptFile]) {
+        let Some((root, seen)) = self.portable() else { return };
+        for file in files {
+            let Ok(below) = Path::new(&file.path).strip_prefix(&seen) else { continue };
+            let path = root.join(below);
+            if let (Some(parent), Some(text)) = (path.parent(), path.to_str()) {
+                // What is wrong with it is told when the file is put there.
+                let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
+                text.clone_into(&mut file.path);
+            }
+        }
+    }
+
+    /// See [`PortableOrder`].
+    pub fn portable_order(&mut self, order: PortableOrder) {
+        match (order, &self.portable) {
+            (PortableOrder::Open { tiers }, _) => {
+                let store = tiers.first().and_then(|first| first.tier.store());
+                match Portable::open(&self.job, &self.node, tiers, &self.urgent, self.paced.clone()) {
+                    Ok(open) => self.portable = open,
+                    Err(error) => store.iter().for_each(|store| self.pass_over(store, error.to_string())),
+                }
+            }
+            (PortableOrder::Send { name, address, token, hurry }, _) => self.send_portable(name, address, token, hurry),
+            (PortableOrder::Kept { name }, Some(portable)) => portable.kept(&name),
+            (PortableOrder::Missing { name }, Some(portable)) => portable.missing(name, self.unbounded.clone()),
+            // `Receive` comes with a connection.
+            (PortableOrder::Kept { .. } | PortableOrder::Missing { .. } | PortableOrder::Receive { .. }, _) => {}
+        }
+    }
+
+    fn send_portable(&mut self, name: FileName, address: SocketAddr, token: Token, hurry: bool) {
+        let mover = if hurry { self.unbounded.clone() } else { self.paced.clone() };
+        let (source, job, patience) = (self.portable.as_ref().and_then(|portable| portable.find(&name)), self.job.clone(), self.patience);
+        self.work.spawn(async move {
+            // Opened also when there is nothing to send, as images are.
+            let opened = peer::open(address, &job, token, patience).await;
+            let pour = move || {
+                let stream = opened.map_err(|error| with_causes(&error))?;
+                let source = source.ok_or("it is not here any more")?;
+                mover.pour(&source, stream).map_err(|error| with_causes(&error))
+            };
+            if let Err(error) = work(!hurry, pour).await {
+                tracing::warn!(%name, error, "a file of a portable checkpoint was not sent to another node");
+            }
+        });
+    }
+
+    /// See `PortableOrder::Receive`; `arrival` is the other node's connection.
+    pub fn receive_portable(&mut self, name: FileName, bytes: u64, arrival: ExpectedTransfer) {
+        let Some(portable) = self.portable.clone() else { return };
+        let place = portable.place_for(&name, bytes);
+        let (mover, patience, job) = (self.unbounded.clone(), self.patience, self.job.clone());
+        self.work.spawn(async move {
+            let taken = peer::take(arrival, &job, patience).await;
+            let result = work(true, move || {
+                let place = place.map_err(|error| error.to_string())?;
+                let mut stream = taken.map_err(|error| with_causes(&error))?;
+                mover.file_into_file(&mut stream, bytes, &place).map_err(|error| with_causes(&error))?;
+                Ok(bytes)
+            });
+            portable.taken(name, result.await);
+        });
+    }
+
     /// See `TierOrder::Close`.
     pub fn close(&mut self) {
         self.cancel();
+        if let Some(portable) = self.portable.take() {
+            let last = Mover::new(0, self.progress.clone());
+            self.removals.spawn_blocking(move || portable.close(&last));
+        }
         for open in std::mem::take(&mut self.stores) {
             self.removals.spawn_blocking(move || open.clear());
         }
     }
 
     fn cancel(&self) {
+        if let Some(portable) = &self.portable {
+            portable.end();
+        }
         self.paced.cancel();
         self.unbounded.cancel();
     }
@@ -340,6 +427,9 @@ impl Tiers {
         self.cancel();
         self.work.abort_all();
         while self.work.join_next().await.is_some() {}
+        if let Some(portable) = self.portable.take() {
+            self.removals.spawn_blocking(move || portable.leave());
+        }
         while self.removals.join_next().await.is_some() {}
     }
 
@@ -368,6 +458,12 @@ impl Tiers {
         // Those that are over.
         while self.work.try_join_next().is_some() {}
         while self.removals.try_join_next().is_some() {}
+    }
+}
+
+impl Drop for Tiers {
+    fn drop(&mut self) {
+        self.cancel();
     }
 }
 

@@ -387,7 +387,7 @@ fn tier_orders() -> Vec<TierOrder> {
         TierOrder::Inventory { task: 6 },
         TierOrder::Remove { place: Destination::NodeStore(store()), number: 6, ranks: vec![0, 1] },
         TierOrder::Close,
-        TierOrder::Portable(PortableOrder::Open { tiers: parse_tiers("memory,partner,shared").unwrap() }),
+        TierOrder::OpenPortable { tiers: parse_tiers("memory,partner,shared").unwrap() },
         TierOrder::Portable(PortableOrder::Send { name: file(), address: address(), token: [3; 16], hurry: true }),
         TierOrder::Portable(PortableOrder::Receive { name: file(), bytes: 1 << 20, token: [3; 16] }),
         TierOrder::Portable(PortableOrder::Kept { name: file() }),

@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(copies.lost(1, &[0, 2]), [from(2)]);
         let failed = PortableReport::Taken { name: name(7, 1), result: Err("torn".into()) };
         let missing = Step::Order(0, PortableOrder::Missing { name: name(7, 1) });
-        assert_eq!(copies.reported(0, failed, &[0, 2]), [missing.clone()]);
+        assert_eq!(copies.reported(0, failed, &[0, 2]), [missing]);
         assert_eq!(copies.reported(0, PortableReport::Wanted { name: name(8, 1) }, &[0, 2]).len(), 1);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! controller                             daemon
-//!   ── Open ─────────────────────────────►  once: the job's tiers         ── Holds ──►  what its store has
+//!   ── TierOrder::OpenPortable ──────────►  once: the job's tiers         ── Holds ──►  what its store has
 //!                                           a file for the partner's memory ── Offer ──►
 //!   ── Receive{token} ───────────────────►  the partner's daemon          ── Taken ──►
 //!   ── Send{token} ──────────────────────►  the daemon that has it
@@ -12,7 +12,6 @@
 //! ```
 //! A file is named by what it is, never by a path: what comes from others cannot lead anywhere else.
 
-use crate::tier::TierSpec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -145,11 +144,6 @@ impl TryFrom<String> for FileName {
 /// What a controller asks of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortableOrder {
-    /// Ranks may write their files to this node's store of the first tier. → [`PortableReport::Holds`]
-    Open {
-        /// The job's tiers, of which the first is of the node.
-        tiers: Vec<TierSpec>,
-    },
     /// Send a file to another node.
     Send {
         /// The file.

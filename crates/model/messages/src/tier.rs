@@ -383,7 +383,12 @@ pub enum TierOrder {
     },
     /// The job has ended well: nothing of it is left in any store.
     Close,
-    /// About files of portable checkpoints.
+    /// Ranks may write files of portable checkpoints to this node's store of the first tier. → [`PortableReport::Holds`]
+    OpenPortable {
+        /// The job's tiers, of which the first is of the node.
+        tiers: Vec<TierSpec>,
+    },
+    /// About these files.
     Portable(PortableOrder),
 }
 

@@ -72,7 +72,7 @@ impl World {
             }
             TierOrder::Close => self.nodes[at].stores.close(),
             // No program here has the library.
-            TierOrder::Portable(_) => {}
+            TierOrder::OpenPortable { .. } | TierOrder::Portable(_) => {}
             TierOrder::Receive { task, image, store, token } => {
                 let spare = PathBuf::new();
                 self.expect_image(at, token, ExpectedImage { task, image, store: Some(store), spare });

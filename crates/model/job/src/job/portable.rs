@@ -15,8 +15,8 @@ impl Job {
         else {
             return;
         };
-        let order = PortableOrder::Open { tiers: tiering.specs.clone() };
-        self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Portable(order))));
+        let order = TierOrder::OpenPortable { tiers: tiering.specs.clone() };
+        self.send_to_all(&ToDaemon::Tier(Box::new(order)));
     }
 
     /// A daemon tells of its files.

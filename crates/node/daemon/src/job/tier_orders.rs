@@ -35,6 +35,7 @@ impl Job {
                 let arrival = self.rendezvous.expect(token, now);
                 self.tiers.receive_portable(name, bytes, arrival);
             }
+            TierOrder::OpenPortable { tiers } => self.tiers.open_portable(tiers),
             TierOrder::Portable(order) => self.tiers.portable_order(order),
         }
     }

@@ -15,7 +15,7 @@ use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::files::KeptFile;
 use mend_messages::job::Rank;
 use mend_messages::portable::{FileName, PortableOrder};
-use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport};
+use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport, TierSpec};
 use mend_report::with_causes;
 use mend_sealed::Key;
 use mend_transfer::image::{self, Mover};
@@ -349,16 +349,18 @@ impl Tiers {
         }
     }
 
+    /// See `TierOrder::OpenPortable`. Without that ranks write to the directory.
+    pub fn open_portable(&mut self, tiers: Vec<TierSpec>) {
+        let store = tiers.first().and_then(|first| first.tier.store());
+        match Portable::open(&self.job, &self.node, tiers, &self.urgent, self.paced.clone()) {
+            Ok(open) => self.portable = open,
+            Err(error) => store.iter().for_each(|store| self.pass_over(store, error.to_string())),
+        }
+    }
+
     /// See [`PortableOrder`].
     pub fn portable_order(&mut self, order: PortableOrder) {
         match (order, &self.portable) {
-            (PortableOrder::Open { tiers }, _) => {
-                let store = tiers.first().and_then(|first| first.tier.store());
-                match Portable::open(&self.job, &self.node, tiers, &self.urgent, self.paced.clone()) {
-                    Ok(open) => self.portable = open,
-                    Err(error) => store.iter().for_each(|store| self.pass_over(store, error.to_string())),
-                }
-            }
             (PortableOrder::Send { name, address, token, hurry }, _) => self.send_portable(name, address, token, hurry),
             (PortableOrder::Kept { name }, Some(portable)) => portable.kept(&name),
             (PortableOrder::Missing { name }, Some(portable)) => portable.missing(name, self.unbounded.clone()),

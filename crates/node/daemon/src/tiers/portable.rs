@@ -159,7 +159,7 @@ impl Portable {
         let place = self.place.clone();
         tokio::spawn(async move {
             let (other, wanted) = (place.clone(), name.clone());
-            let got = work(false, move || other.from_object(&wanted, &mover)).await;
+            let got = work(false, move || other.get_object(&wanted, &mover)).await;
             match got {
                 Ok(()) => place.settle(name.key(), name.checkpoint, name.rank),
                 Err(why) => {
@@ -456,7 +456,7 @@ impl Place {
         Ok(())
     }
 
-    fn from_object(&self, name: &FileName, mover: &Mover) -> Result<(), String> {
+    fn get_object(&self, name: &FileName, mover: &Mover) -> Result<(), String> {
         let base = self.object_base().ok_or("no node of the job has it")?;
         let place = self.copy_of(name).map_err(|error| error.to_string())?;
         mover.object_into_file(&format!("{base}/{name}"), &place).map_err(|error| with_causes(&error))

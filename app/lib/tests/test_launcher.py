@@ -165,7 +165,7 @@ class UnderMend(InDirectory):
         done = self.lab.mend("checkpoint", name, "--portable", "--timeout", "0.5")
         self.assertEqual(done.returncode, 1)
         self.assertIn("no answer came within 0 s", done.stderr)
-        self.assertEqual(self.lab.on("head", "sh", "-c", f"ls {place}").stdout.split(), ["0.library"])
+        self.assertEqual(self.lab.on("head", "sh", "-c", f"ls {place}").stdout.split(), ["0.directory", "0.library"])
         [failed] = [entry["data"] for entry in self.lab.verb("log", name) if entry["event"] == "portable_failed"]
         self.assertIn("no answer came", failed["error"])
         asking = subprocess.Popen(

@@ -12,3 +12,5 @@ pub mod placement;
 pub mod pmi;
 pub mod recovery;
 pub mod replication;
+pub mod spawn_request;
+pub mod worlds;

@@ -65,6 +65,7 @@ pub(crate) fn manifest() -> Manifest {
         images: vec![entry(None, 0)],
         files: Vec::new(),
         pmi: PmiServer::new(1, &[1; 16]),
+        spawned: Vec::new(),
         printed: [(0, Printed { stdout: 5, ..Printed::default() })].into(),
         input: None,
         phases: Phases::default(),

@@ -215,6 +215,7 @@ impl Running {
             merged: false,
             needs: Some(image.needs).filter(|needs| *needs != CpuNeeds::default()),
         };
+        let (pmi, spawned) = publication.worlds.into_parts();
         Manifest {
             format: FORMAT,
             release: mend_messages::RELEASE.into(),
@@ -226,7 +227,8 @@ impl Running {
             hosts: shell.names.nodes.clone(),
             local: shell.local,
             images: publication.images.into_iter().map(image).collect(),
-            pmi: publication.pmi,
+            pmi,
+            spawned,
             files: publication.files,
             printed: by_rank(&printed),
             input: Some(input),

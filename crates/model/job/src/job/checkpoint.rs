@@ -24,7 +24,7 @@ impl Job {
             self.note_checkpoint(number, mode, base, asker);
             return self.refuse_checkpoint(number, asker, Code::RankEnded, Failure::RankEnded { rank });
         }
-        let checked = base.map(|base| (base, bases.clone()));
+        let checked = base.map(|base| (base, bases.values().copied().collect()));
         self.operation = Some(Operation::Preparing { number, mode, bases, base, asker });
         self.effect(Effect::Prepare { number, base: checked });
     }
@@ -54,10 +54,10 @@ impl Job {
         let (track, rate) = (self.periodic.tracks(), self.saving.rate);
         let order = |rank: Rank| {
             let target = SaveTarget::File(part.join(image_name(rank)));
-            let base = bases.get(rank as usize).copied().filter(|_| good);
+            let base = bases.get(&rank).copied().filter(|_| good);
             SaveOrder { mode, base, track, rate, files_kept: true, ..SaveOrder::full(target) }
         };
-        let orders = self.roster.rank_numbers().map(order).collect();
+        let orders = self.roster.all_living().into_iter().map(|rank| (rank, order(rank))).collect();
         let keep = KeepOrder { checkpoint: part.clone(), limit: self.saving.keep_files, seal: None };
         let (machine, actions) = Checkpoint::start(orders, keep, self.one_daemon());
         self.operation = Some(Operation::Checkpoint { machine: Box::new(machine), number, snapshot: None, asker });
@@ -111,16 +111,16 @@ impl Job {
                 // What is asked in turn is awaited from its first step on.
                 checkpoint::Action::Await(0) => {}
                 checkpoint::Action::Await(step) => self.await_step(step),
-                checkpoint::Action::FreezePmi => self.pmi.freeze(),
+                checkpoint::Action::FreezePmi => self.worlds.freeze(),
                 checkpoint::Action::Snapshot => {
                     if let Some(Operation::Checkpoint { snapshot, number, .. }) = &mut self.operation {
-                        *snapshot = Some(self.pmi.clone());
+                        *snapshot = Some(self.worlds.clone());
                         let number = *number;
                         self.effect(Effect::Note { number });
                     }
                 }
                 checkpoint::Action::ThawPmi => {
-                    let effects = self.pmi.thaw();
+                    let effects = self.worlds.thaw();
                     self.apply(effects);
                 }
                 checkpoint::Action::Finish(result) => {
@@ -142,7 +142,7 @@ impl Job {
         let ended = if self.background.is_some() { self.background.take() } else { self.operation.take() };
         let Some(Operation::Checkpoint { number, snapshot, asker, .. }) = ended else { return };
         match (result, snapshot) {
-            (Ok(outcome), Some(pmi)) => {
+            (Ok(outcome), Some(worlds)) => {
                 let images = outcome.saved.iter().map(|(&rank, saved)| PublishedImage {
                     rank,
                     node: self.roster.ranks[rank as usize].node,
@@ -156,7 +156,7 @@ impl Job {
                 let publication = Box::new(Publication {
                     number,
                     images: images.collect(),
-                    pmi,
+                    worlds,
                     files: outcome.files,
                     phases: outcome.phases,
                     stopped_us: outcome.stopped_us,

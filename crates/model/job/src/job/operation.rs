@@ -24,8 +24,9 @@ impl Job {
     fn begin_next(&mut self) -> bool {
         let Some((ask, _, since)) = self.waiting.front() else { return false };
         let joins = matches!((ask, &self.operation), (Ask::Migrate { rank, .. }, Some(Operation::Migration { .. })) if !self.moves(*rank));
+        let spawns = self.spawning.is_busy();
         let busy = self.operation.is_some() && !joins && self.keeps(Safeguard::OneAtATime);
-        if self.ending.is_some() || busy || self.removing.is_some() {
+        if self.ending.is_some() || busy || spawns || self.removing.is_some() {
             return false;
         }
         let (explain, remove, since) = (matches!(ask, Ask::Explain), matches!(ask, Ask::Remove { .. }), *since);

@@ -29,8 +29,11 @@ mod lineage;
 
 pub use lineage::{Line, chain_of, chains, files, lineage};
 
-/// Version of the manifest that is written.
+/// Version of the manifest that is written for a job of one world.
 pub const FORMAT: u32 = 4;
+
+/// The same for a job with spawned worlds, which earlier releases do not know.
+pub const FORMAT_OF_WORLDS: u32 = 5;
 
 /// The oldest that is read; others are refused.
 const OLDEST_FORMAT: u32 = 2;
@@ -115,7 +118,7 @@ impl Printed {
 /// Everything but the images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// [`FORMAT`] or [`FORMAT_OF_WORLDS`].
     pub format: u32,
     /// Release of Mend that wrote it.
     pub release: String,
@@ -290,7 +293,7 @@ pub enum ManifestError {
         owner: u32,
     },
     /// Written by another release.
-    #[error("{} has format {format}, this release reads {OLDEST_FORMAT} to {FORMAT}", path.display())]
+    #[error("{} has format {format}, this release reads {OLDEST_FORMAT} to {FORMAT_OF_WORLDS}", path.display())]
     Format {
         /// The file that this is about.
         path: PathBuf,
@@ -539,7 +542,7 @@ pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, Manif
     let damaged = |what: String| ManifestError::Damaged { path: path.clone(), what };
     let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     match value.pointer("/manifest/format").and_then(serde_json::Value::as_u64) {
-        Some(format) if (u64::from(OLDEST_FORMAT)..=u64::from(FORMAT)).contains(&format) => {}
+        Some(format) if (u64::from(OLDEST_FORMAT)..=u64::from(FORMAT_OF_WORLDS)).contains(&format) => {}
         Some(format) => return Err(ManifestError::Format { path, format }),
         None => return Err(damaged("it is not a manifest".into())),
     }

@@ -395,3 +395,15 @@ fn shared_lengths(checkpoints: &Path, manifest: &Manifest) -> BTreeMap<(u64, Ran
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::with_gone;
+
+    #[test]
+    fn ranks_that_had_ended_have_empty_entries() {
+        assert_eq!(with_gone(&[], vec![1, 2]), [1, 2]);
+        assert_eq!(with_gone(&[2, 3, 6], vec![1, 2, 5, 6, 8]), [1, 2, 0, 0, 5, 6, 0, 8]);
+        assert_eq!(with_gone(&[1], vec![1]), [1, 0]);
+    }
+}

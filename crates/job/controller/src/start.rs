@@ -239,7 +239,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         journal.record_of(Some(&node.name), None, Happened::NodeReached { address: node.address.to_string() });
     }
     if !quiet {
-        eprintln!("mend: job {id}: {} rank(s) on {}", places.len(), record.hosts.join(", "));
+        eprintln!("mend: job {id}: {} rank(s) on {}", places.len() - beginning.gone.len(), record.hosts.join(", "));
     }
     let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
     let printed = streams(&beginning.output.printed());

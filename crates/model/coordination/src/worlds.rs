@@ -146,6 +146,12 @@ impl Worlds {
         self.spawned.get(at).filter(|spawned| !spawned.answered && !spawned.given_up).map(|spawned| &spawned.world)
     }
 
+    /// True if not all ranks of a spawned world have begun.
+    #[must_use]
+    pub fn is_beginning(&self) -> bool {
+        self.spawned.iter().any(|spawned| !spawned.answered && !spawned.given_up)
+    }
+
     /// The world of this rank does not come to be: who asked for it is answered so.
     pub fn give_up(&mut self, rank: Rank) -> Vec<Effect> {
         if let Some(spawned) = self.place(rank).0.checked_sub(1).and_then(|at| self.spawned.get_mut(at)) {

@@ -66,6 +66,10 @@ pub enum Operation {
         machine: Box<Checkpoint>,
         /// The number of the checkpoint.
         number: u64,
+        /// How it is taken.
+        mode: SaveMode,
+        /// When its ranks were first asked.
+        begun_us: u64,
         /// The process manager at the snapshot.
         snapshot: Option<Worlds>,
         /// The one who asked for it.

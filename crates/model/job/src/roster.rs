@@ -314,6 +314,7 @@ impl Roster {
             generation: state.generation,
             open: state.open,
             address: state.address.clone(),
+            ended: state.has_ended(),
         };
         JobMap { version, entries: self.ranks.iter().enumerate().map(entry).collect() }
     }

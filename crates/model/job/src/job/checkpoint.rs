@@ -10,6 +10,7 @@ use mend_coordination::checkpoint::{self, Checkpoint, image_name};
 use mend_coordination::failure::{Failure, Trouble};
 use mend_journal::event::Code;
 use mend_messages::agent::{ImageId, Request, SaveMode, SaveOrder, SaveTarget, Saved, Unwritten, Written};
+use mend_messages::control::Ask;
 use mend_messages::files::KeepOrder;
 use mend_messages::job::Rank;
 
@@ -60,7 +61,7 @@ impl Job {
         let orders = self.roster.all_living().into_iter().map(|rank| (rank, order(rank))).collect();
         let keep = KeepOrder { checkpoint: part.clone(), limit: self.saving.keep_files, seal: None };
         let (machine, actions) = Checkpoint::start(orders, keep, self.one_daemon());
-        self.operation = Some(Operation::Checkpoint { machine: Box::new(machine), number, snapshot: None, asker });
+        self.operation = Some(Operation::Checkpoint { machine: Box::new(machine), number, mode, begun_us: self.now_us, snapshot: None, asker });
         self.do_checkpoint(actions);
     }
 
@@ -140,7 +141,7 @@ impl Job {
 
     fn finish_checkpoint(&mut self, result: Result<checkpoint::Outcome, Failure>) {
         let ended = if self.background.is_some() { self.background.take() } else { self.operation.take() };
-        let Some(Operation::Checkpoint { number, snapshot, asker, .. }) = ended else { return };
+        let Some(Operation::Checkpoint { number, mode, begun_us, snapshot, asker, .. }) = ended else { return };
         match (result, snapshot) {
             (Ok(outcome), Some(worlds)) => {
                 let images = outcome.saved.iter().map(|(&rank, saved)| PublishedImage {
@@ -170,6 +171,10 @@ impl Job {
                 self.background = Some(Operation::Publishing { publication, notes, asker });
             }
             (Ok(_), None) => self.checkpoint_failed(number, asker, Failure::NoSnapshot),
+            (Err(failure), _) if self.may_be_taken_anew(number, begun_us, &failure) => {
+                self.drop_checkpoint(number);
+                self.waiting.push_front((Ask::Checkpoint { mode: Some(mode) }, asker, self.now_us));
+            }
             (Err(failure), _) => self.checkpoint_failed(number, asker, failure),
         }
     }
@@ -184,6 +189,7 @@ impl Job {
         };
         match result {
             Ok(directory) => {
+                self.taken_at_last();
                 self.last_number = self.last_number.max(number);
                 self.listed.insert(number);
                 if self.lists > 0 {
@@ -205,7 +211,7 @@ impl Job {
     }
 
     /// There is no checkpoint; nothing is left of it.
-    fn checkpoint_failed(&mut self, number: u64, asker: Asker, failure: Failure) {
+    pub(crate) fn checkpoint_failed(&mut self, number: u64, asker: Asker, failure: Failure) {
         if self.keeps(Safeguard::UnfinishedGoes) {
             self.drop_checkpoint(number);
         }

@@ -196,6 +196,7 @@ impl Job {
         if self.spawned_rank_ended_early(rank, status) {
             return;
         }
+        self.spawned_rank_ended(rank);
         self.operation_lost(rank, Gone::Ended);
         let code = match status {
             ExitStatus::Code(code) => code,

@@ -9,40 +9,67 @@
 //! Invariants: no world begins while an operation is under way, and none of these while the ranks of a world are being started, so that each
 //! has all ranks or none of a world; a rank that asked is answered, or the job ends.
 
-use super::Job;
+use super::{AGENTS_US, Job, MAP_DELAY_US};
 use crate::event::Notice;
 use crate::notice::SpawnTrouble;
 use crate::phase::RankPhase;
-use mend_coordination::failure::Gone;
+use mend_coordination::failure::{Failure, Gone};
 use mend_coordination::pmi::ClientState;
 use mend_coordination::spawn_request::SpawnRequest;
 use mend_journal::Event;
 use mend_journal::event::cut;
 use mend_journal::ranks::Ranks;
+use mend_messages::control::Ask;
 use mend_messages::daemon::{ExitStatus, ToDaemon};
 use mend_messages::job::{MAX_RANKS, NodeIndex, Rank};
 use mend_messages::world::World;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// A checkpoint is taken anew so often because ranks end.
+const MOST_ANEW: u32 = 8;
+/// From what is first seen of a rank's end until that is known, at most.
+const LEAVE_US: u64 = 500_000;
 /// Reasons that are told; of more the journal tells.
 const MAX_TOLD: usize = 16;
 
 /// What is known of worlds that are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spawning {
-    /// Ranks that wait, and what they have asked for.
-    waiting: VecDeque<(Rank, SpawnRequest)>,
+    /// Ranks that wait, what they have asked for, and when.
+    waiting: VecDeque<(Rank, SpawnRequest, u64)>,
     /// Ranks of a new world that have not started yet.
     starting: BTreeSet<Rank>,
     /// Why there were no processes, as it was told.
     told: Vec<SpawnTrouble>,
+    /// A checkpoint that failed, and may be taken anew.
+    judged: Option<Judged>,
+    /// Times that one was, since the last that succeeded.
+    again: u32,
+    /// When a rank of a spawned world ended last.
+    ended_us: u64,
+}
+
+/// A checkpoint that failed while spawned worlds were there: if a rank of one has ended meanwhile, that is why, and all is well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Judged {
+    /// When it began.
+    begun_us: u64,
+    /// When the rank's end is waited for no more.
+    due_us: u64,
+    number: u64,
+    failure: Failure,
 }
 
 impl Spawning {
-    /// Something is asked for, or being started: no operation begins.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.waiting.is_empty() || !self.starting.is_empty()
+    /// Ranks are being started, or were asked for before `asked_us`: no operation begins that was asked for then.
+    pub(crate) fn comes_before(&self, asked_us: u64) -> bool {
+        !self.starting.is_empty() || self.waiting.front().is_some_and(|(.., since)| *since <= asked_us)
+    }
+
+    /// When a checkpoint that failed is given up.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.judged.as_ref().map(|judged| judged.due_us)
     }
 }
 
@@ -50,7 +77,9 @@ impl Job {
     /// A rank asks for processes.
     pub(crate) fn spawn_asked(&mut self, rank: Rank, request: Result<SpawnRequest, String>) {
         match request {
-            Ok(request) if self.spawning.waiting.iter().all(|(other, _)| *other != rank) => self.spawning.waiting.push_back((rank, request)),
+            Ok(request) if self.spawning.waiting.iter().all(|(other, ..)| *other != rank) => {
+                self.spawning.waiting.push_back((rank, request, self.now_us));
+            }
             Ok(_) => {}
             Err(why) => self.refuse_spawn(rank, SpawnTrouble::Request(why)),
         }
@@ -59,7 +88,10 @@ impl Job {
     /// Begins what is asked for, as soon as nothing is under way.
     pub(crate) fn begin_spawns(&mut self) {
         while self.spawning.starting.is_empty() && self.operation.is_none() && self.ending.is_none() {
-            let Some((rank, request)) = self.spawning.waiting.pop_front() else { return };
+            // An operation that was asked for before has its turn.
+            let first = |since: u64| self.waiting.front().is_none_or(|(.., asked_us)| since <= *asked_us);
+            let next = self.spawning.waiting.pop_front_if(|(.., since)| first(*since));
+            let Some((rank, request, _)) = next else { return };
             if self.roster.living(rank).is_none() {
                 continue;
             }
@@ -123,6 +155,60 @@ impl Job {
         }
     }
 
+    /// A world is beginning: for so long an operation waits that was asked for then.
+    pub(crate) fn awaits_worlds(&self, asked_us: u64) -> bool {
+        self.worlds.is_beginning() && self.now_us.saturating_sub(asked_us) < AGENTS_US
+    }
+
+    /// Whether a checkpoint that failed so may be taken anew: then it waits, as [`Job::checkpoint_is_judged`] has it. What a rank, or a peer of it, says
+    /// of its end comes before the end itself is known.
+    pub(crate) fn may_be_taken_anew(&mut self, number: u64, begun_us: u64, failure: &Failure) -> bool {
+        let by_ranks = matches!(failure, Failure::Lost { how: Gone::Ended, .. } | Failure::Refused { .. });
+        let may = by_ranks && self.worlds.spawned().next().is_some() && self.spawning.again < MOST_ANEW && self.ending.is_none();
+        if may {
+            let due_us = self.now_us.saturating_add(LEAVE_US);
+            self.spawning.judged = Some(Judged { begun_us, due_us, number, failure: failure.clone() });
+        }
+        may
+    }
+
+    /// The next operation is a checkpoint that failed, if there is one: whether it is to wait, or fails for good.
+    pub(crate) fn checkpoint_is_judged(&mut self) -> bool {
+        let Some(Judged { begun_us, due_us, number, failure }) = self.spawning.judged.clone() else { return false };
+        if self.spawning.ended_us >= begun_us {
+            self.spawning.judged = None;
+            self.spawning.again += 1;
+            return false;
+        }
+        if self.now_us >= due_us {
+            self.spawning.judged = None;
+            if let Some((Ask::Checkpoint { .. }, asker, _)) = self.waiting.pop_front() {
+                self.checkpoint_failed(number, asker, failure);
+            }
+        }
+        true
+    }
+
+    /// A checkpoint was taken.
+    pub(crate) fn taken_at_last(&mut self) {
+        self.spawning.again = 0;
+    }
+
+    /// A rank of a spawned world has ended: its peers are told soon, before they have to drain channels.
+    pub(crate) fn spawned_rank_ended(&mut self, rank: Rank) {
+        if self.worlds.place(rank).0 > 0 {
+            self.spawning.ended_us = self.now_us;
+            self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
+        }
+    }
+
+    /// Tells all agents at once what they are going to hear soon.
+    pub(crate) fn tell_of_ends(&mut self) {
+        if self.map_due_us.is_some() && self.worlds.spawned().next().is_some() {
+            self.publish_map();
+        }
+    }
+
     /// A rank's process runs.
     pub(crate) fn spawned_rank_started(&mut self, rank: Rank) {
         self.spawning.starting.remove(&rank);
@@ -159,6 +245,7 @@ impl Job {
             }
         }
         for rank in world.ranks() {
+            self.spawned_rank_ended(rank);
             self.operation_lost(rank, Gone::Ended);
         }
         let effects = self.worlds.give_up(rank);

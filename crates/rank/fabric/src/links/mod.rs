@@ -213,7 +213,8 @@ impl Links {
     #[must_use]
     pub fn neighbours(&self) -> usize {
         let node: Option<NodeIndex> = self.identity.as_ref().map(|identity| identity.node);
-        self.peers.iter().filter(|peer| peer.entry.as_ref().map(|entry| entry.node) == node).count().max(1)
+        let there = |peer: &&Peer| peer.entry.as_ref().is_some_and(|entry| Some(entry.node) == node && !entry.ended);
+        self.peers.iter().filter(there).count().max(1)
     }
 
     /// One round: receive, accept, open, send. True if anything moved.

@@ -5,7 +5,7 @@ import signal
 import unittest
 
 from cases import InDirectory
-from cluster import Lab, compile_mpi, intel_environment
+from cluster import Lab, compile_mpi
 from test_failover import Failover
 from test_healing import Heals
 
@@ -157,15 +157,13 @@ class Worlds(Stays):
     def test_of_four(self):
         self.disturbed(4)
 
-    def test_with_intel_mpi(self):
-        self.lab.environment |= intel_environment()
-        self.disturbed(2)
-
     def test_checkpoints_and_moves_while_worlds_come_and_go(self):
         job, name = self.start(2, "node1,node2", "--spares", "node3")
         for _ in range(6):
             self.lab.verb("checkpoint", name)
-            self.lab.verb("migrate", name, "1")
+            # In the middle of a move a peer may end that was to stop for it: then the rank stays, and runs on.
+            moved = self.lab.mend("migrate", name, "1")
+            self.assertTrue(moved.returncode == 0 or "its agent went away" in moved.stderr or "closed their channels" in moved.stderr, moved.stderr)
         self.assertTrue(self.lab.kill_rank(self.host(name, 0), 0, signal.SIGKILL))
         self.again(job, name, 1)
         self.lab.verb("checkpoint", name)

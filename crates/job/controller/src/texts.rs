@@ -315,7 +315,9 @@ impl Names {
             Notice::SpawnFailed { rank, trouble } => {
                 let hint = match trouble {
                     SpawnTrouble::NotStarted { hint, .. } => hint.as_str(),
-                    SpawnTrouble::NoSuchHost(_) | SpawnTrouble::TakesNone(_) => "`mend ps JOB` lists its nodes; without a host Mend chooses one",
+                    SpawnTrouble::NoSuchHost(_) | SpawnTrouble::TakesNone(_) => {
+                        "`mend ps JOB` lists its nodes; without a host Mend chooses one"
+                    }
                     _ => "",
                 };
                 say(&format!("rank {rank} asked for more processes (MPI_Comm_spawn) and gets an MPI error: {trouble}"), hint);

@@ -3,8 +3,8 @@
 use crate::phase::NodeLoss;
 use mend_coordination::failure::{Failure, Refusal};
 use mend_coordination::recovery::Source;
-use mend_messages::health::LeaveReason;
 use mend_messages::daemon::ExitStatus;
+use mend_messages::health::LeaveReason;
 use mend_messages::job::{MAX_RANKS, NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, NodeStore};
 use serde::{Deserialize, Serialize};

@@ -94,7 +94,10 @@ mod tests {
         let world = World { first: 3, parent: 1, commands };
         assert_eq!((world.size(), world.ranks(), world.boundaries(), world.command()), (3, 3..6, vec![2], "b : c".to_owned()));
         program.add_world(&world);
-        assert_eq!((program.of(2).argv, program.of(4).argv, program.of(5).argv), (&["a".to_owned()][..], &["b".to_owned()][..], &["c".to_owned()][..]));
+        assert_eq!(
+            (program.of(2).argv, program.of(4).argv, program.of(5).argv),
+            (&["a".to_owned()][..], &["b".to_owned()][..], &["c".to_owned()][..])
+        );
         assert_eq!(program.of(3).env.last().map(|(_, value)| value.as_str()), Some("/opt/bin:/bin"));
         assert_eq!((program.of(5).cwd, program.of(5).env), (std::path::Path::new("/work/sub"), program.of(0).env));
         let grandchild = World { first: 6, parent: 5, commands: vec![command(1, "d", None, None)] };

@@ -62,7 +62,9 @@ impl ProgramStart {
             size: self.job.size,
             world: match world {
                 Some(world) => WorldPlace { rank: self.rank - world.first, size: world.size(), spawned: true },
-                None => WorldPlace { rank: self.rank, size: self.job.worlds.first().map_or(self.job.size, |world| world.first), spawned: false },
+                None => {
+                    WorldPlace { rank: self.rank, size: self.job.worlds.first().map_or(self.job.size, |world| world.first), spawned: false }
+                }
             },
             job: &self.job.id,
             socket: &self.socket,

@@ -71,8 +71,7 @@ fn line(
         };
         // Numbers descend, so this ends. Places in the chain may have gaps: images in between may have been merged.
         let linked = |entry: &&ImageEntry| base < number && entry.sequence < sequence;
-        let entry =
-            below.image(image.rank).filter(linked).filter(|_| (below.identity, below.number) == (manifest.identity, base));
+        let entry = below.image(image.rank).filter(linked).filter(|_| (below.identity, below.number) == (manifest.identity, base));
         let foreign = || failed(ManifestError::Damaged { path: from.join("manifest.json"), what: "it is not what was built on".into() });
         let entry = entry.ok_or_else(foreign)?;
         line.push((base, entry.clone()));

@@ -61,7 +61,8 @@ impl Job {
         let orders = self.roster.all_living().into_iter().map(|rank| (rank, order(rank))).collect();
         let keep = KeepOrder { checkpoint: part.clone(), limit: self.saving.keep_files, seal: None };
         let (machine, actions) = Checkpoint::start(orders, keep, self.one_daemon());
-        self.operation = Some(Operation::Checkpoint { machine: Box::new(machine), number, mode, begun_us: self.now_us, snapshot: None, asker });
+        self.operation =
+            Some(Operation::Checkpoint { machine: Box::new(machine), number, mode, begun_us: self.now_us, snapshot: None, asker });
         self.do_checkpoint(actions);
     }
 

@@ -339,13 +339,18 @@ impl Job {
         if self.over {
             return None;
         }
-        let agents = self.waiting.front().map(|(.., since)| since.saturating_add(AGENTS_US)).filter(|_| !self.agents_spoke() || self.worlds.is_beginning());
+        let agents = self
+            .waiting
+            .front()
+            .map(|(.., since)| since.saturating_add(AGENTS_US))
+            .filter(|_| !self.agents_spoke() || self.worlds.is_beginning());
         let tidy = self.tiers.is_some().then_some(self.tidy_due_us);
         let obey = self.interrupted.filter(|_| self.ending.is_none()).map(|(_, since)| since.saturating_add(OBEY_US));
         let reap = self.ending.as_ref().map(|(_, since)| since.saturating_add(REAP_US));
         let leave = self.departures.due();
         let all = [self.map_due_us, self.move_due(), agents, tidy, obey, reap, leave];
-        let all = all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due(), self.time_up_due(), self.spawning.due()]);
+        let all =
+            all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due(), self.time_up_due(), self.spawning.due()]);
         // What is overdue waits for something else: it is looked at again when that came.
         all.flatten().filter(|&due| due > self.now_us).min()
     }

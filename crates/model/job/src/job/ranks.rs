@@ -151,9 +151,8 @@ impl Job {
 
     /// Lets the ranks of a restart run once all of them are complete.
     fn restarted_if_complete(&mut self) {
-        let complete = |rank: &crate::roster::RankState| {
-            rank.phase == RankPhase::Restoring(true) && rank.address.is_some() || rank.has_ended()
-        };
+        let complete =
+            |rank: &crate::roster::RankState| rank.phase == RankPhase::Restoring(true) && rank.address.is_some() || rank.has_ended();
         let enough = match self.keeps(Safeguard::AllOrNone) {
             true => self.roster.ranks.iter().all(complete),
             false => self.roster.ranks.iter().any(complete),

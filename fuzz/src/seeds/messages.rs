@@ -289,7 +289,7 @@ fn world() -> World {
     let command = |ranks, name: &str| SpawnedCommand {
         ranks,
         argv: vec![name.into(), "-x".into()],
-        directory: Some("/work".into()),
+        directory: Some("/data".into()),
         path: Some("/opt/bin".into()),
     };
     World { first: 4, parent: 1, commands: vec![command(2, "filter"), command(1, "model")] }

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn ranks_of_a_world_run_its_commands_where_their_parent_runs() {
         let env = vec![("PATH".to_owned(), "/bin".to_owned()), ("A".to_owned(), "1".to_owned())];
-        let mut program = Program { argv: vec!["a".into()], env, cwd: "/work".into(), further: Vec::new() };
+        let mut program = Program { argv: vec!["a".into()], env, cwd: "/data".into(), further: Vec::new() };
         let commands = vec![command(2, "b", None, Some("/opt/bin")), command(1, "c", Some("sub"), None)];
         let world = World { first: 3, parent: 1, commands };
         assert_eq!((world.size(), world.ranks(), world.boundaries(), world.command()), (3, 3..6, vec![2], "b : c".to_owned()));
@@ -99,9 +99,9 @@ mod tests {
             (&["a".to_owned()][..], &["b".to_owned()][..], &["c".to_owned()][..])
         );
         assert_eq!(program.of(3).env.last().map(|(_, value)| value.as_str()), Some("/opt/bin:/bin"));
-        assert_eq!((program.of(5).cwd, program.of(5).env), (std::path::Path::new("/work/sub"), program.of(0).env));
+        assert_eq!((program.of(5).cwd, program.of(5).env), (std::path::Path::new("/data/sub"), program.of(0).env));
         let grandchild = World { first: 6, parent: 5, commands: vec![command(1, "d", None, None)] };
         program.add_world(&grandchild);
-        assert_eq!(program.of(6).cwd, std::path::Path::new("/work/sub"));
+        assert_eq!(program.of(6).cwd, std::path::Path::new("/data/sub"));
     }
 }

@@ -438,10 +438,13 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         None => directory.path().join("checkpoints"),
     };
     let identity = mend_wire::random_bytes::<16>();
-    let universe = universe(ranks, &all);
+    let pmi = PmiServer::new(ranks, &identity).of_programs(&spec.program.boundaries());
+    let pmi = match universe(ranks, &all) {
+        Some(universe) => pmi.of_universe(universe),
+        None => pmi,
+    };
     let input = (Mark::default(), Some(Source::new(&directory)));
     let lock = directory.lock(&id)?;
-    let boundaries = spec.program.boundaries();
     let beginning = JobStart {
         lock,
         healing,
@@ -454,7 +457,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         identity,
         program: spec.program,
         places,
-        worlds: PmiServer::new(ranks, &identity).of_programs(&boundaries).of_universe(universe).into(),
+        worlds: pmi.into(),
         gone: Vec::new(),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
@@ -482,14 +485,10 @@ fn ranks_on(setup: &Setup, node: NodeIndex) -> Vec<Rank> {
     here.filter(|rank| !setup.gone.contains(rank)).collect()
 }
 
-/// What programs are told of how many processes the job may have (`MPI_UNIVERSE_SIZE`): the slots of its hosts, or the processors of this machine,
-/// and never fewer than it has. Where neither is known it is as many as it has.
-fn universe(ranks: u32, hosts: &[Host]) -> u32 {
-    let known = match hosts {
-        [] => std::thread::available_parallelism().map_or(0, |found| found.get() as u64),
-        hosts => slots(hosts).unwrap_or(0),
-    };
-    ranks.max(u32::try_from(known).unwrap_or(u32::MAX).min(MAX_RANKS))
+/// What programs are told of how many processes the job may have (`MPI_UNIVERSE_SIZE`), if that is more than it has: the slots of its hosts.
+fn universe(ranks: u32, hosts: &[Host]) -> Option<u32> {
+    let slots = slots(hosts).filter(|slots| *slots > u64::from(ranks))?;
+    Some(u32::try_from(slots).unwrap_or(u32::MAX).min(MAX_RANKS))
 }
 
 /// Those that are not among the nodes.

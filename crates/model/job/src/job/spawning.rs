@@ -90,8 +90,10 @@ impl Job {
         while self.spawning.starting.is_empty() && self.operation.is_none() && self.ending.is_none() {
             // An operation that was asked for before has its turn.
             let first = |since: u64| self.waiting.front().is_none_or(|(.., asked_us)| since <= *asked_us);
-            let next = self.spawning.waiting.pop_front_if(|(.., since)| first(*since));
-            let Some((rank, request, _)) = next else { return };
+            if !self.spawning.waiting.front().is_some_and(|(.., since)| first(*since)) {
+                return;
+            }
+            let Some((rank, request, _)) = self.spawning.waiting.pop_front() else { return };
             if self.roster.living(rank).is_none() {
                 continue;
             }

@@ -111,6 +111,11 @@ static int spawn(void *state, const mend_app_move *move, char *error, size_t roo
     for (int i = 0; i < move->count; i++)
         if (move->ranks[i] == rank)
             mine = i;
+    /* There ranks were seen to wait for each other for ever once the new processes were there. */
+    if (getenv("MEND_JOB")) {
+        snprintf(error, room, "under `mend run` ranks move by `mend migrate`");
+        return -1;
+    }
     if (!has_slots(s, move->count)) {
         snprintf(error, room, "Open MPI has no slots left for new processes: start the job with more (--host node1:4,node2:4), or with --oversubscribe");
         return -1;

@@ -26,6 +26,7 @@ use mend_messages::tier::{
     Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport, parse_tiers,
 };
 use mend_messages::transfer::{Answer as TransferAnswer, Offer};
+use mend_messages::world::{SpawnedCommand, World};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -56,7 +57,7 @@ fn of_kind<M: Serialize + DeserializeOwned + Debug>(kind: u8, prefix: &str, mess
 
 fn map() -> JobMap {
     let address = FabricAddress { tcp: address(), unix: "mend-fabric-0".into() };
-    let entry = |rank, open| MapEntry { rank, node: rank, generation: 2, open, address: open.then(|| address.clone()) };
+    let entry = |rank, open| MapEntry { rank, node: rank, generation: 2, open, address: open.then(|| address.clone()), ended: false };
     JobMap { version: 3, entries: vec![entry(0, true), entry(1, false)] }
 }
 
@@ -287,6 +288,16 @@ fn ask() -> Vec<Ask> {
     ]
 }
 
+fn world() -> World {
+    let command = |ranks, name: &str| SpawnedCommand {
+        ranks,
+        argv: vec![name.into(), "-x".into()],
+        directory: Some("/data".into()),
+        path: Some("/opt/bin".into()),
+    };
+    World { first: 4, parent: 1, commands: vec![command(2, "filter"), command(1, "model")] }
+}
+
 fn answer() -> Vec<Answer> {
     let status = JobStatus {
         id: "lmp-3f2a".into(),
@@ -295,7 +306,7 @@ fn answer() -> Vec<Answer> {
         uptime_s: 60,
         hosts: vec!["node1".into(), "node2".into()],
         daemons: vec![address()],
-        ranks: vec![RankStatus { rank: 0, host: "node1".into(), state: "moving".into(), ended: false }],
+        ranks: vec![RankStatus { rank: 0, host: "node1".into(), state: "moving".into(), ended: false, world: 1, world_rank: 3 }],
         last_checkpoint: Some(7),
         restart: Some(phases()),
         interval_s: Some(61.5),
@@ -439,6 +450,7 @@ fn to_daemon() -> Vec<ToDaemon> {
             directory: "/mnt/shared/.mend/jobs/x".into(),
             environment: vec![("A".into(), "b".into())],
         }),
+        worlds: vec![world()],
     };
     let files = RestoreSource::Files(vec!["/srv/7/rank-1.image".into(), "/srv/6/rank-1.image".into()]);
     let mut all = vec![
@@ -476,6 +488,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Succeed(Box::new(Succession { of: resumption.clone(), session: [9; 16] })),
         ToDaemon::AskHeard(resumption),
         ToDaemon::Look,
+        ToDaemon::Grow(world()),
     ]);
     all
 }

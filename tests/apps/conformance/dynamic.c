@@ -1,25 +1,5 @@
-/* Dynamic processes: what PMI-1 carries works (ports, published names, connecting parts of a job), and what it does not
- * (spawning) is an MPI error that a program can handle, after which all goes on. */
+/* Dynamic processes without new ones: ports, published names, connecting parts of a job. */
 #include "check.h"
-
-/* The program asks for more of itself, so that it is not a missing file that is refused. */
-static void spawned(char *self) {
-    MPI_Comm child = MPI_COMM_NULL;
-    int codes[2] = {0, 0};
-    char *commands[2] = {self, self};
-    int counts[2] = {1, 1};
-    MPI_Info infos[2] = {MPI_INFO_NULL, MPI_INFO_NULL};
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
-    int code = MPI_Comm_spawn(self, MPI_ARGV_NULL, 2, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &child, codes);
-    require(code != MPI_SUCCESS && child == MPI_COMM_NULL, "a program was spawned");
-    code = MPI_Comm_spawn_multiple(2, commands, MPI_ARGVS_NULL, counts, infos, 0, MPI_COMM_WORLD, &child, codes);
-    require(code != MPI_SUCCESS && child == MPI_COMM_NULL, "two programs were spawned");
-    code = MPI_Comm_spawn(self, MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_SELF, &child, codes);
-    require(code != MPI_SUCCESS && child == MPI_COMM_NULL, "a program was spawned by one rank");
-    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_ARE_FATAL);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
-}
 
 static void names(int round) {
     char service[64], port[MPI_MAX_PORT_NAME], found[MPI_MAX_PORT_NAME] = "";
@@ -91,7 +71,6 @@ int main(int count, char **arguments) {
         MPI_Comm parent;
         MPI_Comm_get_parent(&parent);
         require(parent == MPI_COMM_NULL, "a parent that is not there");
-        spawned(arguments[0]);
         names(round);
         connected(round);
     }

@@ -10,7 +10,7 @@ use mend_controller::manifest;
 use mend_controller::record::{self, JobDirectory, JobRecord};
 use mend_controller::removal::size_of;
 use mend_messages::agent::SaveMode;
-use mend_messages::control::{Answer, Ask, Explanation, JobStatus};
+use mend_messages::control::{Answer, Ask, Explanation, JobStatus, RankStatus};
 use serde::Serialize;
 use std::io::IsTerminal;
 
@@ -124,7 +124,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         jobs.push(Listed {
             bytes: arguments.all.then(|| size_of(&directory, &record)),
             state,
-            ranks: record.size,
+            ranks: status.as_ref().map_or(record.size, |status| shown(status).count() as u32),
             started: record.started,
             last_checkpoint: manifest::numbers(&record.checkpoints).last().copied(),
             id: record.id,
@@ -157,11 +157,20 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
     Ok(0)
 }
 
-/// "a:0,1 b:2,3"
+/// Ranks of a job that may still do something: those of a spawned world that have ended are not shown.
+fn shown(status: &JobStatus) -> impl Iterator<Item = &RankStatus> {
+    status.ranks.iter().filter(|rank| rank.world == 0 || !rank.ended)
+}
+
+/// "a:0,1 b:2,3", and "4=1.0" for the rank 4 of the job that is rank 0 of the first spawned world.
 fn places(job: &Listed) -> String {
     let Some(status) = &job.status else { return job.hosts.join(",") };
+    let name = |rank: &RankStatus| match rank.world {
+        0 => rank.rank.to_string(),
+        world => format!("{}={world}.{}", rank.rank, rank.world_rank),
+    };
     let on = |host: &String| {
-        let ranks = status.ranks.iter().filter(|rank| &rank.host == host).map(|rank| rank.rank.to_string());
+        let ranks = shown(status).filter(|rank| &rank.host == host).map(name);
         format!("{host}:{}", ranks.collect::<Vec<_>>().join(","))
     };
     status.hosts.iter().map(on).collect::<Vec<_>>().join(" ")

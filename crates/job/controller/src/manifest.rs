@@ -5,6 +5,7 @@ use crate::record::{is_job_name, make_directories};
 use crate::stream_digest::Mark;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::pmi::PmiServer;
+use mend_coordination::worlds::{SpawnedWorld, Worlds};
 use mend_image::cpu::CpuNeeds;
 use mend_job::input::InputAt;
 use mend_kernel::untrusted::read_within;
@@ -12,7 +13,7 @@ use mend_messages::agent::ImageId;
 use mend_messages::control::Phases;
 use mend_messages::daemon::Stream;
 use mend_messages::files::{KEPT_DIRECTORY, Keeping, KeptFile};
-use mend_messages::job::{FurtherProgram, Program, Rank};
+use mend_messages::job::{FurtherProgram, MAX_RANKS, Program, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::schedule::CheckpointKind;
 use mend_sealed::{Key, SealError};
@@ -28,8 +29,11 @@ mod lineage;
 
 pub use lineage::{Line, chain_of, chains, files, lineage};
 
-/// Version of the manifest that is written.
+/// Version of the manifest that is written for a job of one world.
 pub const FORMAT: u32 = 4;
+
+/// The same for a job with spawned worlds, which earlier releases do not know.
+pub const FORMAT_OF_WORLDS: u32 = 5;
 
 /// The oldest that is read; others are refused.
 const OLDEST_FORMAT: u32 = 2;
@@ -114,7 +118,7 @@ impl Printed {
 /// Everything but the images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// [`FORMAT`] or [`FORMAT_OF_WORLDS`].
     pub format: u32,
     /// Release of Mend that wrote it.
     pub release: String,
@@ -133,13 +137,16 @@ pub struct Manifest {
     pub hosts: Vec<String>,
     /// True if the job ran on its own machine alone, with an embedded daemon.
     pub local: bool,
-    /// One per rank, ascending.
+    /// One per rank that had not ended, ascending.
     pub images: Vec<ImageEntry>,
     /// Files that the program had open, and what is kept of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<KeptFile>,
-    /// The PMI server at the moment of the snapshot.
+    /// The PMI server of the job's first world at the moment of the snapshot.
     pub pmi: PmiServer,
+    /// Worlds that were spawned, and their PMI servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spawned: Vec<SpawnedWorld>,
     /// What had been printed at that moment.
     pub printed: BTreeMap<Rank, Printed>,
     /// How far standard input had been read; `None` in manifests of format 2.
@@ -173,6 +180,32 @@ impl Manifest {
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         self.files.iter().map(KeptFile::stored).fold(0, u64::saturating_add)
+    }
+
+    /// All worlds of the job.
+    #[must_use]
+    pub fn worlds(&self) -> Worlds {
+        Worlds::of(self.pmi.clone(), self.spawned.clone())
+    }
+
+    /// The image of a rank, if it had not ended.
+    #[must_use]
+    pub fn image(&self, rank: Rank) -> Option<&ImageEntry> {
+        let at = self.images.binary_search_by_key(&rank, |image| image.rank).ok()?;
+        self.images.get(at)
+    }
+
+    /// What is wrong with its ranks: those of the first world have images, and others that are the job's.
+    fn missing_ranks(&self) -> bool {
+        let first = self.spawned.first().map_or(self.images.len(), |spawned| spawned.world.first as usize);
+        let size = self.spawned.iter().try_fold(first as Rank, |end, spawned| {
+            let fits = spawned.world.first == end && spawned.world.size() > 0 && spawned.world.ranks().end <= MAX_RANKS;
+            fits.then(|| spawned.world.ranks().end)
+        });
+        let ascending = self.images.windows(2).all(|pair| pair[0].rank < pair[1].rank);
+        let complete = self.images.iter().take(first).enumerate().all(|(at, image)| image.rank as usize == at);
+        let last = self.images.last().map_or(0, |image| image.rank);
+        self.images.len() < first || !ascending || !complete || size.is_none_or(|size| last >= size)
     }
 
     /// Numbers of the checkpoints that it builds on directly.
@@ -260,7 +293,7 @@ pub enum ManifestError {
         owner: u32,
     },
     /// Written by another release.
-    #[error("{} has format {format}, this release reads {OLDEST_FORMAT} to {FORMAT}", path.display())]
+    #[error("{} has format {format}, this release reads {OLDEST_FORMAT} to {FORMAT_OF_WORLDS}", path.display())]
     Format {
         /// The file that this is about.
         path: PathBuf,
@@ -509,7 +542,7 @@ pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, Manif
     let damaged = |what: String| ManifestError::Damaged { path: path.clone(), what };
     let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     match value.pointer("/manifest/format").and_then(serde_json::Value::as_u64) {
-        Some(format) if (u64::from(OLDEST_FORMAT)..=u64::from(FORMAT)).contains(&format) => {}
+        Some(format) if (u64::from(OLDEST_FORMAT)..=u64::from(FORMAT_OF_WORLDS)).contains(&format) => {}
         Some(format) => return Err(ManifestError::Format { path, format }),
         None => return Err(damaged("it is not a manifest".into())),
     }
@@ -527,7 +560,7 @@ pub fn read_alone(directory: &Path, key: Option<&Key>) -> Result<Manifest, Manif
     if !is_job_name(&manifest.job) {
         return Err(damaged(format!("{:?} is no job's name", manifest.job)));
     }
-    if manifest.images.iter().enumerate().any(|(at, image)| image.rank as usize != at) || manifest.images.is_empty() {
+    if manifest.images.is_empty() || manifest.missing_ranks() {
         return Err(damaged("its ranks are not complete".into()));
     }
     Ok(manifest)

@@ -280,6 +280,8 @@ async fn restart_from(
     notes: &mut Notes,
 ) -> Result<Life, RunError> {
     let lineage = lineage(images, &manifest, key)?;
+    let worlds = manifest.worlds();
+    let gone: Vec<Rank> = (0..worlds.size()).filter(|&rank| manifest.image(rank).is_none()).collect();
     let chains = files(images, &manifest, &lineage);
     if !spec.any_owner {
         check_owner(images, &manifest, &chains)?;
@@ -300,6 +302,7 @@ async fn restart_from(
     let before: Vec<String> = manifest.images.iter().map(|image| image.host.clone()).collect();
     let gathered: Vec<String> = reached.iter().map(|node| node.name.clone()).collect();
     let places = restart_places(&before, &gathered, &names(&spec.spares), slots.as_deref())?;
+    let places = with_gone(&gone, places);
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;
     let plan = plan(&spec.periodic, record.as_ref().and_then(|record| record.plan.as_ref()))?;
@@ -317,15 +320,18 @@ async fn restart_from(
         false => Some(SearchSetup {
             specs: manifest.tiers.clone(),
             rate: tier_rate()?,
-            lineage: lineage.iter().map(|line| line.iter().map(|(number, image)| reference(*number, image)).collect()).collect(),
+            lineage: with_gone(
+                &gone,
+                lineage.iter().map(|line| line.iter().map(|(number, image)| reference(*number, image)).collect()).collect(),
+            ),
             shared: shared_lengths(&checkpoints, &manifest),
             check: checks == Checks::Before,
         }),
     };
     let restoring = Restoring {
-        chains,
-        images: manifest.images.iter().map(|image| image.id).collect(),
-        needs: needs(&manifest)?,
+        chains: with_gone(&gone, chains),
+        images: with_gone(&gone, manifest.images.iter().map(|image| image.id).collect()),
+        needs: with_gone(&gone, needs(&manifest)?),
         reads: reads(&lineage),
         checkpoint: images.to_owned(),
         files: manifest.files.clone(),
@@ -341,7 +347,8 @@ async fn restart_from(
         identity: manifest.identity,
         program: manifest.program.clone(),
         places,
-        pmi: manifest.pmi.clone(),
+        worlds,
+        gone,
         output: Output::new(directory.path(), &manifest.printed, shown)?,
         input: (taken, source),
         checkpoints,
@@ -364,6 +371,18 @@ async fn restart_from(
     begin(beginning, reached, embedded).await
 }
 
+/// One entry for each rank of the job, where there is one for each that had not ended.
+fn with_gone<T: Default>(gone: &[Rank], entries: Vec<T>) -> Vec<T> {
+    let mut entries = entries.into_iter();
+    let mut all = Vec::with_capacity(entries.len() + gone.len());
+    for rank in gone {
+        all.extend(entries.by_ref().take((*rank as usize).saturating_sub(all.len())));
+        all.push(T::default());
+    }
+    all.extend(entries);
+    all
+}
+
 /// Lengths of the images in the checkpoint directory.
 fn shared_lengths(checkpoints: &Path, manifest: &Manifest) -> BTreeMap<(u64, Rank), u64> {
     let mut found = BTreeMap::new();
@@ -375,4 +394,16 @@ fn shared_lengths(checkpoints: &Path, manifest: &Manifest) -> BTreeMap<(u64, Ran
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_gone;
+
+    #[test]
+    fn ranks_that_had_ended_have_empty_entries() {
+        assert_eq!(with_gone(&[], vec![1, 2]), [1, 2]);
+        assert_eq!(with_gone(&[2, 3, 6], vec![1, 2, 5, 6, 8]), [1, 2, 0, 0, 5, 6, 0, 8]);
+        assert_eq!(with_gone(&[1], vec![1]), [1, 0]);
+    }
 }

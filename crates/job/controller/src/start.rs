@@ -31,6 +31,7 @@ use crate::tiers::is_plain;
 use crate::{client, portable, removal, serve};
 use mend_coordination::placement::place;
 use mend_coordination::pmi::PmiServer;
+use mend_coordination::worlds::Worlds;
 use mend_job::event::MeasuredRates;
 use mend_job::gathering::WantedHosts;
 use mend_job::healing::Healing;
@@ -39,7 +40,7 @@ use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, Moving, NodeSetup, 
 use mend_journal::Event as Happened;
 use mend_messages::agent::SaveMode;
 use mend_messages::daemon::JobIntroduction;
-use mend_messages::job::{NodeIndex, Program, Rank, Secret};
+use mend_messages::job::{MAX_RANKS, NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
 use mend_policy::restarts::Restarts;
 use mend_sealed::Key;
@@ -111,7 +112,9 @@ pub(crate) struct JobStart {
     pub(crate) identity: [u8; 16],
     pub(crate) program: Program,
     pub(crate) places: Vec<NodeIndex>,
-    pub(crate) pmi: PmiServer,
+    pub(crate) worlds: Worlds,
+    /// Ranks of spawned worlds that had ended before.
+    pub(crate) gone: Vec<Rank>,
     pub(crate) output: Output,
     /// How far standard input was read, and where the rest comes from; `None` if there is none.
     pub(crate) input: (Mark, Option<Source>),
@@ -236,7 +239,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         journal.record_of(Some(&node.name), None, Happened::NodeReached { address: node.address.to_string() });
     }
     if !quiet {
-        eprintln!("mend: job {id}: {} rank(s) on {}", places.len(), record.hosts.join(", "));
+        eprintln!("mend: job {id}: {} rank(s) on {}", places.len() - beginning.gone.len(), record.hosts.join(", "));
     }
     let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
     let printed = streams(&beginning.output.printed());
@@ -263,7 +266,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         goes_back: mend_settings::BACK_MIGRATION.choice()? == "on",
         follows_data: data_watch::mode(&program)?,
         time_left_s: time_left_s(beginning.batch.as_ref())?,
-        pmi: beginning.pmi,
+        worlds: beginning.worlds,
+        gone: beginning.gone,
         stdin: source.is_some(),
         restoring: beginning.restoring,
         healing: beginning.healing.is_wanted().then(|| beginning.healing.clone()),
@@ -298,7 +302,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             secret: secret.clone(),
             size: record.size,
             epoch: record.epoch,
-            ranks: ranks_on(&life.setup.places, index as NodeIndex),
+            ranks: ranks_on(&life.setup, index as NodeIndex),
             session: life.sessions[index],
             node: index as NodeIndex,
             program: life.program.clone(),
@@ -308,6 +312,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             lease_ms: life.lease_ms,
             unused_features,
             successor: successor.clone(),
+            worlds: life.setup.worlds.spawned().cloned().collect(),
         };
         nodes.push(attach(
             node,
@@ -433,9 +438,13 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         None => directory.path().join("checkpoints"),
     };
     let identity = mend_wire::random_bytes::<16>();
+    let pmi = PmiServer::new(ranks, &identity).of_programs(&spec.program.boundaries());
+    let pmi = match universe(ranks, &all) {
+        Some(universe) => pmi.of_universe(universe),
+        None => pmi,
+    };
     let input = (Mark::default(), Some(Source::new(&directory)));
     let lock = directory.lock(&id)?;
-    let boundaries = spec.program.boundaries();
     let beginning = JobStart {
         lock,
         healing,
@@ -448,7 +457,8 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         identity,
         program: spec.program,
         places,
-        pmi: PmiServer::new(ranks, &identity).of_programs(&boundaries),
+        worlds: pmi.into(),
+        gone: Vec::new(),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),
         key: key.clone(),
@@ -470,8 +480,15 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     Ok((life, constants))
 }
 
-fn ranks_on(places: &[NodeIndex], node: NodeIndex) -> Vec<Rank> {
-    (0..).zip(places).filter(|(_, place)| **place == node).map(|(rank, _)| rank).collect()
+fn ranks_on(setup: &Setup, node: NodeIndex) -> Vec<Rank> {
+    let here = (0..).zip(&setup.places).filter(|(_, place)| **place == node).map(|(rank, _)| rank);
+    here.filter(|rank| !setup.gone.contains(rank)).collect()
+}
+
+/// What programs are told of how many processes the job may have (`MPI_UNIVERSE_SIZE`), if that is more than it has: the slots of its hosts.
+fn universe(ranks: u32, hosts: &[Host]) -> Option<u32> {
+    let slots = slots(hosts).filter(|slots| *slots > u64::from(ranks))?;
+    Some(u32::try_from(slots).unwrap_or(u32::MAX).min(MAX_RANKS))
 }
 
 /// Those that are not among the nodes.

@@ -5,7 +5,7 @@ use crate::manifest::ManifestError;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::{Failure, Gone, Refusal, TargetTrouble};
 use mend_image::cpu::CpuMismatch;
-use mend_job::event::{End, GoesOn, JobPhase, NodeLoss, Notice, Outcome, Status, Unexplained};
+use mend_job::event::{End, GoesOn, JobPhase, NodeLoss, Notice, Outcome, SpawnTrouble, Status, Unexplained};
 use mend_job::phase::RankPhase;
 use mend_journal::text::size;
 use mend_messages::agent::Unasked;
@@ -261,6 +261,8 @@ impl Names {
             rank: rank as u32,
             host: self.node(node).to_owned(),
             ended: matches!(phase, RankPhase::Exited(_)),
+            world: status.worlds.partition_point(|first| *first as usize <= rank) as u32,
+            world_rank: rank as u32 - status.worlds.iter().rev().find(|first| **first as usize <= rank).copied().unwrap_or(0),
             state: match phase {
                 RankPhase::Starting => "starting".into(),
                 RankPhase::Restoring(_) => "restoring".into(),
@@ -310,10 +312,15 @@ impl Names {
             }
             Notice::Schedule { interval_s, auto: false } => eprintln!("mend: a checkpoint every {interval_s:.0} s"),
             Notice::Aborted { rank, code } => eprintln!("mend: rank {rank} called MPI_Abort with code {code}"),
-            Notice::SpawnRefused { rank } => {
-                let what =
-                    format!("rank {rank} asked for more processes (MPI_Comm_spawn): refused, a job keeps the ranks it was started with");
-                say(&what, "start all of them at once, `mend run -n N`");
+            Notice::SpawnFailed { rank, trouble } => {
+                let hint = match trouble {
+                    SpawnTrouble::NotStarted { hint, .. } => hint.as_str(),
+                    SpawnTrouble::NoSuchHost(_) | SpawnTrouble::TakesNone(_) => {
+                        "`mend ps JOB` lists its nodes; without a host Mend chooses one"
+                    }
+                    _ => "",
+                };
+                say(&format!("rank {rank} asked for more processes (MPI_Comm_spawn) and gets an MPI error: {trouble}"), hint);
             }
             Notice::PmiViolation { rank, text } => tracing::warn!(rank, text, "not a PMI-1 request"),
             Notice::RankKilled { rank, node, signal, newest } => {

@@ -86,7 +86,7 @@ pub struct Checkpoint {
     state: State,
     waiting: BTreeSet<Rank>,
     ranks: BTreeSet<Rank>,
-    orders: Vec<SaveOrder>,
+    orders: BTreeMap<Rank, SaveOrder>,
     keep: KeepOrder,
     kept: Vec<KeptFile>,
     /// Ranks that make what they kept durable.
@@ -112,13 +112,13 @@ pub fn image_name(rank: Rank) -> String {
 }
 
 impl Checkpoint {
-    /// A checkpoint with these orders, one per rank, and the first actions; `keep` says what becomes of files. `batched` says that ranks can be asked so.
+    /// A checkpoint of the ranks that have these orders, and the first actions; `keep` says what becomes of files. `batched` says that ranks can be asked so.
     #[must_use]
-    pub fn start(orders: Vec<SaveOrder>, keep: KeepOrder, batched: bool) -> (Self, Vec<Action>) {
-        let ranks: BTreeSet<Rank> = (0..orders.len() as Rank).collect();
+    pub fn start(orders: BTreeMap<Rank, SaveOrder>, keep: KeepOrder, batched: bool) -> (Self, Vec<Action>) {
+        let ranks: BTreeSet<Rank> = orders.keys().copied().collect();
         let ahead = |order: &SaveOrder| order.base.filter(|_| order.mode == SaveMode::CopyOnWrite);
-        let inspect = |(rank, order)| Action::Ask { rank, request: Request::Inspect { ahead: ahead(order), files: false } };
-        let actions = (0..).zip(&orders).map(inspect).collect();
+        let inspect = |(&rank, order)| Action::Ask { rank, request: Request::Inspect { ahead: ahead(order), files: false } };
+        let actions = orders.iter().map(inspect).collect();
         let machine = Self {
             state: State::Inspecting,
             waiting: ranks.clone(),
@@ -273,7 +273,7 @@ impl Checkpoint {
         let all = |request: Request| self.ranks.iter().map(|&rank| (rank, request.clone())).collect();
         let (suspend, resume) = (all(Request::Suspend), all(Request::Resume));
         let orders = std::mem::take(&mut self.orders);
-        let save = self.ranks.iter().map(|&rank| (rank, Request::Save(orders[rank as usize].clone()))).collect();
+        let save = self.ranks.iter().map(|&rank| (rank, Request::Save(orders[&rank].clone()))).collect();
         let keep = all(Request::KeepFiles(self.keep.clone()));
         vec![suspend, save, keep, resume]
     }
@@ -302,7 +302,7 @@ impl Checkpoint {
             }
             (State::Suspending, false) => {
                 let orders = std::mem::take(&mut self.orders);
-                self.ask_all(State::Saving, |rank| Request::Save(orders[rank as usize].clone()))
+                self.ask_all(State::Saving, |rank| Request::Save(orders[&rank].clone()))
             }
             (State::Saving, false) if self.batched => {
                 self.enter(State::Keeping);

@@ -13,3 +13,5 @@ pub mod pmi;
 pub mod portable;
 pub mod recovery;
 pub mod replication;
+pub mod spawn_request;
+pub mod worlds;

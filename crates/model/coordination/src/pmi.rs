@@ -4,14 +4,20 @@
 //! [frozen](PmiServer::freeze): what comes is kept, nothing is answered, so that its state and the ranks' images
 //! belong to the same moment. The whole state is serialisable and part of the checkpoint's manifest.
 //!
-//! Faults assumed: a rank sends garbage, half lines, endless lines (bounded by [`MAX_LINE`]).
+//! A request to spawn stays among a rank's unread bytes until it is [answered](PmiServer::answer_spawn), so that a checkpoint holds it.
+//!
+//! Faults assumed: a rank sends garbage, half lines, endless lines (bounded by [`MAX_LINE`]), endless requests ([`MAX_SPAWN`]).
 
+use crate::spawn_request::{Length, SpawnRequest};
 use mend_messages::job::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest line accepted, bytes; MPICH's own buffers hold 2 KiB.
 pub const MAX_LINE: usize = 64 << 10;
+
+/// Longest request to spawn accepted, bytes: all lines of all its commands.
+pub const MAX_SPAWN: usize = 8 << 20;
 
 /// What the caller has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +36,12 @@ pub enum Effect {
         /// Exit code.
         code: i32,
     },
-    /// A rank wanted more processes (`MPI_Comm_spawn`) and was answered that there are none.
-    SpawnRefused {
-        /// The rank that asked for it.
+    /// A rank wants more processes (`MPI_Comm_spawn`), and waits until it is [answered](PmiServer::answer_spawn). It may be said again.
+    Spawn {
+        /// The rank that asks for them.
         rank: Rank,
+        /// What it asks for, or why that cannot be read.
+        request: Result<SpawnRequest, String>,
     },
     /// A rank broke the protocol; it is not answered any more.
     Violation {
@@ -56,6 +64,9 @@ pub enum ClientState {
     Finalized,
 }
 
+/// Where the number of processes that the job may have is kept.
+const UNIVERSE: &str = "mend_universe_size";
+
 /// Where the first ranks of programs are kept.
 const BOUNDARIES: &str = "mend_first_ranks";
 
@@ -69,11 +80,13 @@ pub struct PmiServer {
     clients: BTreeMap<Rank, ClientState>,
     unread: BTreeMap<Rank, Vec<u8>>,
     frozen: bool,
-    /// Programs that a rank has still to name before its request to spawn is complete (`totspawns` less
-    /// `spawnssofar`).
+    /// Not used any more. Manifests have it, and their checksums.
     #[serde(default)]
     spawns_to_come: BTreeMap<Rank, u32>,
 }
+
+/// Names that ranks publish are the job's: those of spawned worlds are kept with those of its first one.
+type Published<'a> = Option<&'a mut BTreeMap<String, String>>;
 
 impl PmiServer {
     /// A server for `size` ranks of the job with this identity. Every rank is told to be alone on its node, so that the
@@ -87,6 +100,51 @@ impl PmiServer {
         let values = [("PMI_process_mapping".to_owned(), format!("(vector,(0,{size},1))"))].into();
         let (in_barrier, clients, unread) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         Self { size, name, values, in_barrier, clients, unread, frozen: false, spawns_to_come: BTreeMap::new() }
+    }
+
+    /// For a world of a job that `identity` names: with a name of its own, and what its ranks find.
+    #[must_use]
+    pub(crate) fn of_world(mut self, number: usize, preput: &[(String, String)], universe: Option<u32>) -> Self {
+        self.name = format!("{}-{number}", self.name);
+        self.values.extend(preput.iter().cloned());
+        match universe {
+            Some(universe) => self.of_universe(universe),
+            None => self,
+        }
+    }
+
+    /// What ranks are told of how many processes the job may have; else it is the number that it has.
+    #[must_use]
+    pub fn of_universe(mut self, universe: u32) -> Self {
+        self.values.insert(UNIVERSE.to_owned(), universe.to_string());
+        self
+    }
+
+    /// The number of processes that the job may have, if that was told.
+    pub(crate) fn universe(&self) -> Option<u32> {
+        self.values.get(UNIVERSE)?.parse().ok()
+    }
+
+    /// Number of ranks of its world.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// True while requests are kept unanswered.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// True if every rank of the world has said that it begins (`MPI_Init`).
+    #[must_use]
+    pub fn all_began(&self) -> bool {
+        self.clients.len() == self.size as usize
+    }
+
+    pub(crate) fn values(&mut self) -> &mut BTreeMap<String, String> {
+        &mut self.values
     }
 
     /// For a job of several programs: the first rank of each but the first. They are kept among the values, so that the state of a job of one program
@@ -113,11 +171,28 @@ impl PmiServer {
 
     /// Answers again, beginning with what came meanwhile. Also the first step after a restart.
     pub fn thaw(&mut self) -> Vec<Effect> {
+        self.thaw_in(None)
+    }
+
+    pub(crate) fn thaw_in(&mut self, mut published: Published<'_>) -> Vec<Effect> {
         self.frozen = false;
         let ranks: Vec<Rank> = self.unread.keys().copied().collect();
         let mut effects = Vec::new();
         for rank in ranks {
-            self.answer(rank, &mut effects);
+            self.answer(rank, &mut published, &mut effects);
+        }
+        effects
+    }
+
+    /// Answers a rank's request to spawn: the processes are there, or there are none. Then what the rank sent after it.
+    pub fn answer_spawn(&mut self, rank: Rank, done: bool) -> Vec<Effect> {
+        let Some(unread) = self.unread.get_mut(&rank) else { return Vec::new() };
+        let Length::Whole(length) = SpawnRequest::length(unread) else { return Vec::new() };
+        unread.drain(..length);
+        let line = if done { "cmd=spawn_result rc=0\n" } else { "cmd=spawn_result rc=-1 msg=no_process_was_started\n" };
+        let mut effects = vec![Effect::Reply { rank, line: line.into() }];
+        if !self.frozen {
+            self.answer(rank, &mut None, &mut effects);
         }
         effects
     }
@@ -130,25 +205,40 @@ impl PmiServer {
 
     /// Takes bytes from a rank's socket.
     pub fn receive(&mut self, rank: Rank, bytes: &[u8]) -> Vec<Effect> {
+        self.receive_in(rank, bytes, None)
+    }
+
+    pub(crate) fn receive_in(&mut self, rank: Rank, bytes: &[u8], mut published: Published<'_>) -> Vec<Effect> {
         let unread = self.unread.entry(rank).or_default();
         unread.extend_from_slice(bytes);
         let mut effects = Vec::new();
         if unread.len() > MAX_LINE && !unread.contains(&b'\n') {
             unread.clear();
             effects.push(Effect::Violation { rank, text: format!("a line of more than {MAX_LINE} bytes") });
+        } else if unread.len() > MAX_SPAWN {
+            unread.clear();
+            effects.push(Effect::Violation { rank, text: format!("requests of more than {MAX_SPAWN} bytes") });
         } else if !self.frozen {
-            self.answer(rank, &mut effects);
+            self.answer(rank, &mut published, &mut effects);
         }
         effects
     }
 
-    fn answer(&mut self, rank: Rank, effects: &mut Vec<Effect>) {
+    fn answer(&mut self, rank: Rank, published: &mut Published<'_>, effects: &mut Vec<Effect>) {
         let Some(mut unread) = self.unread.remove(&rank) else { return };
         let mut start = 0;
         while let Some(length) = unread[start..].iter().position(|&byte| byte == b'\n') {
+            match SpawnRequest::length(&unread[start..]) {
+                Length::Other => {}
+                Length::Unfinished => break,
+                Length::Whole(length) => {
+                    effects.push(Effect::Spawn { rank, request: SpawnRequest::read(&unread[start..start + length]) });
+                    break;
+                }
+            }
             let line = String::from_utf8_lossy(&unread[start..start + length]).into_owned();
             start += length + 1;
-            self.command(rank, &line, effects);
+            self.command(rank, &line, published, effects);
         }
         unread.drain(..start);
         if !unread.is_empty() {
@@ -156,7 +246,7 @@ impl PmiServer {
         }
     }
 
-    fn command(&mut self, rank: Rank, line: &str, effects: &mut Vec<Effect>) {
+    fn command(&mut self, rank: Rank, line: &str, published: &mut Published<'_>, effects: &mut Vec<Effect>) {
         // A value may hold spaces only as the last field (PMI-1 "value="); all other fields are words.
         let field =
             |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')).filter(|value| !value.is_empty());
@@ -173,7 +263,10 @@ impl PmiServer {
                 reply(format!("cmd=appnum appnum={number} rc=0"));
             }
             Some("get_my_kvsname") => reply(format!("cmd=my_kvsname kvsname={} rc=0", self.name)),
-            Some("get_universe_size") => reply(format!("cmd=universe_size size={} rc=0", self.size)),
+            Some("get_universe_size") => {
+                let size = self.universe().unwrap_or(self.size);
+                reply(format!("cmd=universe_size size={size} rc=0"));
+            }
             Some("put") => match (field("key"), value) {
                 (Some(key), Some(value)) => {
                     self.values.insert(key.to_owned(), value.to_owned());
@@ -203,35 +296,24 @@ impl PmiServer {
             }
             Some("publish_name") => match (field("service"), field("port")) {
                 (Some(service), Some(port)) => {
-                    self.values.insert(format!("service {service}"), port.to_owned());
+                    let names = published.as_deref_mut().unwrap_or(&mut self.values);
+                    names.insert(format!("service {service}"), port.to_owned());
                     reply("cmd=publish_result rc=0 msg=success".into());
                 }
                 _ => reply("cmd=publish_result rc=-1 msg=service_or_port_missing".into()),
             },
-            Some("lookup_name") => match field("service").and_then(|service| self.values.get(&format!("service {service}"))) {
-                Some(port) => reply(format!("cmd=lookup_result rc=0 msg=success port={port}")),
-                None => reply("cmd=lookup_result rc=-1 msg=service_not_found".into()),
-            },
-            Some("unpublish_name") => match field("service").and_then(|s| self.values.remove(&format!("service {s}"))) {
-                Some(_) => reply("cmd=unpublish_result rc=0 msg=success".into()),
-                None => reply("cmd=unpublish_result rc=-1 msg=service_not_found".into()),
-            },
-            // mcmd=spawn spans lines up to "endcmd", once for each program; the client reads one reply to all of them, and
-            // would take a second for the answer to its next request.
-            None if line == "endcmd" => {
-                if self.spawns_to_come.remove(&rank).unwrap_or(0) == 0 {
-                    reply("cmd=spawn_result rc=-1 msg=spawn_is_not_supported".into());
-                    effects.push(Effect::SpawnRefused { rank });
+            Some("lookup_name") => {
+                let names = published.as_deref_mut().unwrap_or(&mut self.values);
+                match field("service").and_then(|service| names.get(&format!("service {service}"))) {
+                    Some(port) => reply(format!("cmd=lookup_result rc=0 msg=success port={port}")),
+                    None => reply("cmd=lookup_result rc=-1 msg=service_not_found".into()),
                 }
             }
-            None if line.contains('=') && !line.starts_with("cmd=") => {
-                let number = |name: &str| line.strip_prefix(name)?.strip_prefix('=')?.parse::<u32>().ok();
-                if let Some(total) = number("totspawns") {
-                    self.spawns_to_come.insert(rank, total);
-                }
-                if let Some(so_far) = number("spawnssofar") {
-                    let left = self.spawns_to_come.get(&rank).copied().unwrap_or(0).saturating_sub(so_far);
-                    self.spawns_to_come.insert(rank, left);
+            Some("unpublish_name") => {
+                let names = published.as_deref_mut().unwrap_or(&mut self.values);
+                match field("service").and_then(|s| names.remove(&format!("service {s}"))) {
+                    Some(_) => reply("cmd=unpublish_result rc=0 msg=success".into()),
+                    None => reply("cmd=unpublish_result rc=-1 msg=service_not_found".into()),
                 }
             }
             _ => effects.push(Effect::Violation { rank, text: line.chars().take(80).collect() }),
@@ -289,18 +371,27 @@ mod tests {
     }
 
     #[test]
-    fn abort_and_spawn() {
+    fn an_abort_has_a_code() {
         let mut server = PmiServer::new(1, &[7; 16]);
         assert_eq!(server.receive(0, b"cmd=abort exitcode=7\n"), [Effect::Abort { rank: 0, code: 7 }]);
-        assert_eq!(
-            server.receive(0, b"mcmd=spawn\nnprocs=1\nexecname=x\nendcmd\n"),
-            [reply(0, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported"), Effect::SpawnRefused { rank: 0 }]
-        );
+    }
+
+    #[test]
+    fn a_request_to_spawn_waits_for_its_answer() {
+        let mut server = PmiServer::new(2, &[7; 16]);
         let first = b"mcmd=spawn\nnprocs=1\nexecname=x\ntotspawns=2\nspawnssofar=1\nargcnt=0\nendcmd\n";
-        assert_eq!(server.receive(0, first), [], "one reply to all programs of a request");
-        let second = b"mcmd=spawn\nnprocs=1\nexecname=y\ntotspawns=2\nspawnssofar=2\nargcnt=0\nendcmd\n";
-        let refused = [reply(0, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported"), Effect::SpawnRefused { rank: 0 }];
-        assert_eq!(server.receive(0, second), refused);
+        assert_eq!(server.receive(0, first), [], "a request is complete with its last command");
+        let second = b"mcmd=spawn\nnprocs=2\nexecname=y\ntotspawns=2\nspawnssofar=2\nargcnt=0\nendcmd\ncmd=get_maxes\n";
+        let spawn = server.receive(0, second);
+        let [Effect::Spawn { rank: 0, request: Ok(request) }] = &spawn[..] else { panic!("{spawn:?}") };
+        assert_eq!(request.commands.iter().map(|command| command.ranks).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(server.receive(1, b"cmd=get_universe_size\n"), [reply(1, "cmd=universe_size size=2 rc=0")], "others are answered");
+        let mut restored: PmiServer = postcard::from_bytes(&postcard::to_stdvec(&server).unwrap()).unwrap();
+        assert_eq!(restored.thaw(), spawn, "it is in a checkpoint, and is said again");
+        let maxes = reply(0, "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024 rc=0");
+        assert_eq!(restored.answer_spawn(0, true), [reply(0, "cmd=spawn_result rc=0"), maxes.clone()]);
+        assert_eq!(restored.answer_spawn(0, true), [], "it is answered once");
+        assert_eq!(server.answer_spawn(0, false), [reply(0, "cmd=spawn_result rc=-1 msg=no_process_was_started"), maxes]);
     }
 
     proptest! {

@@ -4,11 +4,11 @@
 //! carries out effects is trusted: each effect that has an answer gets it, once, however long it takes.
 
 pub use crate::end::{End, GoesOn};
-pub use crate::notice::Notice;
+pub use crate::notice::{Notice, SpawnTrouble};
 pub use crate::phase::NodeLoss;
 use crate::phase::RankPhase;
 use mend_coordination::failure::{Failure, Refusal, Trouble};
-use mend_coordination::pmi::PmiServer;
+use mend_coordination::worlds::Worlds;
 use mend_image::cpu::CpuNeeds;
 use mend_journal::event::{Cause, Code};
 use mend_messages::agent::{ImageId, Inspection};
@@ -249,10 +249,10 @@ pub struct PublishedImage {
 pub struct Publication {
     /// From 1.
     pub number: u64,
-    /// One per rank, ascending.
+    /// One per rank that has not ended, ascending.
     pub images: Vec<PublishedImage>,
-    /// The PMI server at the moment of the snapshot.
-    pub pmi: PmiServer,
+    /// The process manager at the moment of the snapshot.
+    pub worlds: Worlds,
     /// Files that programs had open, each once.
     pub files: Vec<KeptFile>,
     /// Slowest rank of each phase.
@@ -498,6 +498,8 @@ pub struct Status {
     pub uptime_us: u64,
     /// One per rank: its node, whether it moves, what it does.
     pub ranks: Vec<(NodeIndex, bool, RankPhase)>,
+    /// The first rank of each spawned world.
+    pub worlds: Vec<Rank>,
     /// Newest complete checkpoint.
     pub last_checkpoint: Option<u64>,
     /// For a restarted job whose ranks all run again: how long that took.

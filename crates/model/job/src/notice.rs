@@ -3,10 +3,49 @@
 use crate::phase::NodeLoss;
 use mend_coordination::failure::{Failure, Refusal};
 use mend_coordination::recovery::Source;
+use mend_messages::daemon::ExitStatus;
 use mend_messages::health::LeaveReason;
-use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::job::{MAX_RANKS, NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, NodeStore};
 use serde::{Deserialize, Serialize};
+
+/// Why a rank that asks for processes (`MPI_Comm_spawn`) gets none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum SpawnTrouble {
+    /// What it sent cannot be carried out.
+    #[error("{0}")]
+    Request(String),
+    /// The job would have more ranks than any may have.
+    #[error("a job has {MAX_RANKS} ranks at most, those that have ended included")]
+    TooMany,
+    /// It named a host.
+    #[error("{0} is not a node of the job")]
+    NoSuchHost(String),
+    /// It named a host.
+    #[error("{0} takes no ranks: it is lost, or ranks are leaving it")]
+    TakesNone(String),
+    /// All are lost, or ranks are leaving them.
+    #[error("no node of the job takes ranks")]
+    NoNode,
+    /// A program cannot be started.
+    #[error("{error}")]
+    NotStarted {
+        /// What and why.
+        error: String,
+        /// Way out; may be empty.
+        hint: String,
+    },
+    /// A process ended before it called `MPI_Init`.
+    #[error("a process {} before it called MPI_Init", ended(*.0))]
+    Ended(ExitStatus),
+}
+
+fn ended(status: ExitStatus) -> String {
+    match status {
+        ExitStatus::Code(code) => format!("exited with code {code}"),
+        ExitStatus::Signal(signal) => format!("was ended by signal {signal}"),
+    }
+}
 
 /// What people are told, and the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,10 +62,12 @@ pub enum Notice {
         /// With this code.
         code: i32,
     },
-    /// A rank wanted more processes. Told once.
-    SpawnRefused {
+    /// A rank wanted more processes and has none. Each reason is told once.
+    SpawnFailed {
         /// The rank that this is about.
         rank: Rank,
+        /// The reason.
+        trouble: SpawnTrouble,
     },
     /// A rank's PMI client broke the protocol.
     PmiViolation {

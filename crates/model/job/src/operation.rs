@@ -8,7 +8,7 @@ use crate::course::Course;
 use crate::event::{Asker, JobPhase, Publication, Unexplained};
 use mend_coordination::checkpoint::Checkpoint;
 use mend_coordination::migration::Migration;
-use mend_coordination::pmi::PmiServer;
+use mend_coordination::worlds::Worlds;
 use mend_messages::agent::{ImageId, Inspection, SaveMode};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_messages::needs::NodeNeeds;
@@ -53,8 +53,8 @@ pub enum Operation {
         number: u64,
         /// How it is to be taken.
         mode: SaveMode,
-        /// The images to build on, one per rank, or none.
-        bases: Vec<ImageId>,
+        /// The images to build on, by rank.
+        bases: BTreeMap<Rank, ImageId>,
         /// The checkpoint that has them.
         base: Option<u64>,
         /// The one who asked for it.
@@ -66,8 +66,12 @@ pub enum Operation {
         machine: Box<Checkpoint>,
         /// The number of the checkpoint.
         number: u64,
-        /// PMI server at the snapshot.
-        snapshot: Option<PmiServer>,
+        /// How it is taken.
+        mode: SaveMode,
+        /// When its ranks were first asked.
+        begun_us: u64,
+        /// The process manager at the snapshot.
+        snapshot: Option<Worlds>,
         /// The one who asked for it.
         asker: Asker,
     },

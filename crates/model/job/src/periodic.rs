@@ -13,7 +13,7 @@ use mend_policy::restarts::Restarts;
 use mend_policy::retention::Weighed;
 use mend_policy::schedule::{Choice, Interval, Schedule, Taken};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A failure is told so much later: a rank that ends takes its images' writers with it, and its own end is heard of after that.
 const FAILURE_NOTICE_DELAY_US: u64 = 2_000_000;
@@ -25,9 +25,9 @@ const SPACE_CHECK_INTERVAL_US: u64 = 1_000_000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Last {
     number: u64,
-    ids: Vec<ImageId>,
+    ids: BTreeMap<Rank, ImageId>,
     /// For each rank, how many images its image builds on.
-    chains: Vec<u32>,
+    chains: BTreeMap<Rank, u32>,
 }
 
 /// A job's periodic checkpoints.
@@ -85,7 +85,7 @@ impl Periodic {
     /// Number of the checkpoint that holds a rank's image, if it is the one that was named to build on.
     pub(crate) fn holder(&self, rank: Rank, base: Option<ImageId>) -> Option<u64> {
         let last = self.last.as_ref()?;
-        (last.ids.get(rank as usize).copied() == base).then_some(last.number)
+        (last.ids.get(&rank).copied() == base).then_some(last.number)
     }
 
     /// True if a later checkpoint may build on the next one.
@@ -192,11 +192,11 @@ impl Periodic {
         Some(self.schedule.next_us().map_or(0, |due| due.saturating_sub(now_us).div_ceil(1_000_000)))
     }
 
-    /// A checkpoint begins: the checkpoint it is to build on, and its images, one per rank.
-    pub(crate) fn choose_bases(&self) -> (Option<u64>, Vec<ImageId>) {
+    /// A checkpoint begins: the checkpoint it is to build on, and its images, by rank.
+    pub(crate) fn choose_bases(&self) -> (Option<u64>, BTreeMap<Rank, ImageId>) {
         match self.last.as_ref().filter(|_| self.schedule.builds()) {
             Some(last) => (Some(last.number), last.ids.clone()),
-            None => (None, Vec::new()),
+            None => (None, BTreeMap::new()),
         }
     }
 
@@ -204,10 +204,10 @@ impl Periodic {
     pub(crate) fn taken(&mut self, now_us: u64, publication: &Publication) -> bool {
         let before = self.last.as_ref();
         let chain = |image: &PublishedImage| {
-            let below = before.filter(|last| Some(last.number) == image.base).and_then(|last| last.chains.get(image.rank as usize));
+            let below = before.filter(|last| Some(last.number) == image.base).and_then(|last| last.chains.get(&image.rank));
             image.base.map_or(0, |_| below.map_or(1, |below| below + 1))
         };
-        let chains: Vec<u32> = publication.images.iter().map(chain).collect();
+        let chains: BTreeMap<Rank, u32> = publication.images.iter().map(|image| (image.rank, chain(image))).collect();
         self.schedule.taken(&Taken {
             begun_us: now_us.saturating_sub(publication.durable_us.max(publication.stopped_us)),
             ended_us: now_us,
@@ -215,10 +215,10 @@ impl Periodic {
             write_us: publication.phases.write_us,
             bytes: publication.bytes(),
             kind: publication.kind(),
-            chain: chains.iter().copied().max().unwrap_or(0),
+            chain: chains.values().copied().max().unwrap_or(0),
         });
         self.space.taken(publication.kind(), publication.bytes());
-        let ids = publication.images.iter().map(|image| image.id).collect();
+        let ids = publication.images.iter().map(|image| (image.rank, image.id)).collect();
         self.last = Some(Last { number: publication.number, ids, chains });
         if !publication.periodic {
             return false;
@@ -270,7 +270,7 @@ impl Periodic {
             && last.number == *number
         {
             self.schedule.merged(chains.iter().copied().max().unwrap_or(0));
-            last.chains.clone_from(chains);
+            last.chains = last.ids.keys().copied().zip(chains.iter().copied()).collect();
         }
     }
 

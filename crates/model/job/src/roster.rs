@@ -1,10 +1,11 @@
 //! Who belongs to a job: its nodes and its ranks, where each rank is, and what is known of both.
 
+use crate::notice::SpawnTrouble;
 use crate::phase::RankPhase;
 use crate::setup::NodeSetup;
 use mend_coordination::failure::Failure;
 use mend_image::cpu::{Cpu, CpuNeeds};
-use mend_messages::daemon::NodeRoom;
+use mend_messages::daemon::{ExitStatus, NodeRoom};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Rank};
 use mend_policy::spares::{Candidate, choose_target};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,10 @@ pub struct RankState {
 }
 
 impl RankState {
+    fn new(node: NodeIndex, phase: RankPhase) -> Self {
+        Self { node, attempt: 0, generation: 1, open: true, address: None, phase, agent: false, needs: CpuNeeds::default() }
+    }
+
     /// True once it has ended.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.phase, RankPhase::Exited(_))
@@ -77,26 +82,53 @@ pub(crate) struct Roster {
     pub(crate) ranks: Vec<RankState>,
     /// Processes that were ordered.
     attempts: u64,
+    /// Number of ranks of the job's first world. Other ranks may end before the job does.
+    first_world: u32,
 }
 
 impl Roster {
     /// Ranks that are in this phase at these places.
-    pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase) -> Self {
-        let rank = |&node: &NodeIndex| RankState {
-            node,
-            attempt: 0,
-            generation: 1,
-            open: true,
-            address: None,
-            phase,
-            agent: false,
-            needs: CpuNeeds::default(),
-        };
+    pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase, first_world: u32) -> Self {
+        let rank = |&node: &NodeIndex| RankState::new(node, phase);
         Self {
             nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true, room: None, processor: None, unfit: false }).collect(),
             ranks: places.iter().map(rank).collect(),
             attempts: 0,
+            first_world,
         }
+    }
+
+    /// Without these ranks: they have ended, in an earlier life of the job.
+    pub(crate) fn without(mut self, gone: &[Rank]) -> Self {
+        for &rank in gone {
+            if let Some(state) = self.ranks.get_mut(rank as usize) {
+                (state.phase, state.agent) = (RankPhase::Exited(ExitStatus::Code(0)), true);
+            }
+        }
+        self
+    }
+
+    /// The job has a rank more.
+    pub(crate) fn add(&mut self, node: NodeIndex, attempt: u64) {
+        self.ranks.push(RankState { attempt, ..RankState::new(node, RankPhase::Starting) });
+    }
+
+    /// Where a new rank goes: to this host, or where ranks are fewest for its processors. `coming`: where those go that are placed with it.
+    pub(crate) fn place_new(&self, host: Option<&str>, coming: &[NodeIndex]) -> Result<NodeIndex, SpawnTrouble> {
+        if let Some(name) = host {
+            let node = self.nodes.iter().position(|node| node.setup.name == name).map(|node| node as NodeIndex);
+            let node = node.ok_or_else(|| SpawnTrouble::NoSuchHost(name.to_owned()))?;
+            return match self.is_alive(node) && !self.is_unfit(node) {
+                true => Ok(node),
+                false => Err(SpawnTrouble::TakesNone(name.to_owned())),
+            };
+        }
+        let living = self.ranks.iter().filter(|rank| !rank.has_ended()).map(|rank| rank.node);
+        let places: Vec<NodeIndex> = living.chain(coming.iter().copied()).collect();
+        let on = |node: NodeIndex| places.iter().filter(|&&place| place == node).count() as u32;
+        let candidate = |node: NodeIndex| Candidate { node, ranks: on(node), room: self.room(node, &[]) };
+        let candidates: Vec<Candidate> = self.alive().into_iter().filter(|&node| !self.is_unfit(node)).map(candidate).collect();
+        choose_target(&candidates, None).ok_or(SpawnTrouble::NoNode)
     }
 
     /// A number for a process that is going to be ordered.
@@ -148,9 +180,9 @@ impl Roster {
         self.rank_numbers().filter(|&rank| self.living(rank).is_some()).collect()
     }
 
-    /// The first rank that has ended.
+    /// The first rank of the first world that has ended.
     pub(crate) fn first_ended(&self) -> Option<Rank> {
-        self.rank_numbers().find(|&rank| self.living(rank).is_none())
+        (0..self.first_world).find(|&rank| self.living(rank).is_none())
     }
 
     /// Ranks that live on a node.
@@ -159,7 +191,8 @@ impl Roster {
     }
 
     pub(crate) fn is_one_node(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.node == self.ranks[0].node)
+        let mut living = self.ranks.iter().filter(|rank| !rank.has_ended()).map(|rank| rank.node);
+        living.next().is_none_or(|first| living.all(|node| node == first))
     }
 
     /// Nodes that a rank may move to which names none: those that are alive, are not its own and not to be avoided.
@@ -239,7 +272,7 @@ impl Roster {
     /// The first that can run nowhere: [`Failure::Processor`].
     pub(crate) fn place_by_processor(&mut self) -> Result<Vec<Failure>, Failure> {
         let mut elsewhere = Vec::new();
-        for rank in self.rank_numbers() {
+        for rank in self.all_living() {
             let Err(why) = self.runs_on(rank, self.ranks[rank as usize].node) else { continue };
             let ranks = |node: &NodeIndex| self.ranks.iter().filter(|rank| rank.node == *node).count();
             let fitting = self.alive().into_iter().filter(|&node| self.runs_on(rank, node).is_ok());
@@ -281,6 +314,7 @@ impl Roster {
             generation: state.generation,
             open: state.open,
             address: state.address.clone(),
+            ended: state.has_ended(),
         };
         JobMap { version, entries: self.ranks.iter().enumerate().map(entry).collect() }
     }
@@ -297,7 +331,8 @@ mod tests {
     /// Nodes with such processors, none of which has told its memory; all ranks on the first, and what they need is all.
     fn roster(processors: &[Option<Features>], ranks: usize) -> Roster {
         let setup = |at: usize| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at as u8], 7000).into() };
-        let mut roster = Roster::new((0..processors.len()).map(setup).collect(), &vec![0; ranks], RankPhase::Running);
+        let nodes = (0..processors.len()).map(setup).collect();
+        let mut roster = Roster::new(nodes, &vec![0; ranks], RankPhase::Running, ranks as u32);
         for (node, features) in roster.nodes.iter_mut().zip(processors) {
             node.processor = features.map(|features| Cpu { features, ..Cpu::default() });
         }

@@ -1,7 +1,7 @@
 //! What a job begins with: all that was found out about the world before its machine's first step.
 
 use crate::healing::Healing;
-use mend_coordination::pmi::PmiServer;
+use mend_coordination::worlds::Worlds;
 use mend_image::cpu::CpuNeeds;
 use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::files::KeptFile;
@@ -200,7 +200,9 @@ pub struct Setup {
     /// Seconds for which the job may still run; `None`: nobody knows.
     pub time_left_s: Option<u64>,
     /// The process manager's state.
-    pub pmi: PmiServer,
+    pub worlds: Worlds,
+    /// Ranks of spawned worlds that have ended before the checkpoint that is restarted.
+    pub gone: Vec<Rank>,
     /// Whether rank 0 gets standard input.
     pub stdin: bool,
     /// `None`: a new job.

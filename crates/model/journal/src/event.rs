@@ -143,6 +143,10 @@ pub enum Event {
     Abort { status: i32 },
     /// A rank asked for more processes, and got none.
     SpawnRefused,
+    /// This rank has asked for processes (`MPI_Comm_spawn`): a world more, whose ranks run this command at these places.
+    WorldSpawned { world: u32, command: String, places: BTreeMap<String, Ranks> },
+    /// This rank has asked for processes and has got none.
+    SpawnFailed { why: String },
     /// A checkpoint begins.
     CheckpointAsked { checkpoint: u64, by: Asker, mode: String, base: Option<u64> },
     /// A phase of a checkpoint, migration or restart is over, after so many microseconds; of one rank, or of all.
@@ -297,6 +301,8 @@ impl Event {
                 | Self::FollowsData { .. }
                 | Self::StaysFromData { .. }
                 | Self::MessagesLost { .. }
+                | Self::WorldSpawned { .. }
+                | Self::SpawnFailed { .. }
                 | Self::Interrupted { .. }
                 | Self::KillAsked
                 | Self::TimeUp { .. }

@@ -47,6 +47,12 @@ impl Ranks {
         }
     }
 
+    /// Those that are in either.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        Self::from([&self.0[..], &other.0[..]].concat())
+    }
+
     /// Those that are in both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {

@@ -41,6 +41,13 @@ impl State {
             Event::NodeReached { .. } => drop(entry.node.as_ref().and_then(|node| self.lost.remove(node))),
             Event::NodeLost { why, .. } => drop(entry.node.as_ref().map(|node| self.lost.insert(node.clone(), why.clone()))),
             Event::Placed { places } => self.places.clone_from(places),
+            Event::WorldSpawned { places, .. } => {
+                for (node, ranks) in places {
+                    self.ranks = self.ranks.saturating_add(u32::try_from(ranks.count()).unwrap_or(u32::MAX));
+                    let all = self.places.entry(node.clone()).or_default();
+                    *all = all.union(ranks);
+                }
+            }
             Event::RankStarted | Event::RankRestored { .. } => self.of_rank(entry, |state, rank| state.running.insert(rank)),
             Event::RankExited { status } => self.of_rank(entry, |state, rank| state.exit(rank, *status)),
             Event::RankSignal { signal } => self.of_rank(entry, |state, rank| state.exit(rank, 128 + signal)),

@@ -246,6 +246,11 @@ pub fn sentence(entry: &Entry) -> String {
         Event::RankSignal { signal } => format!("{rank} was ended by signal {signal}{}", name_of(*signal)),
         Event::Abort { status } => format!("{rank} called MPI_Abort with code {status}"),
         Event::SpawnRefused => format!("{rank} asked for more processes (MPI_Comm_spawn) and got none"),
+        Event::WorldSpawned { world, command, places } => {
+            let each: Vec<String> = places.iter().map(|(node, ranks)| format!("{ranks} on {node}")).collect();
+            format!("{rank} starts world {world} (MPI_Comm_spawn): {command}; {}", each.join("; "))
+        }
+        Event::SpawnFailed { why } => format!("{rank} asked for more processes (MPI_Comm_spawn) and got none: {why}"),
         Event::CheckpointAsked { checkpoint, by: asker, mode, base } => {
             let kind = base.map_or_else(String::new, |base| format!(", building on {base}"));
             format!("checkpoint {checkpoint} begins: {} ({mode}{kind})", by(*asker))

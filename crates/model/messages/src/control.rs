@@ -128,6 +128,10 @@ pub struct RankStatus {
     pub state: String,
     /// It has ended.
     pub ended: bool,
+    /// Number of its world: 0 is that of the job's beginning, others were spawned, in this order.
+    pub world: u32,
+    /// Its rank there.
+    pub world_rank: Rank,
 }
 
 /// State of a job.

@@ -20,6 +20,7 @@ use crate::needs::NodeNeeds;
 use crate::progress::RankProgress;
 use crate::report::Report;
 use crate::tier::{TierOrder, TierReport};
+use crate::world::World;
 use mend_image::cpu::{Cpu, Features};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -34,7 +35,7 @@ pub struct JobIntroduction {
     pub identity: [u8; 16],
     /// Key of the job's fabric and of its transfers.
     pub secret: Secret,
-    /// Number of ranks.
+    /// Number of ranks, those of spawned worlds included.
     pub size: u32,
     /// Which start of the job this is. A later start or restart has a higher number; the daemon ends what an earlier one left.
     pub epoch: u64,
@@ -58,6 +59,8 @@ pub struct JobIntroduction {
     pub unused_features: Features,
     /// How the daemon starts a successor of the controller if that is lost; `None`: it starts none.
     pub successor: Option<SuccessorCommand>,
+    /// Worlds that were spawned, by ascending first rank.
+    pub worlds: Vec<World>,
 }
 
 /// Exit code of a successor that is not needed: the job is between two lives, and has its controller.
@@ -264,6 +267,8 @@ pub enum ToDaemon {
     AskHeard(Resumption),
     /// Tell of the node; only before `Introduce`, or without it. → `Seen`
     Look,
+    /// The job has a world more, whose ranks have the next numbers. To all nodes, before any of its ranks is started.
+    Grow(World),
 }
 
 /// How a rank ended.

@@ -46,6 +46,8 @@ pub struct MapEntry {
     pub open: bool,
     /// `None` until the rank's fabric is up.
     pub address: Option<FabricAddress>,
+    /// It has ended, as a rank of a spawned world may before the job does: that it closed its channels is no loss.
+    pub ended: bool,
 }
 
 /// Where every rank is. Replaced as a whole; `version` only grows.

@@ -431,6 +431,11 @@ impl AgentRouter {
         self.urgent.send(FromDaemon::Restored { rank, attempt, restart_us: us.saturating_add(rebuild_us), bytes });
     }
 
+    /// The job has more ranks than it had.
+    pub fn introduce(&mut self, job: Arc<JobIntroduction>) {
+        self.job = job;
+    }
+
     fn enroll(&mut self, id: AgentId, (rank, attempt): (Rank, u64), link: AgentLink, descendant: Option<String>, word: &str) {
         conversation::began(rank, attempt, word);
         let welcome = Welcome {

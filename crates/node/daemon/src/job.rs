@@ -43,6 +43,7 @@ use mend_messages::agent::Reply;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::health::{Grade, NodeHealth};
 use mend_messages::job::Rank;
+use mend_messages::world::World;
 use mend_patience::Patience;
 use mend_report::with_causes;
 use mend_sealed::Key;
@@ -102,7 +103,12 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         }
     };
     let introduction = match first {
-        Ok(Ok(ToDaemon::Introduce(introduction))) => *introduction,
+        Ok(Ok(ToDaemon::Introduce(introduction))) => {
+            let mut introduction = *introduction;
+            let worlds = introduction.worlds.clone();
+            worlds.iter().for_each(|world| introduction.program.add_world(world));
+            introduction
+        }
         Ok(Ok(ToDaemon::Resume(resumption))) => {
             if let Err(refused) = node.resume(&resumption, Connection { sender, receiver }).await {
                 tracing::info!("a controller wants to go on with a job that is not here");
@@ -451,6 +457,7 @@ impl Job {
                     self.urgent.send(FromDaemon::RestoreFailed { rank, attempt, error, hint, image: failure.blames_image() });
                 }
             }
+            ToDaemon::Grow(world) => self.grow(&world),
             ToDaemon::Pmi { rank, bytes } => self.tell(rank, Command::Pmi(bytes)),
             ToDaemon::Stdin { rank, bytes } => self.tell(rank, Command::Stdin(bytes)),
             ToDaemon::Signal(signal) => {
@@ -510,6 +517,15 @@ impl Job {
             // It ended while this was under way.
             None => tracing::debug!(rank, "nothing to tell a rank that is not here"),
         }
+    }
+
+    /// The job has a world more.
+    fn grow(&mut self, world: &World) {
+        let introduction = Arc::make_mut(&mut self.introduction);
+        introduction.size = introduction.size.max(world.ranks().end);
+        introduction.program.add_world(world);
+        introduction.worlds.push(world.clone());
+        self.agent_router.introduce(self.introduction.clone());
     }
 
     fn admit(&mut self, (rank, attempt): (Rank, u64), fed: bool, origin: RankOrigin) -> Result<(), RankFailure> {

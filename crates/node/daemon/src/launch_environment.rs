@@ -9,13 +9,26 @@ use std::path::Path;
 /// Number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
 
+/// A rank in its world.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldPlace {
+    /// Its rank there.
+    pub rank: Rank,
+    /// Number of ranks there.
+    pub size: u32,
+    /// The world was spawned.
+    pub spawned: bool,
+}
+
 /// What is particular to one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct RankIdentity<'a> {
     /// The rank that this is about.
     pub rank: Rank,
-    /// Of how many.
+    /// Of how many, of all worlds.
     pub size: u32,
+    /// Its place in its world.
+    pub world: WorldPlace,
     /// Name of the job.
     pub job: &'a str,
     /// Name of the abstract socket on which the daemon waits for agents, without the leading NUL.
@@ -53,15 +66,18 @@ pub fn rank_environment(user: &[(String, String)], identity: RankIdentity<'_>) -
         ("I_MPI_OFI_PROVIDER", "mend".to_owned()),
         ("I_MPI_PIN", "off".to_owned()),
         ("PMI_FD", PMI_FD.to_string()),
-        ("PMI_RANK", identity.rank.to_string()),
-        ("PMI_SIZE", identity.size.to_string()),
+        ("PMI_RANK", identity.world.rank.to_string()),
+        ("PMI_SIZE", identity.world.size.to_string()),
     ];
     // A launcher above us (srun, mpiexec) may have left its own rank in the environment; ours wins. Intel MPI would talk to
     // a batch system through the library that sites name for it.
-    let dropped = ["MEND_RANK_PID", "I_MPI_PMI_LIBRARY"];
+    let dropped = ["MEND_RANK_PID", "I_MPI_PMI_LIBRARY", "PMI_SPAWNED"];
     let mut env: Vec<(String, String)> =
         user.iter().filter(|(name, _)| !dropped.contains(&name.as_str()) && ours.iter().all(|(our, _)| our != name)).cloned().collect();
     env.extend(ours.map(|(name, value)| (name.to_owned(), value)));
+    if identity.world.spawned {
+        env.push(("PMI_SPAWNED".to_owned(), "1".to_owned()));
+    }
     Ok(env)
 }
 
@@ -103,7 +119,8 @@ mod tests {
 
     fn environment(user: &[(&str, &str)], library: &str) -> Result<Vec<(String, String)>, ProgramError> {
         let user: Vec<_> = user.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let identity = RankIdentity { rank: 2, size: 4, job: "lmp-1", socket: "mend-x", library: Path::new(library) };
+        let world = WorldPlace { rank: 2, size: 4, spawned: false };
+        let identity = RankIdentity { rank: 2, size: 4, world, job: "lmp-1", socket: "mend-x", library: Path::new(library) };
         rank_environment(&user, identity)
     }
 

@@ -386,7 +386,8 @@ fn check_identity(header: &Header, from: &str, job: [u8; 16], rank: Rank, size: 
     if header.job != job {
         return Err(RestoreError::Foreign { from: from.into(), found: "another job".into(), wanted: "this one".into() });
     }
-    if (header.rank, header.size) != (rank, size) {
+    // A job may have more ranks by now than it had when the image was taken.
+    if header.rank != rank || header.size > size {
         let found = format!("rank {} of {}", header.rank, header.size);
         return Err(RestoreError::Foreign { from: from.into(), found, wanted: format!("rank {rank} of {size}") });
     }

@@ -1,7 +1,7 @@
 //! Starting the program of a rank: everything that is looked at and put together before the supervisor gets it.
 
 use crate::failure::RankFailure;
-use crate::launch_environment::{PMI_FD, RankIdentity, rank_environment};
+use crate::launch_environment::{PMI_FD, RankIdentity, WorldPlace, rank_environment};
 use crate::mpi;
 use crate::program::{self, Agentless, ExaminedPrograms, ProgramError};
 use crate::supervisor::order::Launch;
@@ -56,7 +56,20 @@ impl ProgramStart {
         // Nothing panics while it is held; a poisoned cache is still a cache.
         let agentless = self.known.lock().unwrap_or_else(PoisonError::into_inner).look(&path, &mpi::search_path(variable))?;
         let library = self.library.as_deref().ok_or(ProgramError::Incomplete { part: "libmend-fi.so" })?;
-        let identity = RankIdentity { rank: self.rank, size: self.job.size, job: &self.job.id, socket: &self.socket, library };
+        let world = self.job.worlds.iter().rev().find(|world| world.first <= self.rank);
+        let identity = RankIdentity {
+            rank: self.rank,
+            size: self.job.size,
+            world: match world {
+                Some(world) => WorldPlace { rank: self.rank - world.first, size: world.size(), spawned: true },
+                None => {
+                    WorldPlace { rank: self.rank, size: self.job.worlds.first().map_or(self.job.size, |world| world.first), spawned: false }
+                }
+            },
+            job: &self.job.id,
+            socket: &self.socket,
+            library,
+        };
         let launch = Launch {
             isolated: self.isolated,
             shared: self.isolated && self.shared,

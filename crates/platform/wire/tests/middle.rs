@@ -46,6 +46,7 @@ fn introduction() -> ToDaemon {
         lease_ms: 10_000,
         unused_features: Default::default(),
         successor: None,
+        worlds: Default::default(),
     }))
 }
 

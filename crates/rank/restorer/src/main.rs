@@ -161,7 +161,7 @@ fn restore_live(arguments: Arguments, stream: Stream<'static>, first_header: &He
     let (began, before) = (sys::now(), PROGRESS.bytes_read());
     let mut stream = or_fail(Stream::open(arguments.images.all()[0], 0, &PROGRESS));
     let header = *stream.header();
-    if (header.job, header.rank, header.size) != (first_header.job, first_header.rank, first_header.size) || header.rounds != 0 {
+    if (header.job, header.rank) != (first_header.job, first_header.rank) || header.rounds != 0 {
         fail(Failure::Image, 0, text!("what follows the rounds is another rank's image"));
     }
     // The daemon has looked whether this processor will do for what it knew of the rank.

@@ -2,6 +2,7 @@
 
 use super::World;
 use crate::coming::{Coming, Fault, HORIZON_US, NODE_TIMEOUT_US, SECOND_US};
+use mend_coordination::pmi::PmiServer;
 use mend_job::healing::{Healing, HealingRules};
 use mend_job::setup::{Moving, NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_messages::agent::SaveMode;
@@ -101,7 +102,7 @@ impl World {
         });
         let writers = 1 + self.draw(2) as usize;
         let tiers = (!self.tiers.is_empty()).then(|| TierSetup { specs: self.tiers.clone(), rate: 0, writers });
-        let pmi = newest.and_then(|number| self.disk.publication(number)).map(|publication| publication.pmi.clone());
+        let worlds = newest.and_then(|number| self.disk.publication(number)).map(|publication| publication.worlds.clone());
         let mut key = [0; 32];
         self.rng.fill_bytes(&mut key);
         let name = |&at: &usize| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at as u8], 7000).into() };
@@ -127,7 +128,8 @@ impl World {
             goes_back: true,
             follows_data: Mode::Auto,
             time_left_s: None,
-            pmi: pmi.unwrap_or_else(|| mend_coordination::pmi::PmiServer::new(self.size, &[7; 16])),
+            worlds: worlds.unwrap_or_else(|| PmiServer::new(self.size, &[7; 16]).into()),
+            gone: Vec::new(),
             stdin,
             restoring,
             healing: self

@@ -33,7 +33,7 @@ pub fn chains(directory: &Path, manifest: &Manifest, key: Option<&Key>) -> Resul
 /// As for [`chains`]; [`ManifestError::Damaged`] if there is no such rank.
 pub fn chain_of(directory: &Path, manifest: &Manifest, rank: Rank, key: Option<&Key>) -> Result<Vec<PathBuf>, ManifestError> {
     let damaged = || ManifestError::Damaged { path: directory.join("manifest.json"), what: format!("it has no rank {rank}") };
-    let image = manifest.images.get(rank as usize).ok_or_else(damaged)?;
+    let image = manifest.image(rank).ok_or_else(damaged)?;
     Ok(line_files(directory, manifest, &line(directory, manifest, image, key, &mut BTreeMap::new())?))
 }
 
@@ -71,8 +71,7 @@ fn line(
         };
         // Numbers descend, so this ends. Places in the chain may have gaps: images in between may have been merged.
         let linked = |entry: &&ImageEntry| base < number && entry.sequence < sequence;
-        let entry =
-            below.images.get(image.rank as usize).filter(linked).filter(|_| (below.identity, below.number) == (manifest.identity, base));
+        let entry = below.image(image.rank).filter(linked).filter(|_| (below.identity, below.number) == (manifest.identity, base));
         let foreign = || failed(ManifestError::Damaged { path: from.join("manifest.json"), what: "it is not what was built on".into() });
         let entry = entry.ok_or_else(foreign)?;
         line.push((base, entry.clone()));

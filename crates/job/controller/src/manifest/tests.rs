@@ -1,6 +1,7 @@
 //! Manifests are whole or not there; what is wrong with one is told apart.
 
 use super::*;
+use mend_coordination::spawn_request::SpawnRequest;
 
 fn entry(base: Option<u64>, sequence: u32) -> ImageEntry {
     ImageEntry {
@@ -65,6 +66,7 @@ pub(crate) fn manifest() -> Manifest {
         images: vec![entry(None, 0)],
         files: Vec::new(),
         pmi: PmiServer::new(1, &[1; 16]),
+        spawned: Vec::new(),
         printed: [(0, Printed { stdout: 5, ..Printed::default() })].into(),
         input: None,
         phases: Phases::default(),
@@ -87,6 +89,37 @@ fn a_manifest_names_no_directory_as_its_job() {
         let place = publish(&part, &Manifest { number, job: job.into(), images: vec![image], ..manifest() }, None).unwrap();
         let error = read_alone(&place, None).unwrap_err();
         assert!(error.to_string().contains("is no job's name"), "{job}: {error}");
+    }
+}
+
+#[test]
+fn only_ranks_of_spawned_worlds_may_have_no_image() {
+    let request = b"mcmd=spawn\nnprocs=3\nexecname=a\nargcnt=0\nendcmd\n";
+    let mut worlds = Worlds::from(PmiServer::new(2, &[1; 16]));
+    worlds.add(&[1; 16], 0, &SpawnRequest::read(request).unwrap());
+    let (pmi, spawned) = worlds.into_parts();
+    let with = |ranks: &[Rank]| {
+        let images = ranks.iter().map(|&rank| ImageEntry { rank, ..entry(None, 0) }).collect();
+        Manifest { format: FORMAT_OF_WORLDS, images, pmi: pmi.clone(), spawned: spawned.clone(), ..manifest() }
+    };
+    for (number, ranks, good) in [
+        (1, &[0, 1, 2, 3, 4][..], true),
+        (2, &[0, 1, 3], true),
+        (3, &[0, 1], true),
+        (4, &[0, 2, 3], false),
+        (5, &[0, 1, 5], false),
+        (6, &[0, 1, 3, 3], false),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let part = prepare(directory.path(), number).unwrap();
+        ranks.iter().for_each(|rank| fs::write(part.join(image_name(*rank)), "abc").unwrap());
+        let manifest = Manifest { number, ..with(ranks) };
+        let read = read_alone(&publish(&part, &manifest, None).unwrap(), None);
+        assert_eq!(read.is_ok(), good, "{ranks:?}");
+        if good {
+            assert_eq!(manifest.image(3).map(|image| image.rank), ranks.contains(&3).then_some(3));
+            assert_eq!(read.unwrap(), manifest);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::written_down::by_rank;
 use super::{Arrival, Running};
 use crate::drained;
 use crate::journaling;
-use crate::manifest::{self, FORMAT, ImageEntry, Manifest};
+use crate::manifest::{self, FORMAT, FORMAT_OF_WORLDS, ImageEntry, Manifest};
 use crate::programs;
 use crate::record::now;
 use crate::tiers::{has_images, record_held};
@@ -139,7 +139,8 @@ impl Running {
             Effect::KeepRates { rank, rates } => {
                 self.shell.record.rates.insert(rank, rates);
                 self.put_on_record("what was measured of a rank that moved");
-                if let Some(program) = self.shell.program.of(rank).argv.first() {
+                let first_world = self.job.worlds().place(rank).0 == 0;
+                if let Some(program) = self.shell.program.of(rank).argv.first().filter(|_| first_world) {
                     programs::keep(program, rates);
                 }
             }
@@ -215,8 +216,9 @@ impl Running {
             merged: false,
             needs: Some(image.needs).filter(|needs| *needs != CpuNeeds::default()),
         };
+        let (pmi, spawned) = publication.worlds.into_parts();
         Manifest {
-            format: FORMAT,
+            format: if spawned.is_empty() { FORMAT } else { FORMAT_OF_WORLDS },
             release: mend_messages::RELEASE.into(),
             job: shell.record.id.clone(),
             identity: shell.identity,
@@ -226,7 +228,8 @@ impl Running {
             hosts: shell.names.nodes.clone(),
             local: shell.local,
             images: publication.images.into_iter().map(image).collect(),
-            pmi: publication.pmi,
+            pmi,
+            spawned,
             files: publication.files,
             printed: by_rank(&printed),
             input: Some(input),

@@ -3,8 +3,8 @@ use mend_messages::agent::{Inspection, Obstacle, SaveTarget, Unwritten};
 use mend_messages::files::{FileState, FileUse, Keeping};
 use proptest::prelude::*;
 
-fn orders(ranks: u32) -> Vec<SaveOrder> {
-    (0..ranks).map(|rank| SaveOrder::full(SaveTarget::File(image_name(rank).into()))).collect()
+fn orders(ranks: u32) -> BTreeMap<Rank, SaveOrder> {
+    (0..ranks).map(|rank| (rank, SaveOrder::full(SaveTarget::File(image_name(rank).into())))).collect()
 }
 
 fn keep() -> KeepOrder {
@@ -45,18 +45,20 @@ fn good_news() -> Result<Written, Unwritten> {
 
 #[test]
 fn an_agent_hears_early_of_a_snapshot_that_builds_on_another_image() {
-    let order = orders(1).remove(0);
+    let order = orders(1).remove(&0).unwrap();
     let behind = SaveOrder { mode: SaveMode::CopyOnWrite, ..order.clone() };
     let built = SaveOrder { base: Some(id(3)), ..behind.clone() };
-    let (_, actions) = Checkpoint::start(vec![order, behind, built.clone(), SaveOrder { mode: SaveMode::Stop, ..built }], keep(), false);
+    // Ranks that have ended have no order.
+    let all = [(0, order), (1, behind), (3, built.clone()), (7, SaveOrder { mode: SaveMode::Stop, ..built })];
+    let (_, actions) = Checkpoint::start(all.into(), keep(), false);
     let ahead = |(rank, ahead)| Action::Ask { rank, request: Request::Inspect { ahead, files: false } };
-    assert_eq!(actions, [(0, None), (1, None), (2, Some(id(3))), (3, None)].map(ahead));
+    assert_eq!(actions, [(0, None), (1, None), (3, Some(id(3))), (7, None)].map(ahead));
 }
 
 /// Two ranks, both resumed.
 fn writing() -> Checkpoint {
     let (mut machine, _) = Checkpoint::start(orders(2), keep(), false);
-    let save = Request::Save(orders(1).remove(0));
+    let save = Request::Save(orders(1).remove(&0).unwrap());
     let requests = [Request::Inspect { ahead: None, files: false }, Request::Suspend, save, Request::KeepFiles(keep())];
     for (time, request) in [1, 2, 3, 3].into_iter().zip(requests) {
         for rank in 0..2 {

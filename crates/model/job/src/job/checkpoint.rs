@@ -10,6 +10,7 @@ use mend_coordination::checkpoint::{self, Checkpoint, image_name};
 use mend_coordination::failure::{Failure, Trouble};
 use mend_journal::event::Code;
 use mend_messages::agent::{ImageId, Request, SaveMode, SaveOrder, SaveTarget, Saved, Unwritten, Written};
+use mend_messages::control::Ask;
 use mend_messages::files::KeepOrder;
 use mend_messages::job::Rank;
 
@@ -24,7 +25,7 @@ impl Job {
             self.note_checkpoint(number, mode, base, asker);
             return self.refuse_checkpoint(number, asker, Code::RankEnded, Failure::RankEnded { rank });
         }
-        let checked = base.map(|base| (base, bases.clone()));
+        let checked = base.map(|base| (base, bases.values().copied().collect()));
         self.operation = Some(Operation::Preparing { number, mode, bases, base, asker });
         self.effect(Effect::Prepare { number, base: checked });
     }
@@ -54,13 +55,14 @@ impl Job {
         let (track, rate) = (self.periodic.tracks(), self.saving.rate);
         let order = |rank: Rank| {
             let target = SaveTarget::File(part.join(image_name(rank)));
-            let base = bases.get(rank as usize).copied().filter(|_| good);
+            let base = bases.get(&rank).copied().filter(|_| good);
             SaveOrder { mode, base, track, rate, files_kept: true, ..SaveOrder::full(target) }
         };
-        let orders = self.roster.rank_numbers().map(order).collect();
+        let orders = self.roster.all_living().into_iter().map(|rank| (rank, order(rank))).collect();
         let keep = KeepOrder { checkpoint: part.clone(), limit: self.saving.keep_files, seal: None };
         let (machine, actions) = Checkpoint::start(orders, keep, self.one_daemon());
-        self.operation = Some(Operation::Checkpoint { machine: Box::new(machine), number, snapshot: None, asker });
+        self.operation =
+            Some(Operation::Checkpoint { machine: Box::new(machine), number, mode, begun_us: self.now_us, snapshot: None, asker });
         self.do_checkpoint(actions);
     }
 
@@ -111,16 +113,16 @@ impl Job {
                 // What is asked in turn is awaited from its first step on.
                 checkpoint::Action::Await(0) => {}
                 checkpoint::Action::Await(step) => self.await_step(step),
-                checkpoint::Action::FreezePmi => self.pmi.freeze(),
+                checkpoint::Action::FreezePmi => self.worlds.freeze(),
                 checkpoint::Action::Snapshot => {
                     if let Some(Operation::Checkpoint { snapshot, number, .. }) = &mut self.operation {
-                        *snapshot = Some(self.pmi.clone());
+                        *snapshot = Some(self.worlds.clone());
                         let number = *number;
                         self.effect(Effect::Note { number });
                     }
                 }
                 checkpoint::Action::ThawPmi => {
-                    let effects = self.pmi.thaw();
+                    let effects = self.worlds.thaw();
                     self.apply(effects);
                 }
                 checkpoint::Action::Finish(result) => {
@@ -140,9 +142,9 @@ impl Job {
 
     fn finish_checkpoint(&mut self, result: Result<checkpoint::Outcome, Failure>) {
         let ended = if self.background.is_some() { self.background.take() } else { self.operation.take() };
-        let Some(Operation::Checkpoint { number, snapshot, asker, .. }) = ended else { return };
+        let Some(Operation::Checkpoint { number, mode, begun_us, snapshot, asker, .. }) = ended else { return };
         match (result, snapshot) {
-            (Ok(outcome), Some(pmi)) => {
+            (Ok(outcome), Some(worlds)) => {
                 let images = outcome.saved.iter().map(|(&rank, saved)| PublishedImage {
                     rank,
                     node: self.roster.ranks[rank as usize].node,
@@ -156,7 +158,7 @@ impl Job {
                 let publication = Box::new(Publication {
                     number,
                     images: images.collect(),
-                    pmi,
+                    worlds,
                     files: outcome.files,
                     phases: outcome.phases,
                     stopped_us: outcome.stopped_us,
@@ -170,6 +172,10 @@ impl Job {
                 self.background = Some(Operation::Publishing { publication, notes, asker });
             }
             (Ok(_), None) => self.checkpoint_failed(number, asker, Failure::NoSnapshot),
+            (Err(failure), _) if self.may_be_taken_anew(number, begun_us, &failure) => {
+                self.drop_checkpoint(number);
+                self.waiting.push_front((Ask::Checkpoint { mode: Some(mode) }, asker, self.now_us));
+            }
             (Err(failure), _) => self.checkpoint_failed(number, asker, failure),
         }
     }
@@ -184,6 +190,7 @@ impl Job {
         };
         match result {
             Ok(directory) => {
+                self.taken_at_last();
                 self.last_number = self.last_number.max(number);
                 self.listed.insert(number);
                 if self.lists > 0 {
@@ -205,7 +212,7 @@ impl Job {
     }
 
     /// There is no checkpoint; nothing is left of it.
-    fn checkpoint_failed(&mut self, number: u64, asker: Asker, failure: Failure) {
+    pub(crate) fn checkpoint_failed(&mut self, number: u64, asker: Asker, failure: Failure) {
         if self.keeps(Safeguard::UnfinishedGoes) {
             self.drop_checkpoint(number);
         }

@@ -147,7 +147,7 @@ impl Job {
 
     /// All agents spoke, or will not.
     pub(crate) fn agents_spoke(&self) -> bool {
-        self.roster.ranks.iter().all(|rank| rank.agent)
+        self.roster.ranks.iter().all(|rank| rank.agent || rank.has_ended())
     }
 
     /// True if operations may begin, or if waiting for more agents is no use.
@@ -167,6 +167,7 @@ impl Job {
             phase,
             uptime_us: self.now_us.saturating_sub(self.begun_us),
             ranks: self.roster.ranks.iter().map(|rank| (rank.node, !rank.open, rank.phase)).collect(),
+            worlds: self.worlds.spawned().map(|world| world.first).collect(),
             last_checkpoint: self.listed.last().copied(),
             restart: self.restart,
             interval_s: self.periodic.interval_s(),

@@ -175,7 +175,7 @@ impl Job {
                 }
                 migration::Action::Compare => self.compare(rank),
                 migration::Action::Freeze => {
-                    self.pmi.freeze();
+                    self.worlds.freeze();
                     self.freeze_input();
                 }
                 migration::Action::Precopy => {
@@ -223,7 +223,7 @@ impl Job {
                     self.losses.stayed(rank, before, before + 1);
                 }
                 migration::Action::Thaw => {
-                    let effects = self.pmi.thaw();
+                    let effects = self.worlds.thaw();
                     self.apply(effects);
                     self.release_input();
                 }

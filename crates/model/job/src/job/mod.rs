@@ -28,12 +28,14 @@ mod portable;
 mod ranks;
 mod requests;
 mod restart;
+mod spawning;
 mod tiers;
 mod time_up;
 
 use self::following::Following;
 use self::going_back::Returns;
 use self::input::MovingInput;
+use self::spawning::Spawning;
 use self::time_up::TimeUp;
 use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
 use crate::healing::Healing;
@@ -50,7 +52,7 @@ use crate::search::{Holdings, Search};
 use crate::setup::{Adopted, CheckpointPlan, Moving, Restoring, Saving, Setup};
 use crate::tiering::Tiering;
 use crate::tokens::Tokens;
-use mend_coordination::pmi::PmiServer;
+use mend_coordination::worlds::Worlds;
 use mend_messages::control::{Ask, Phases};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Rank};
@@ -81,6 +83,7 @@ pub struct Job {
     /// Empty between two events.
     effects: Vec<Effect>,
     pub(crate) id: String,
+    pub(crate) identity: [u8; 16],
     pub(crate) checkpoints: PathBuf,
     /// Numbers of the checkpoints that there are, as far as is known.
     pub(crate) listed: BTreeSet<u64>,
@@ -90,7 +93,8 @@ pub struct Job {
     pub(crate) newer_than_lists: BTreeSet<u64>,
     pub(crate) adopted: Vec<Adopted>,
     pub(crate) roster: Roster,
-    pub(crate) pmi: PmiServer,
+    pub(crate) worlds: Worlds,
+    pub(crate) spawning: Spawning,
     pub(crate) noted: Noted,
     pub(crate) operation: Option<Operation>,
     /// A checkpoint whose images are still being written while all ranks run, or whose manifest is.
@@ -142,7 +146,6 @@ pub struct Job {
     pub(crate) healing: Option<Healing>,
     pub(crate) interrupted: Option<(i32, u64)>,
     pub(crate) time_up: Option<TimeUp>,
-    pub(crate) spawn_told: bool,
     pub(crate) ending: Option<(End, u64)>,
     over: bool,
     #[cfg(feature = "sabotage")]
@@ -162,13 +165,15 @@ impl Job {
             begun_us: now_us,
             effects: Vec::new(),
             id: setup.id,
+            identity: setup.identity,
             checkpoints: setup.checkpoints,
             listed: setup.listed.into_iter().collect(),
             lists: 0,
             newer_than_lists: BTreeSet::new(),
             adopted: setup.adopted,
-            roster: Roster::new(setup.nodes, &setup.places, phase),
-            pmi: setup.pmi,
+            roster: Roster::new(setup.nodes, &setup.places, phase, setup.worlds.first_size()).without(&setup.gone),
+            worlds: setup.worlds,
+            spawning: Spawning::default(),
             noted: Noted::default(),
             operation: None,
             background: None,
@@ -207,7 +212,6 @@ impl Job {
             healing: setup.healing,
             interrupted: None,
             time_up: None,
-            spawn_told: false,
             ending: None,
             over: false,
             #[cfg(feature = "sabotage")]
@@ -248,7 +252,7 @@ impl Job {
     /// Has all ranks started or rebuilt.
     pub(crate) fn build_ranks(&mut self) {
         self.note_places();
-        for rank in self.roster.rank_numbers() {
+        for rank in self.roster.all_living() {
             let attempt = self.roster.new_attempt();
             self.roster.ranks[rank as usize].attempt = attempt;
             let order = match &self.restoring {
@@ -336,13 +340,18 @@ impl Job {
         if self.over {
             return None;
         }
-        let agents = self.waiting.front().map(|(.., since)| since.saturating_add(AGENTS_US)).filter(|_| !self.agents_spoke());
+        let agents = self
+            .waiting
+            .front()
+            .map(|(.., since)| since.saturating_add(AGENTS_US))
+            .filter(|_| !self.agents_spoke() || self.worlds.is_beginning());
         let tidy = self.tiers.is_some().then_some(self.tidy_due_us);
         let obey = self.interrupted.filter(|_| self.ending.is_none()).map(|(_, since)| since.saturating_add(OBEY_US));
         let reap = self.ending.as_ref().map(|(_, since)| since.saturating_add(REAP_US));
         let leave = self.departures.due();
         let all = [self.map_due_us, self.move_due(), agents, tidy, obey, reap, leave];
-        let all = all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due(), self.time_up_due()]);
+        let all =
+            all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due(), self.time_up_due(), self.spawning.due()]);
         // What is overdue waits for something else: it is looked at again when that came.
         all.flatten().filter(|&due| due > self.now_us).min()
     }
@@ -370,6 +379,7 @@ impl Job {
             self.look_for_leavers();
         }
         self.judge_time_up();
+        self.begin_spawns();
         self.periodic_tick();
         self.next_operation();
         self.look_for_returners();
@@ -446,6 +456,12 @@ impl Job {
     #[must_use]
     pub fn alive(&self) -> Vec<NodeIndex> {
         self.roster.alive()
+    }
+
+    /// All worlds of the job.
+    #[must_use]
+    pub fn worlds(&self) -> &Worlds {
+        &self.worlds
     }
 
     /// Where a rank is placed, and what it does.

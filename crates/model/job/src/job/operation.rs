@@ -23,20 +23,26 @@ impl Job {
     /// True if a request was taken from those that wait.
     fn begin_next(&mut self) -> bool {
         let Some((ask, _, since)) = self.waiting.front() else { return false };
+        let spawns = self.spawning.comes_before(*since) || self.awaits_worlds(*since);
         let joins = matches!((ask, &self.operation), (Ask::Migrate { rank, .. }, Some(Operation::Migration { .. })) if !self.moves(*rank));
         let busy = self.operation.is_some() && !joins && self.keeps(Safeguard::OneAtATime);
-        if self.ending.is_some() || busy || self.removing.is_some() {
+        if self.ending.is_some() || busy || spawns || self.removing.is_some() {
             return false;
         }
         let (explain, remove, since) = (matches!(ask, Ask::Explain), matches!(ask, Ask::Remove { .. }), *since);
+        let checkpoint = matches!(ask, Ask::Checkpoint { .. });
         // An image of rank 0 says how much of standard input it has.
-        let images_zero = matches!(ask, Ask::Migrate { rank: 0, .. } | Ask::Checkpoint { .. });
+        let images_zero = checkpoint || matches!(ask, Ask::Migrate { rank: 0, .. });
         if self.background.is_some() && !explain || remove && self.upkeep_in_the_way() {
             return false;
         }
         if !self.agents_ready(since) || images_zero && self.awaits_left_input() {
             return false;
         }
+        if checkpoint && self.checkpoint_is_judged() {
+            return false;
+        }
+        self.tell_of_ends();
         let Some((ask, asker, asked_us)) = self.waiting.pop_front() else { return false };
         match ask {
             Ask::Checkpoint { mode } => self.begin_checkpoint(mode, asker),

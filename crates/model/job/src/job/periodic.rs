@@ -40,7 +40,10 @@ impl Job {
     }
 
     fn checkpoint_is_due(&self) -> bool {
-        self.periodic.is_due(self.now_us) && self.is_idle() && self.roster.ranks.iter().all(|rank| rank.phase == RankPhase::Running)
+        self.periodic.is_due(self.now_us)
+            && self.is_idle()
+            && self.roster.ranks.iter().all(|rank| rank.phase == RankPhase::Running || rank.has_ended())
+            && self.roster.first_ended().is_none()
     }
 
     fn ask_periodic(&mut self) {

@@ -28,7 +28,7 @@ impl Job {
                 self.effect(Effect::Print { rank, stream, bytes });
             }
             FromDaemon::Pmi { rank, bytes } if at_home(rank, self) => {
-                let effects = self.pmi.receive(rank, &bytes);
+                let effects = self.worlds.receive(rank, &bytes);
                 self.apply(effects);
             }
             FromDaemon::Agent { seq, rank, reply } => self.answered(seq, rank, reply),
@@ -37,6 +37,7 @@ impl Job {
                 if self.roster.ranks[rank as usize].phase == RankPhase::Starting {
                     self.roster.ranks[rank as usize].phase = RankPhase::Running;
                 }
+                self.spawned_rank_started(rank);
             }
             FromDaemon::AgentUp { rank, .. } | FromDaemon::Agentless { rank } if at_home(rank, self) => {
                 self.roster.ranks[rank as usize].agent = true;
@@ -45,7 +46,7 @@ impl Job {
                 self.roster.ranks[rank as usize].address = Some(address);
                 self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
                 self.restarted_if_complete();
-                if self.map_due_us.is_some() && self.roster.ranks.iter().all(|rank| rank.address.is_some()) {
+                if self.map_due_us.is_some() && self.roster.ranks.iter().all(|rank| rank.address.is_some() || rank.has_ended()) {
                     self.publish_map();
                 }
             }
@@ -66,7 +67,11 @@ impl Job {
             FromDaemon::RestoreFailed { rank, attempt, error, hint, .. } => {
                 self.target_failed(Process { node, rank, attempt }, TargetTrouble::Told(Trouble { error, hint }));
             }
-            FromDaemon::StartFailed { rank, error, hint, code, .. } => {
+            FromDaemon::StartFailed { rank, attempt, error, hint, code } => {
+                let is_world = is_present(rank, attempt, self) && self.spawned_rank_not_started(rank, &error, &hint);
+                if is_world || self.roster.living(rank).is_none() {
+                    return;
+                }
                 self.end(End::NotStarted { rank, node, why: Trouble { error, hint }, code });
             }
             FromDaemon::Exited { rank, attempt, status } if is_present(rank, attempt, self) => {
@@ -130,13 +135,7 @@ impl Job {
                     self.note_abort(rank, code);
                     self.end(End::Code(code));
                 }
-                // The program gets an MPI error that does not say why; users are told once.
-                pmi::Effect::SpawnRefused { rank } => {
-                    self.record_rank(rank, mend_journal::Event::SpawnRefused);
-                    if !std::mem::replace(&mut self.spawn_told, true) {
-                        self.tell(Notice::SpawnRefused { rank });
-                    }
-                }
+                pmi::Effect::Spawn { rank, request } => self.spawn_asked(rank, request),
                 pmi::Effect::Violation { rank, text } => self.tell(Notice::PmiViolation { rank, text }),
             }
         }
@@ -152,7 +151,8 @@ impl Job {
 
     /// Lets the ranks of a restart run once all of them are complete.
     fn restarted_if_complete(&mut self) {
-        let complete = |rank: &crate::roster::RankState| rank.phase == RankPhase::Restoring(true) && rank.address.is_some();
+        let complete =
+            |rank: &crate::roster::RankState| rank.phase == RankPhase::Restoring(true) && rank.address.is_some() || rank.has_ended();
         let enough = match self.keeps(Safeguard::AllOrNone) {
             true => self.roster.ranks.iter().all(complete),
             false => self.roster.ranks.iter().any(complete),
@@ -162,12 +162,13 @@ impl Job {
         }
         self.publish_map();
         self.resumed_at_us = Some(self.now_us);
-        let ranks = self.roster.ranks.len() as Rank;
-        for state in &mut self.roster.ranks {
-            state.phase = RankPhase::Running;
+        let living = self.roster.all_living();
+        let ranks = living.len() as Rank;
+        for &rank in &living {
+            self.roster.ranks[rank as usize].phase = RankPhase::Running;
         }
-        self.ask_agents(None, vec![(0..ranks).map(|rank| (rank, Request::Resume)).collect()]);
-        let effects = self.pmi.thaw();
+        self.ask_agents(None, vec![living.into_iter().map(|rank| (rank, Request::Resume)).collect()]);
+        let effects = self.worlds.thaw();
         self.apply(effects);
         if let (Some(restoring), Some(phases)) = (self.restoring.take(), &self.restart) {
             let read_us = restoring.reads.read_us.saturating_add(phases.restart_us);
@@ -191,6 +192,10 @@ impl Job {
             let node = self.roster.ranks[rank as usize].node;
             return self.end(End::NotRestored { rank, node, why: TargetTrouble::Ended, image: false });
         }
+        if self.spawned_rank_ended_early(rank, status) {
+            return;
+        }
+        self.spawned_rank_ended(rank);
         self.operation_lost(rank, Gone::Ended);
         let code = match status {
             ExitStatus::Code(code) => code,
@@ -218,7 +223,7 @@ impl Job {
             ExitStatus::Signal(signal) => End::RankKilled { rank, signal },
             ExitStatus::Code(_) => End::Code(code),
         };
-        let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.pmi.client(rank) == ClientState::Active);
+        let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.worlds.client(rank) == ClientState::Active);
         if self.roster.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_))) {
             match self.interrupted {
                 Some((signal, _)) => self.end(End::Code(128 + signal)),

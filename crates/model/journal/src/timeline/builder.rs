@@ -57,6 +57,12 @@ impl Builder {
                 places.iter().for_each(|(node, ranks)| self.place(ranks, now, node, activity));
                 self.placed = true;
             }
+            Event::WorldSpawned { places, .. } => {
+                for (node, ranks) in places {
+                    self.timeline.ranks = self.timeline.ranks.saturating_add(u32::try_from(ranks.count()).unwrap_or(u32::MAX));
+                    self.place(ranks, now, node, Activity::Starting);
+                }
+            }
             Event::RankStarted => self.started(entry),
             Event::RankRestored { .. } => self.restored(entry),
             Event::Resumed { .. } => {

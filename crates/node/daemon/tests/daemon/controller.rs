@@ -192,6 +192,7 @@ impl Daemon {
             lease_ms: 600_000,
             unused_features: Default::default(),
             successor: None,
+            worlds: Vec::new(),
         }
     }
 

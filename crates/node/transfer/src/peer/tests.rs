@@ -28,6 +28,7 @@ fn job(identity: [u8; 16], secret: u8, encrypt_data: bool) -> JobIntroduction {
         lease_ms: 30_000,
         unused_features: Default::default(),
         successor: None,
+        worlds: Vec::new(),
     }
 }
 

@@ -45,7 +45,7 @@ fn receive(socket: &mut UnixStream) -> Option<FromAgent> {
 
 impl Agents {
     pub fn new(size: u32, per_node: u32) -> Self {
-        let entry = |rank| MapEntry { rank, node: rank / per_node, generation: 1, open: true, address: None };
+        let entry = |rank| MapEntry { rank, node: rank / per_node, generation: 1, open: true, address: None, ended: false };
         let job = Job { version: 0, entries: (0..size).map(entry).collect(), sockets: (0..size).map(|_| None).collect() };
         let (tx, rx) = channel();
         Self { size, job: Mutex::new(job), answers: Mutex::new(tx), replies: Mutex::new(rx) }

@@ -108,9 +108,11 @@ impl Links {
         channel.map_or(0, |channel| channel.taken())
     }
 
-    /// Peers whose channel broke with packets under way.
+    /// Peers whose channel broke with packets under way, but those that are known to have ended.
     pub(crate) fn lost(&self) -> Vec<Rank> {
-        let lost = |(rank, peer): (usize, &crate::peer::Peer)| matches!(peer.outbound, Outbound::Lost { .. }).then_some(rank as Rank);
+        let ended = |peer: &crate::peer::Peer| peer.entry.as_ref().is_some_and(|entry| entry.ended);
+        let is_lost = |peer: &crate::peer::Peer| matches!(peer.outbound, Outbound::Lost { .. }) && !ended(peer);
+        let lost = |(rank, peer): (usize, &crate::peer::Peer)| is_lost(peer).then_some(rank as Rank);
         self.peers.iter().enumerate().filter_map(lost).collect()
     }
 

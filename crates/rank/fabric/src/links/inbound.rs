@@ -273,17 +273,16 @@ impl Links {
                 return true;
             }
         };
-        let Some(peer) = self
-            .peers
-            .get(hello.from as usize)
-            .filter(|_| hello.job == identity.job && hello.to == identity.rank && hello.from != identity.rank)
-        else {
-            report::fault(Some(identity.rank), format_args!("a connection of rank {} for rank {} is refused", hello.from, hello.to));
+        let (me, ours) = (identity.rank, hello.job == identity.job && hello.to == identity.rank && hello.from != identity.rank);
+        // It has proven that it belongs to the job, whose newest map may be on its way.
+        let known = ours && self.know(hello.from);
+        let Some(peer) = self.peers.get(hello.from as usize).filter(|_| known) else {
+            report::fault(Some(me), format_args!("a connection of rank {} for rank {} is refused", hello.from, hello.to));
             self.pending_handshakes[number as usize] = None;
             return true;
         };
         if peer.ended.is_some_and(|generation| hello.generation <= generation) {
-            report::fault(Some(identity.rank), format_args!("rank {} reconnects, but messages of it may be lost", hello.from));
+            report::fault(Some(me), format_args!("rank {} reconnects, but messages of it may be lost", hello.from));
             self.pending_handshakes[number as usize] = None;
             return true;
         }

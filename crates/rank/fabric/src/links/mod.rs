@@ -31,7 +31,7 @@ use crate::identity::Identity;
 use crate::peer::{Outbound, Peer, Queued};
 use crate::report;
 use crate::watch::{Token, Watch};
-use mend_messages::job::{FabricAddress, JobMap, NodeIndex, Rank};
+use mend_messages::job::{FabricAddress, JobMap, MAX_RANKS, NodeIndex, Rank};
 use std::collections::VecDeque;
 use std::fmt::Write;
 
@@ -152,6 +152,18 @@ impl Links {
         self.identity = Some(identity);
     }
 
+    /// The job may have more ranks than this one was told: worlds are spawned. What of them is heard first, a map, a name or a connection, makes
+    /// them known. False if no job has so many.
+    pub fn know(&mut self, rank: Rank) -> bool {
+        if rank >= MAX_RANKS {
+            return false;
+        }
+        while self.identity.is_some() && self.peers.len() <= rank as usize {
+            self.peers.push(Peer { held: self.suspended, ..Peer::new(Outbound::UNKNOWN) });
+        }
+        true
+    }
+
     /// Takes a newer job map. Channels to ranks that were replaced are dropped.
     pub fn set_map(&mut self, map: JobMap) {
         if self.map_version.is_some_and(|version| version >= map.version) {
@@ -161,6 +173,7 @@ impl Links {
         let me = self.rank();
         for entry in map.entries {
             let rank = entry.rank;
+            self.know(rank);
             if Some(rank) == me {
                 self.generation = entry.generation;
                 if let Some(identity) = &mut self.identity {
@@ -200,7 +213,8 @@ impl Links {
     #[must_use]
     pub fn neighbours(&self) -> usize {
         let node: Option<NodeIndex> = self.identity.as_ref().map(|identity| identity.node);
-        self.peers.iter().filter(|peer| peer.entry.as_ref().map(|entry| entry.node) == node).count().max(1)
+        let there = |peer: &&Peer| peer.entry.as_ref().is_some_and(|entry| Some(entry.node) == node && !entry.ended);
+        self.peers.iter().filter(there).count().max(1)
     }
 
     /// One round: receive, accept, open, send. True if anything moved.

@@ -82,7 +82,14 @@ impl World {
             endpoint.tx = Some(Binding { queue, selective: true });
             endpoint.rx = Some(Binding { queue, selective: false });
             let address = links.listen(Identity { encrypted, ..identity(rank as u32, size, *node) }).unwrap();
-            world.entries.push(MapEntry { rank: rank as u32, node: *node, generation: 1, open: true, address: Some(address) });
+            world.entries.push(MapEntry {
+                rank: rank as u32,
+                node: *node,
+                generation: 1,
+                open: true,
+                address: Some(address),
+                ended: false,
+            });
             world.nodes.push(Node { engine, links, queue });
         }
         world.publish();

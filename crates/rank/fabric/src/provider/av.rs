@@ -88,13 +88,14 @@ unsafe extern "C" fn insert(av: *mut FidAv, names: *const c_void, count: usize, 
         // SAFETY: an open vector.
         let vector = unsafe { vector(av) };
         let mut state = fabric().lock();
-        let Some((job, size)) = state.links.identity().map(|identity| (identity.job, identity.size)) else { return -FI_EOPBADSTATE };
+        let Some(job) = state.links.identity().map(|identity| identity.job) else { return -FI_EOPBADSTATE };
+        let state = &mut *state;
         let Some(table) = state.vectors.get_mut(vector.number) else { return -FI_EINVAL };
         let mut inserted = 0;
         for at in 0..count {
             // SAFETY: the caller passes `count` names of NAME_LENGTH bytes, as fi_getname gave them.
             let name = unsafe { &*names.cast::<[u8; NAME_LENGTH]>().add(at) };
-            let source = decode(&job, name).filter(|source| source.0 < size);
+            let source = decode(&job, name).filter(|source| state.links.know(source.0));
             let number = if source.is_some() {
                 inserted += 1;
                 table.entries.push(source);

@@ -346,7 +346,7 @@ fn parse_map(line: &str) -> Option<JobMap> {
         let mut words = text.split(' ');
         let (node, generation) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let address = FabricAddress { tcp: words.next()?.parse().ok()?, unix: words.next()?.into() };
-        Some(MapEntry { rank: rank as u32, node, generation, open: true, address: Some(address) })
+        Some(MapEntry { rank: rank as u32, node, generation, open: true, address: Some(address), ended: false })
     };
     Some(JobMap { version, entries: parts.enumerate().filter_map(entry).collect() })
 }

@@ -1,0 +1,198 @@
+"""Ranks that start others (`MPI_Comm_spawn`): where they go, what is told of them, and that they are ranks like all."""
+
+import os
+import signal
+import unittest
+
+from cases import InDirectory
+from cluster import Lab, compile_mpi
+from test_failover import Failover
+from test_healing import Heals
+
+# Spawns what its arguments say (how many, the host, a program and its words), and ends as they do.
+STARTER = """
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    MPI_Comm parent, children;
+    MPI_Info info;
+    int *universe, flag, rank;
+    MPI_Init(&count, &words);
+    MPI_Comm_get_parent(&parent);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (parent != MPI_COMM_NULL) {
+        char host[MPI_MAX_PROCESSOR_NAME], mark;
+        int length, code = atoi(words[1]);
+        MPI_Get_processor_name(host, &length);
+        printf("child %d on %s: %s, input %zd\\n", rank, host, getenv("MEND_TEST_WORD"), read(0, &mark, 1));
+        fflush(stdout);
+        MPI_Comm_disconnect(&parent);
+        if (code == 0) MPI_Finalize();
+        exit(code);
+    }
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_UNIVERSE_SIZE, &universe, &flag);
+    MPI_Info_create(&info);
+    if (*words[2]) MPI_Info_set(info, "host", words[2]);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    int done = MPI_Comm_spawn(words[3], words + 4, atoi(words[1]), info, 0, MPI_COMM_WORLD, &children, MPI_ERRCODES_IGNORE);
+    if (rank == 0) printf("universe %d, spawned %d\\n", flag ? *universe : -1, done == MPI_SUCCESS), fflush(stdout);
+    if (done == MPI_SUCCESS) MPI_Comm_disconnect(&children);
+    for (int i = 0; i < 600 && done == MPI_SUCCESS && atoi(words[4]); i++) usleep(100000);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+def compiled(directory):
+    source = os.path.join(directory, "starter.c")
+    with open(source, "w", encoding="utf-8") as file:
+        file.write(STARTER)
+    return compile_mpi(source, os.path.join(directory, "starter"))
+
+
+class Places(InDirectory):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.lab = cls.enterClassContext(Lab(3))
+        cls.starter = compiled(cls.work)
+
+    def spawn(self, ranks, hosts, *words, expected=0):
+        """What is printed, sorted."""
+        self.lab.set("MEND_TEST_WORD", "heard")
+        job = self.lab.start(self.directory, "run", "-n", str(ranks), "--hosts", hosts, "--", self.starter, *words)
+        job.finish(expected)
+        return sorted(job.stdout().splitlines()), job
+
+    def test_where_there_is_room(self):
+        said, _ = self.spawn(2, "node1:2,node2:2,node3:3", "4", "", self.starter, "0")
+        self.assertEqual(said[-1], "universe 7, spawned 1")
+        self.assertEqual([line.partition(": ")[2] for line in said[:-1]], ["heard, input 0"] * 4)
+        self.assertEqual({line.split()[3] for line in said[:-1]}, {"node2:", "node3:"})
+
+    def test_where_the_program_says(self):
+        said, _ = self.spawn(1, "node1,node2,node3", "3", "node3,node2", self.starter, "0")
+        self.assertEqual([line.split()[1::2][:2] for line in said[:-1]], [["0", "node3:"], ["1", "node2:"], ["2", "node3:"]])
+        said, job = self.spawn(2, "node1,node2", "1", "elsewhere", self.starter, "0")
+        self.assertTrue(said[-1].endswith("spawned 0"), said)
+        self.assertIn("gets an MPI error: elsewhere is not a node of the job\n  hint: `mend ps JOB`", job.stderr())
+
+    def test_a_child_that_fails_ends_the_job_as_any_rank(self):
+        said, job = self.spawn(1, "node1,node2", "1", "node2", self.starter, "7", expected=7)
+        self.assertEqual(said[0], "child 0 on node2: heard, input 0")
+        self.assertIn("rank 1 on node2 exited with code 7", job.stderr())
+
+
+class Stays(Heals):
+    """Jobs with a world of two that stays."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.program = compile_mpi(os.path.join("conformance", "spawn.c"), os.path.join(cls.work, "spawn"))
+
+    def setUp(self):
+        super().setUp()
+        self.argv = [self.program, "-u", "go"]
+
+    def started(self, ranks, hosts, *more):
+        """Until the first rounds are over, after which nothing more is spawned: there are two children."""
+        job, name = self.start(ranks, hosts, *more)
+        ended = lambda: sum(rank["ended"] for rank in self.status(name))
+        # Of each of four rounds three children of all and one of each rank, and three that could not be started: of all, or of each rank.
+        job.wait_for(lambda: ended() == 4 * (3 + ranks) + 2 * 3 * (1 + ranks), "the first rounds are over")
+        return job, name
+
+    def status(self, name):
+        return next(job for job in self.lab.verb("ps") if job["id"] == name)["status"]["ranks"]
+
+    def living(self, name):
+        return [(rank["rank"], rank["world"], rank["world_rank"]) for rank in self.status(name) if not rank["ended"]]
+
+    def host(self, name, rank):
+        return self.status(name)[rank]["host"]
+
+    def ends(self, job, ranks):
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), f"spawn: right with {ranks} ranks\n")
+
+
+class Worlds(Stays):
+    def disturbed(self, ranks):
+        job, name = self.started(ranks, "node1,node2", "--spares", "node3,node4")
+        self.assertEqual(self.living(name)[ranks:], [(ranks, 1, 0), (ranks + 1, 1, 1)])
+        shown = self.lab.mend("ps").stdout
+        self.assertIn(f"{ranks}=1.0", shown)
+        self.assertNotIn("=2.0", shown)
+        self.lab.verb("checkpoint", name)
+        for rank in (ranks, 0, ranks + 1):
+            to = "node4" if self.host(name, rank) != "node4" else "node3"
+            self.lab.verb("migrate", name, str(rank), "--to", to)
+        self.lab.verb("checkpoint", name)
+        self.lab.kill_daemon(self.host(name, ranks))
+        self.again(job, name, 1)
+        self.assertEqual(len(self.living(name)), ranks + 2)
+        self.lab.verb("checkpoint", name)
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        job = self.lab.start(job.directory, "restart", name, "--hosts", "node1")
+        self.lab.running(job)
+        self.assertEqual({rank["host"] for rank in self.status(name) if not rank["ended"]}, {"node1"})
+        self.lab.verb("checkpoint", name)
+        self.ends(job, ranks)
+        log = [one["event"] for one in self.lab.verb("log", name)]
+        self.assertIn("world_spawned", log)
+        self.assertIn("spawn_failed", log)
+
+    def test_of_one_rank(self):
+        self.disturbed(1)
+
+    def test_of_two(self):
+        self.disturbed(2)
+
+    def test_of_four(self):
+        self.disturbed(4)
+
+    def test_checkpoints_and_moves_while_worlds_come_and_go(self):
+        job, name = self.start(2, "node1,node2", "--spares", "node3")
+        for _ in range(6):
+            self.lab.verb("checkpoint", name)
+            # In the middle of a move a peer may end that was to stop for it: then the rank stays, and runs on.
+            moved = self.lab.mend("migrate", name, "1")
+            self.assertTrue(moved.returncode == 0 or "its agent went away" in moved.stderr or "closed their channels" in moved.stderr, moved.stderr)
+        self.assertTrue(self.lab.kill_rank(self.host(name, 0), 0, signal.SIGKILL))
+        self.again(job, name, 1)
+        self.lab.verb("checkpoint", name)
+        self.ends(job, 2)
+
+    def test_images_in_the_memory_of_partners(self):
+        job, name = self.started(2, "node1,node2,node3", "--tiers", "memory,partner")
+        self.lab.verb("checkpoint", name)
+        job.wait_for(lambda: self.lab.verb("checkpoints", name)[-1]["tiers"] == ["memory", "partner"], "partners have their copies")
+        self.lab.kill_daemon(self.host(name, 2))
+        self.again(job, name, 1)
+        self.ends(job, 2)
+
+
+class Lost(Failover, Stays):
+    def test_its_controller(self):
+        job, name = self.started(2, "node1,node2", "--spares", "node3")
+        for times in (1, 2):
+            self.kill_controller(name)
+            self.taken_over(name, times)
+            self.assertEqual(len(self.living(name)), 4)
+            self.lab.verb("checkpoint", name)
+        job.finish(128 + signal.SIGKILL)
+        self.lab.verb("migrate", name, "3", "--to", "node1" if self.host(name, 3) != "node1" else "node2")
+        self.touch("go")
+        waited = self.lab.mend("wait", name)
+        self.assertEqual(waited.returncode, 0, waited.stderr)
+        self.assertEqual(job.stdout() + self.logs(name).stdout, "spawn: right with 2 ranks\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

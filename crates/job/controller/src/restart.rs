@@ -357,6 +357,7 @@ async fn restart_from(
         from: Some(manifest.number),
         batch: spec.batch.clone(),
         notes: std::mem::take(&mut notes.events),
+        stage: Vec::new(),
         options: spec.healing,
         any_owner: spec.any_owner,
     };

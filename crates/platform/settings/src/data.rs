@@ -44,6 +44,13 @@ pub const DATA_PLUGINS: Setting = Setting {
     default: "",
     meaning: "Directories, separated by colons, with programs mend-source-NAME, which serve addresses NAME:// to mend data; searched before the directory of Mend's parts and PATH.",
 };
+/// Where targets are that name no directory.
+pub const SPACE_DIRECTORY: Setting = Setting {
+    name: "MEND_SPACE_DIRECTORY",
+    kind: Kind::Path,
+    default: "/tmp",
+    meaning: "Directory of each node in which targets of a data space are made for which no directory is named: that of mend data create without --directory, and that of mend run --data NAME:DIR:create. One on a local disk is meant.",
+};
 /// How long a target may be silent.
 pub const SPACE_TIMEOUT: Setting = Setting {
     name: "MEND_SPACE_TIMEOUT_MS",
@@ -140,5 +147,5 @@ pub const SPACES: Setting = Setting {
     name: "MEND_DATA_SPACES",
     kind: Kind::Text,
     default: "",
-    meaning: "Data spaces that a job's ranks see, NAME:DIRECTORY, or NAME:DIRECTORY:rw where they may write, several separated by commas; mend run --data adds to it. It stays in the job's environment, so that a restart has the same.",
+    meaning: "Data spaces that a job's ranks see, as mend run --data has them: NAME:DIRECTORY, NAME:DIRECTORY:rw where they may write, NAME:DIRECTORY:create for one that is made on the job's nodes, several separated by commas; mend run --data adds to it. It stays in the job's environment, so that a restart has the same.",
 };

@@ -135,6 +135,9 @@ class OnNodes(OfJob):
         self.lab.verb("checkpoint", name)
         self.lab.kill_daemon("node2")
         job.finish(75)
+        for node in ("node1", "node3"):
+            self.lab.kill_daemon(node)
+            self.lab.start_daemon(node, self.directory)
         self.lab.start_daemon("node2", self.directory)
         self.assertIn("rank.0", self.data("ls", "scratch:").stdout)
         self.let_go()
@@ -215,7 +218,7 @@ class InSlurm(OfJob):
         self.lab.wait_for(lambda: "Slurm queues the batch job" in self.out(), f"it is queued again: {self.out()}")
         self.let_go()
         self.lab.wait_state(batch, "COMPLETED", patience=240)
-        self.assertEqual(self.out().count("same"), 2, self.out())
+        self.assertEqual(self.out().count("\nsame"), 2, self.out())
         self.is_gone()
 
     def test_create_takes_the_nodes_of_the_allocation(self):

@@ -49,7 +49,14 @@ pub const SPACE_DIRECTORY: Setting = Setting {
     name: "MEND_SPACE_DIRECTORY",
     kind: Kind::Path,
     default: "/tmp",
-    meaning: "Directory of each node in which targets of a data space are made for which no directory is named: that of mend data create without --directory, and that of mend run --data NAME:DIR:create. One on a local disk is meant.",
+    meaning: "Directory of each node in which targets of a data space are that name none: of mend data create, and of mend run --data NAME:DIR:create. A local disk is meant.",
+};
+/// How long what was begun stays.
+pub const SPACE_BEGUN: Setting = Setting {
+    name: "MEND_SPACE_BEGUN_S",
+    kind: Kind::Number { min: 1, max: 31_536_000 },
+    default: "86400",
+    meaning: "Seconds for which targets of a data space keep what an interrupted mend data stage has fetched, after its last byte, so that the same command goes on from there.",
 };
 /// How long a target may be silent.
 pub const SPACE_TIMEOUT: Setting = Setting {
@@ -147,5 +154,5 @@ pub const SPACES: Setting = Setting {
     name: "MEND_DATA_SPACES",
     kind: Kind::Text,
     default: "",
-    meaning: "Data spaces that a job's ranks see, as mend run --data has them: NAME:DIRECTORY, NAME:DIRECTORY:rw where they may write, NAME:DIRECTORY:create for one that is made on the job's nodes, several separated by commas; mend run --data adds to it. It stays in the job's environment, so that a restart has the same.",
+    meaning: "Data spaces that a job's ranks see, NAME:DIRECTORY[:OPTIONS] with commas between them, as mend run --data has them. It stays in the job's environment, so that a restart has the same.",
 };

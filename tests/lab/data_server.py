@@ -1,8 +1,14 @@
-"""An HTTP server of one file whose faults can be told: it ignores ranges, sends other bytes, stalls, breaks off, changes."""
+"""An HTTP server of one file whose faults can be told: it ignores ranges, sends other bytes, stalls, breaks off, changes.
+
+    data_server.py FILE PORT TOLD PAUSE      serves FILE, PAUSE seconds before each 64 KiB; TOLD is a file with how much was sent
+"""
 
 import http.server
+import os
 import re
+import sys
 import threading
+import zlib
 
 PIECE = 64 << 10
 
@@ -111,3 +117,25 @@ def handler(of):
                     return
 
     return Handler
+
+
+def serve(path, port, told, pause):
+    """Serves a file as it is when this begins, on all addresses; how much was sent stands in the file `told`."""
+    with open(path, "rb") as file:
+        server = DataServer(file.read())
+    server.pause = float(pause)
+    server.etag = f'"{zlib.crc32(server.content)}"'
+
+    def watch(sent):
+        with server.lock:
+            with open(told + ".new", "w", encoding="ascii") as file:
+                file.write(str(max(sent, server.sent)))
+            os.replace(told + ".new", told)
+
+    server.watch = watch
+    watch(0)
+    Server(("0.0.0.0", int(port)), handler(server)).serve_forever()
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

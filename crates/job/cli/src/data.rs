@@ -313,7 +313,7 @@ fn stage(stage: Stage) -> Result<Request, Failure> {
 }
 
 /// What a job script stages in. Nothing is done if a line of it cannot be read.
-fn directives(path: &Path) -> Result<Vec<Wanted>, Failure> {
+pub fn directives(path: &Path) -> Result<Vec<Wanted>, Failure> {
     let text = std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display()), "name a job script"))?;
     let script = directives::read(&String::from_utf8_lossy(&text), &|name| std::env::var(name).ok());
     for (line, what) in &script.passed_over {

@@ -4,15 +4,20 @@ use crate::failure::Failure;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use mend_data::offload;
-use mend_data::space::mounts;
+use mend_data::space::mounts::{self, Mount};
 use mend_policy::follow::Mode;
+use std::path::PathBuf;
 
 /// Data that a job's ranks see.
 #[derive(Debug, Args)]
 pub struct JobData {
-    /// Data spaces that the ranks see, NAME:DIR, with commas; they may write into NAME:DIR:rw. Default: MEND_DATA_SPACES
+    /// Data spaces that the ranks see, NAME:DIR, with commas; they may write into NAME:DIR:rw. NAME:DIR:create is made on the job's nodes unless it is there, and goes when the job has ended;
+    /// create,memory: its targets are in memory; create,keep: it stays. Default: MEND_DATA_SPACES
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
+    /// Stage what the #MEND, #BB and #DW lines of this job script say before ranks start, when data spaces are there
+    #[arg(long, value_name = "FILE")]
+    pub stage_script: Option<PathBuf>,
     /// Send files that ranks write into a data space away while the job runs, and what is left when it has ended. Default: MEND_OFFLOAD
     #[arg(long, value_name = "NAME=URI")]
     pub offload: Vec<String>,
@@ -53,7 +58,7 @@ fn romio_hints() -> Result<String, Failure> {
 }
 
 impl JobData {
-    /// Puts it into the environment of a program, with which it goes into checkpoints and to the nodes. The names of the spaces that its ranks see.
+    /// Puts it into the environment of a program, with which it goes into checkpoints and to the nodes. The names of the spaces that its ranks see and that must be there.
     ///
     /// # Errors
     /// What is wrong with it, or with the variables.
@@ -61,7 +66,7 @@ impl JobData {
         let from = if self.data.is_some() { "--data" } else { mounts::VARIABLE };
         let text = self.data.as_deref().unwrap_or_else(|| mounts::of_environment(env));
         let mounts = mounts::read(text).map_err(|why| {
-            Failure::usage(format!("{from}: {why}"), "for example --data input:/mnt/data, or output:/mnt/out:rw for ranks that write")
+            Failure::usage(format!("{from}: {why}"), "for example --data input:/mnt/data, output:/mnt/out:rw for ranks that write, or scratch:/mnt/scratch:create for one that is made for the job")
         })?;
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
@@ -89,6 +94,7 @@ impl JobData {
         if mounts.iter().any(|mount| mount.writable) && !env.iter().any(|(name, _)| name == ROMIO_HINTS) {
             env.push((ROMIO_HINTS.to_owned(), romio_hints()?));
         }
-        Ok(mounts::names(&mounts))
+        let there: Vec<Mount> = mounts.into_iter().filter(|mount| mount.made.is_none()).collect();
+        Ok(mounts::names(&there))
     }
 }

@@ -35,6 +35,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
     let env: Vec<(String, String)> =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     let mut env = programs::with(&env, &arguments.genv)?;
+    let stage = arguments.data.stage_script.as_deref().map(data::directives).transpose()?.unwrap_or_default();
     let spaces = arguments.data.put_into(&mut env)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
     let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();
@@ -51,6 +52,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         program,
         checkpoints: arguments.checkpoint_dir,
         tiers: tiers(arguments.tiers.as_deref())?,
+        stage,
         periodic: arguments.periodic.options(),
         healing: arguments.healing.options(),
         encryption_key: key_file(arguments.encryption_key),

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "\
 Examples:
   mend data create input --nodes a,b,c                      a directory of /tmp on each
+  mend data create input                                    in a job of Slurm's: on its nodes
   mend data create input --nodes a,b,c --directory /local/me/input
   mend data create input --target a:/nvme0/in --target a:/nvme1/in --stripe 4M --count 2
 
@@ -22,12 +23,15 @@ pub struct Create {
     /// What it is called
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Nodes that get a target, with commas
-    #[arg(long, value_name = "LIST", required_unless_present = "target")]
+    /// Nodes that get a target, with commas; default: those of the batch job
+    #[arg(long, value_name = "LIST")]
     pub nodes: Option<String>,
-    /// Directory of the targets of --nodes; default: /tmp/mend-space-NAME-UID
-    #[arg(long, value_name = "DIR", requires = "nodes")]
+    /// Directory of the targets of nodes; default: one in MEND_SPACE_DIRECTORY (/tmp)
+    #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
+    /// The targets of nodes are in memory (/dev/shm)
+    #[arg(long, conflicts_with = "directory")]
+    pub memory: bool,
     /// One more target
     #[arg(long, value_name = "HOST:DIR", value_parser = target)]
     pub target: Vec<(String, String)>,
@@ -270,23 +274,40 @@ pub fn reference(text: &str) -> Result<String, &'static str> {
     if known { Ok(text.to_owned()) } else { Err("expected env:PREFIX, file:PATH or profile:NAME, and not the credentials themselves") }
 }
 
+/// How the nodes of the batch job are reached that this is in; none if it is in none.
+fn nodes_of_batch() -> Result<Vec<String>, Failure> {
+    let failed = |error: mend_batch::BatchError| Failure::new(mend_report::with_causes(&error), "name nodes with --nodes", 1);
+    let nodes = mend_batch::detect().map_err(failed)?.map(|system| system.nodes()).transpose().map_err(failed)?;
+    Ok(nodes.into_iter().flatten().map(|node| node.address).collect())
+}
+
 impl Create {
     /// What is asked for.
     ///
     /// # Errors
     /// If the directory is no text.
     pub fn request(self) -> Result<SpaceRequest, Failure> {
-        let Self { name, nodes, directory, target, stripe, count } = self;
-        let directory = match directory {
-            Some(directory) => std::path::absolute(&directory).unwrap_or(directory),
-            None => PathBuf::from(format!("/tmp/mend-space-{name}-{}", rustix::process::geteuid().as_raw())),
-        };
+        let Self { name, nodes, directory, memory, target, stripe, count } = self;
+        let of_batch = if nodes.is_none() && target.is_empty() { nodes_of_batch()? } else { Vec::new() };
+        if nodes.is_none() && of_batch.is_empty() && (directory.is_some() || memory) {
+            return Err(Failure::usage("--directory and --memory are about nodes", "name nodes with --nodes"));
+        }
+        let base = if memory { PathBuf::from("/dev/shm") } else { PathBuf::from(mend_settings::SPACE_DIRECTORY.text()) };
+        let named = directory.is_some();
+        let directory = directory.unwrap_or_else(|| base.join(format!("mend-space-{name}-{}", rustix::process::geteuid().as_raw())));
+        let directory = std::path::absolute(&directory).unwrap_or(directory);
         let directory = directory.into_os_string().into_string().map_err(|_| Failure::usage("the directory is no text", ""))?;
+        // Nodes may share the one that is not named.
+        let of_node = |at: usize| if named { directory.clone() } else { format!("{directory}-{at}") };
         let hosts = nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::trim).filter(|host| !host.is_empty());
-        let mut targets: Vec<(String, String)> = hosts.map(|host| (host.to_owned(), directory.clone())).collect();
+        let hosts = hosts.map(str::to_owned).chain(of_batch);
+        let mut targets: Vec<(String, String)> = hosts.enumerate().map(|(at, host)| (host, of_node(at))).collect();
         targets.extend(target);
         if targets.is_empty() {
-            return Err(Failure::usage("a data space has at least one target", "name nodes with --nodes, or --target HOST:DIR"));
+            return Err(Failure::usage(
+                "a data space has at least one target",
+                "name nodes with --nodes, or --target HOST:DIR; in a job of Slurm's its nodes are taken",
+            ));
         }
         Ok(SpaceRequest::Create { name, targets, striping: Striping { size: stripe, count } })
     }

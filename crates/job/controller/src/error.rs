@@ -200,6 +200,12 @@ pub enum RunError {
         /// Its newest checkpoint.
         checkpoint: Option<u64>,
     },
+    /// Its data spaces cannot be had; `mend-data` has said why.
+    #[error("the job's data cannot be had, so its ranks were not started")]
+    Data {
+        /// What that ended with.
+        code: i32,
+    },
     /// Standard input is not what it was to be.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -272,7 +278,9 @@ impl RunError {
             Self::TimeUp { checkpoint: None, .. } => {
                 "give it more time for its last checkpoint (Slurm: --signal=TERM@SECONDS), or have some taken before, with --interval".into()
             }
-            Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } => String::new(),
+            Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } | Self::Data { .. } => {
+                String::new()
+            }
         }
     }
 
@@ -305,7 +313,7 @@ impl RunError {
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::Start { code, .. } => *code,
+            Self::Start { code, .. } | Self::Data { code } => *code,
             Self::NotHealed { wants_nodes: true, .. } => NODE_LOST,
             Self::NotHealed { source, .. } => source.exit_code(),
             Self::NodeLost { .. } | Self::MessagesLost { .. } | Self::TimeUp { .. } => NODE_LOST,

@@ -10,15 +10,16 @@
 
 use crate::batch::{BatchSession, InBatch, daemons_of};
 use crate::candidates::Candidates;
-use crate::error::RunError;
+use crate::embedded::Embedded;
+use crate::error::{NODE_LOST, RunError};
 use crate::failover::log;
 use crate::host_connections::one_answers;
 use crate::input::Wanted;
 use crate::job_lock::JobLock;
 use crate::life::{Constants, Life};
 use crate::manifest::numbers;
-use crate::record::JobDirectory;
-use crate::restart::{Notes, RestartSpec, first_life_of_restart, put_end_on_record, restart_newest};
+use crate::record::{JobDirectory, put_end_on_record};
+use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::{Signals, Wish};
 use crate::start::{RunSpec, first_life};
 use mend_job::choice::Blame;
@@ -135,21 +136,30 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
 /// # Errors
 /// What ended it early.
 pub(crate) async fn see_through(life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
-    let (id, offloads) = (life.id.clone(), life.offloads.clone());
-    let (result, _lock) = to_its_end(life, &constants, &mut strays).await;
+    let (id, offloads, spaces) = (life.id.clone(), life.offloads.clone(), life.spaces.clone());
+    let (result, rest) = to_its_end(life, &constants, &mut strays).await;
     // A job that goes on later sends what it has then; and its time is up.
+    let mut left = Vec::new();
     if let Some(offloads) = offloads.filter(|_| !matches!(result, Err(RunError::TimeUp { checkpoint: Some(_), .. }))) {
-        offloads.finish(&id, constants.quiet, &mut strays).await;
+        left = offloads.finish(&id, constants.quiet, &mut strays).await;
+    }
+    let goes_on = result.as_ref().is_err_and(|error| error.exit_code() == NODE_LOST);
+    if !goes_on {
+        spaces.end(&id, &left).await;
+    }
+    // It serves targets of data spaces until then.
+    if let Some((_lock, Some(embedded))) = rest {
+        embedded.stop().await;
     }
     result
 }
 
-/// How it ended, and its lock, if that is still held.
+/// How it ended, and its lock and the daemon of this process, if it still has them.
 async fn to_its_end(
     mut life: Life,
     constants: &Constants,
     strays: &mut mpsc::UnboundedReceiver<Wish>,
-) -> (Result<i32, RunError>, Option<JobLock>) {
+) -> (Result<i32, RunError>, Option<(JobLock, Option<Embedded>)>) {
     while let Some(checkpoint) = life.end.goes_on {
         if let Err(error) = &life.end.result {
             eprintln!("mend: {error}");
@@ -160,7 +170,7 @@ async fn to_its_end(
             Err(error) => return (Err(error), None),
         };
     }
-    (life.end.result, Some(life.lock))
+    (life.end.result, Some((life.lock, life.embedded)))
 }
 
 async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Result<Life, RunError> {

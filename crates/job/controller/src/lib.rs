@@ -36,6 +36,7 @@ pub mod journal_file;
 mod journaling;
 mod life;
 pub mod look;
+mod made_spaces;
 pub mod manifest;
 mod nodes;
 mod offload;

@@ -4,6 +4,7 @@ use crate::batch::InBatch;
 use crate::embedded::Embedded;
 use crate::healing_options::HealingOptions;
 use crate::job_lock::JobLock;
+use crate::made_spaces::MadeSpaces;
 use crate::offload::Offloads;
 use crate::run::LifeEnd;
 use crate::signals::Signals;
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 /// A life of the job that is over.
 pub(crate) struct Life {
     pub(crate) end: LifeEnd,
-    /// The daemon that this process has started, if another life follows.
+    /// The daemon that this process has started.
     pub(crate) embedded: Option<Embedded>,
     pub(crate) lock: JobLock,
     pub(crate) id: String,
@@ -23,6 +24,8 @@ pub(crate) struct Life {
     pub(crate) signals: Signals,
     /// What of its files is sent away.
     pub(crate) offloads: Option<Offloads>,
+    /// Data spaces that were made for it.
+    pub(crate) spaces: MadeSpaces,
 }
 
 /// What all lives of a job have in common.

@@ -117,6 +117,14 @@ pub async fn look(connection: &mut Connection) -> Result<NodeReport, String> {
 }
 
 impl ConnectedNode {
+    /// The same over a new connection: a daemon does not wait long for a job.
+    ///
+    /// # Errors
+    /// [`RunError::Node`].
+    pub async fn anew(self) -> Result<Self, RunError> {
+        connect_node(self.name, self.address, &self.secret).await
+    }
+
     /// How the node is, as its daemon judges it.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// The program that sends.
-const PROGRAM: &str = "mend-data";
+pub(crate) const PROGRAM: &str = "mend-data";
 /// Pause before it is started again.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -139,8 +139,9 @@ impl Offloads {
         told.await.unwrap_or_else(|error| format!("{PROGRAM}: {error}"))
     }
 
-    /// Sends what is left once the job has ended, and tells what could not be sent. A signal ends it.
-    pub(crate) async fn finish(&self, id: &str, quiet: bool, strays: &mut mpsc::UnboundedReceiver<Wish>) {
+    /// Sends what is left once the job has ended, and tells what could not be sent. A signal ends it. The spaces of which something may be left.
+    pub(crate) async fn finish(&self, id: &str, quiet: bool, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Vec<String> {
+        let mut spaces = Vec::new();
         let mut journal = JobDirectory::open(id).ok().map(|directory| Journal::open(directory.path()));
         for what in &self.all {
             let left = tokio::select! {
@@ -159,11 +160,13 @@ impl Offloads {
                 } else {
                     format!("{} may not be sent to {}", what.space, what.uri)
                 };
+                spaces.push(what.space.clone());
                 eprintln!("mend: {left}: {why}; `mend data offload {}: {}` goes on", what.space, what.uri);
             } else if !quiet && told.news.files > 0 {
                 eprintln!("mend: what ranks wrote into {} has arrived at {}", what.space, what.uri);
             }
         }
+        spaces
     }
 
     async fn last(&self, what: &Offload) -> Result<News, String> {

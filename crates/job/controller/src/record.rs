@@ -459,6 +459,15 @@ pub(crate) fn open_at_end(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// The job is over: no other life follows.
+pub(crate) fn put_end_on_record(id: &str, how: String, exit_code: i32) {
+    let found = JobDirectory::open(id).and_then(|directory| Ok((directory.record()?, directory)));
+    match found {
+        Ok((mut record, directory)) => directory.put_end(&mut record, Some((how, exit_code))),
+        Err(error) => tracing::warn!(%error, "the end of the job is not on record"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

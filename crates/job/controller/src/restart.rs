@@ -16,7 +16,7 @@ use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobRecord, RecordError};
+use crate::record::{JobDirectory, JobRecord, RecordError, put_end_on_record};
 use crate::run::LifeEnd;
 use crate::signals::Signals;
 use crate::start::{JobStart, absent, begin, configured, load_key, names, reference, tell_beyond_slots, tier_rate};
@@ -108,15 +108,6 @@ pub(crate) async fn first_life_of_restart(mut spec: RestartSpec, signals: Signal
     }
     let RestartSpec { healing: options, encryption_key, any_owner, quiet, batch, .. } = spec;
     Ok((life?, Constants { options, encryption_key, key, any_owner, quiet, batch }))
-}
-
-/// The job is over: no other life follows.
-pub(crate) fn put_end_on_record(id: &str, how: String, exit_code: i32) {
-    let found = JobDirectory::open(id).and_then(|directory| Ok((directory.record()?, directory)));
-    match found {
-        Ok((mut record, directory)) => directory.put_end(&mut record, Some((how, exit_code))),
-        Err(error) => tracing::warn!(%error, "the end of the job is not on record"),
-    }
 }
 
 /// What happens at a restart before its controller has the journal.
@@ -364,6 +355,7 @@ async fn restart_from(
         from: Some(manifest.number),
         batch: spec.batch.clone(),
         notes: std::mem::take(&mut notes.events),
+        stage: Vec::new(),
         options: spec.healing,
         any_owner: spec.any_owner,
     };

@@ -17,12 +17,13 @@ use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
+use crate::made_spaces::MadeSpaces;
 use crate::manifest::{self, numbers};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::offload::Offloads;
 use crate::output::Output;
 use crate::programs;
-use crate::record::{JobDirectory, JobRecord, now, try_below};
+use crate::record::{JobDirectory, JobRecord, now, put_end_on_record, try_below};
 use crate::run::{Arrival, Parts, Shell, run as run_to_its_end, streams};
 use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
@@ -32,6 +33,7 @@ use crate::{client, portable, removal, serve};
 use mend_coordination::placement::place;
 use mend_coordination::pmi::PmiServer;
 use mend_coordination::worlds::Worlds;
+use mend_data::request::Wanted;
 use mend_job::event::MeasuredRates;
 use mend_job::gathering::WantedHosts;
 use mend_job::healing::Healing;
@@ -77,6 +79,8 @@ pub struct RunSpec {
     pub tiers: Option<Vec<TierSpec>>,
     /// File with the key that images are encrypted with; absolute.
     pub encryption_key: Option<PathBuf>,
+    /// What is staged into data spaces before its ranks start.
+    pub stage: Vec<Wanted>,
     /// When they are taken, and which are kept.
     pub periodic: PeriodicOptions,
     /// Whether it goes on by itself.
@@ -138,6 +142,8 @@ pub(crate) struct JobStart {
     pub(crate) batch: Option<InBatch>,
     /// For the journal, of the time before there was one.
     pub(crate) notes: Vec<Happened>,
+    /// What is staged before its ranks start.
+    pub(crate) stage: Vec<Wanted>,
     /// What the user wrote about failures.
     pub(crate) options: HealingOptions,
     /// Take checkpoints that another user wrote.
@@ -241,6 +247,9 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     if !quiet {
         eprintln!("mend: job {id}: {} rank(s) on {}", places.len() - beginning.gone.len(), record.hosts.join(", "));
     }
+    let spaces = MadeSpaces::of(&program);
+    let had = spaces.begin(&id, beginning.from.is_some(), beginning.stage, reached, quiet).await;
+    let reached = had.inspect_err(|error| put_end_on_record(&id, error.to_string(), error.exit_code()))?;
     let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
     let printed = streams(&beginning.output.printed());
     let setup = Setup {
@@ -363,14 +372,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         let _ = reading.await;
     }
     drop(doors);
-    let embedded = match embedded {
-        Some(embedded) if end.goes_on.is_none() => {
-            embedded.stop().await;
-            None
-        }
-        embedded => embedded,
-    };
-    Ok(Life { end, embedded, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals, offloads })
+    Ok(Life { end, embedded, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals, offloads, spaces })
 }
 
 /// Ranks read their channels from their own environment, which may be of another day.
@@ -471,6 +473,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         from: None,
         batch: in_batch.clone(),
         notes,
+        stage: spec.stage,
         options: spec.healing,
         any_owner: false,
     };

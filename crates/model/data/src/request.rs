@@ -6,6 +6,7 @@ use crate::space::Striping;
 use crate::space::window::{Job, Rules};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// A path, whatever bytes it has.
 pub type PathBytes = Vec<u8>;
@@ -208,6 +209,30 @@ pub enum SpaceRequest {
         uri: String,
         /// How it is done.
         options: OffloadOptions,
+    },
+    /// `mend run` and `mend restart`, before ranks start: make the spaces that a job is to have, or find them again, and stage what is wanted.
+    Begin {
+        /// The job.
+        job: String,
+        /// It had them before.
+        again: bool,
+        /// Its nodes: name and daemon.
+        nodes: Vec<(String, SocketAddr)>,
+        /// The spaces, and whether each is in memory.
+        spaces: Vec<(String, bool)>,
+        /// What is staged then.
+        stage: Vec<Wanted>,
+        /// Print nothing unless something is wrong.
+        quiet: bool,
+    },
+    /// The job is over: the spaces that were made for it go, or are nobody's.
+    End {
+        /// The job.
+        job: String,
+        /// Those that go.
+        names: Vec<String>,
+        /// Those that stay.
+        kept: Vec<String>,
     },
 }
 

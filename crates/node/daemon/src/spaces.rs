@@ -156,6 +156,7 @@ async fn start(space: &str) -> Result<Server, Unseen> {
         .args(["ranks", space])
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::piped())
+        .process_group(0)
         .kill_on_drop(true)
         .spawn()
         .map_err(failed)?;

@@ -90,6 +90,8 @@ async fn start(wanted: &Wanted) -> Result<Target, Refused> {
         .args(["target", &to_hex(&wanted.space), &wanted.directory, if wanted.create { "create" } else { "open" }])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        // A batch system's signals are for the daemon: the last checkpoint needs what is in the space.
+        .process_group(0)
         .kill_on_drop(true)
         .spawn()
         .map_err(failed)?;

@@ -81,6 +81,15 @@ pub fn save(space: &Space) -> Result<(), DescriptorError> {
     if path.exists() {
         return Err(unusable(&path)("there is a data space of this name".to_owned()));
     }
+    replace(space)
+}
+
+/// Writes the file of a space, in the place of what described it.
+///
+/// # Errors
+/// [`DescriptorError`].
+pub fn replace(space: &Space) -> Result<(), DescriptorError> {
+    let path = path(&space.name)?;
     let failed = |error: io::Error| unusable(&path)(error.to_string());
     fs::create_dir_all(directory()?).map_err(failed)?;
     let text = serde_json::to_vec_pretty(space).map_err(|error| unusable(&path)(error.to_string()))?;

@@ -72,7 +72,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// The log, locked, under its name.
-fn locked(path: &Path) -> Result<File, BeginError> {
+pub fn locked(path: &Path) -> Result<File, BeginError> {
     loop {
         let log = open(path)?;
         match rustix::fs::flock(&log, FlockOperation::NonBlockingLockExclusive) {

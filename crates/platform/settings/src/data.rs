@@ -44,6 +44,20 @@ pub const DATA_PLUGINS: Setting = Setting {
     default: "",
     meaning: "Directories, separated by colons, with programs mend-source-NAME, which serve addresses NAME:// to mend data; searched before the directory of Mend's parts and PATH.",
 };
+/// Where targets are that name no directory.
+pub const SPACE_DIRECTORY: Setting = Setting {
+    name: "MEND_SPACE_DIRECTORY",
+    kind: Kind::Path,
+    default: "/tmp",
+    meaning: "Directory of each node in which targets of a data space are that name none: of mend data create, and of mend run --data NAME:DIR:create. A local disk is meant.",
+};
+/// How long what was begun stays.
+pub const SPACE_BEGUN: Setting = Setting {
+    name: "MEND_SPACE_BEGUN_S",
+    kind: Kind::Number { min: 1, max: 31_536_000 },
+    default: "86400",
+    meaning: "Seconds for which targets of a data space keep what an interrupted mend data stage has fetched, after its last byte, so that the same command goes on from there.",
+};
 /// How long a target may be silent.
 pub const SPACE_TIMEOUT: Setting = Setting {
     name: "MEND_SPACE_TIMEOUT_MS",
@@ -140,5 +154,5 @@ pub const SPACES: Setting = Setting {
     name: "MEND_DATA_SPACES",
     kind: Kind::Text,
     default: "",
-    meaning: "Data spaces that a job's ranks see, NAME:DIRECTORY, or NAME:DIRECTORY:rw where they may write, several separated by commas; mend run --data adds to it. It stays in the job's environment, so that a restart has the same.",
+    meaning: "Data spaces that a job's ranks see, NAME:DIRECTORY[:OPTIONS] with commas between them, as mend run --data has them. It stays in the job's environment, so that a restart has the same.",
 };

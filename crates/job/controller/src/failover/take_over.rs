@@ -12,6 +12,7 @@ use crate::job_link::{Lost, Opening, heard_ago, succeed};
 use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
 use crate::life::{Constants, Life};
+use crate::made_spaces::MadeSpaces;
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
 use crate::output::{self, Output};
@@ -85,8 +86,8 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         record.controller_pid = std::process::id();
         let end = end_of_lost(&life, &standing.job, &directory, &mut record);
         let (id, tiers, checkpoints) = (id.to_owned(), life.tiers, record.checkpoints);
-        let offloads = Offloads::of(&life.program, life.setup.identity)?;
-        let life = Life { end, embedded: None, lock, id, checkpoints, tiers, signals, offloads };
+        let (offloads, spaces) = (Offloads::of(&life.program, life.setup.identity)?, MadeSpaces::of(&life.program));
+        let life = Life { end, embedded: None, lock, id, checkpoints, tiers, signals, offloads, spaces };
         return see_through(life, constants, strays).await.map(Some);
     }
     let life = go_on_in_place(directory, lock, record, life, standing, &constants, signals).await?;
@@ -255,7 +256,7 @@ async fn go_on_in_place(
     if let Some(watch) = DataWatch::of(&life.program, &id, &names, &life.setup.places)? {
         tokio::spawn(watch.run(arrivals.clone()));
     }
-    let offloads = Offloads::of(&life.program, life.setup.identity)?;
+    let (offloads, spaces) = (Offloads::of(&life.program, life.setup.identity)?, MadeSpaces::of(&life.program));
     if let Some(offloads) = &offloads {
         offloads.begin(&arrivals);
     }
@@ -267,7 +268,7 @@ async fn go_on_in_place(
     reading.abort();
     let _ = reading.await;
     drop(doors);
-    Ok(Life { end, embedded: None, lock, id, checkpoints, tiers, signals, offloads })
+    Ok(Life { end, embedded: None, lock, id, checkpoints, tiers, signals, offloads, spaces })
 }
 
 /// Whether an effect is an entry of the journal that is there already.

@@ -105,6 +105,9 @@ pub struct Space {
     pub targets: Vec<Target>,
     /// For files of which no directory says otherwise.
     pub striping: Striping,
+    /// The job that it was made for, and goes with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
 }
 
 /// A file or directory of a space.

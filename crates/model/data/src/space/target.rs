@@ -324,6 +324,11 @@ pub enum Request {
         /// The files.
         files: Vec<Id>,
     },
+    /// A file will be staged here: what comes of it stays for a while, whatever becomes of who sends it. It is not seen. Durable when it is answered. → [`Answer::Done`]
+    Begin {
+        /// The file, as it will be.
+        entry: Box<Entry>,
+    },
 }
 
 /// Something of a file was written and not synced.
@@ -446,6 +451,7 @@ impl Request {
                 let good = |position: &u16| usize::from(*position) < places && positions.contains(position);
                 entry.is_sound(super::MAX_TARGETS) && positions.iter().chain(fresh).all(good)
             }
+            Self::Begin { entry } => entry.is_sound(super::MAX_TARGETS) && entry.file().is_some(),
             Self::Verify { count, .. } => *count <= MAX_VERIFIED,
             Self::MendBlock { block, length, .. } => {
                 let end = block.checked_add(1).and_then(|end| end.checked_mul(super::BLOCK));

@@ -1,18 +1,21 @@
 //! A new file of a space: its bytes to its targets as they come, in any order, then its checksums, then its entry.
 //!
-//! It is seen when all of it is durable: whatever dies before, there is no such file. Dropping it removes what was written.
+//! It is seen when all of it is durable: whatever dies before, there is no such file. What was written stays on its targets for a while, and [`Upload::go_on`] finds again what of it is as it was.
 
 use super::names::{Client, now_ns};
 use super::peer::Peer;
 use super::peer::nonsense;
 use crate::link::Fault;
-use mend_data::ranges::Range;
+use mend_data::ranges::{self, Range};
 use mend_data::record::Source;
+use mend_data::resume::Claim;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
-use mend_data::space::placement;
-use mend_data::space::target::{Answer, MAX_PAYLOAD, Request};
+use mend_data::space::target::{Answer, MAX_PAYLOAD, MAX_VERIFIED, Request};
 use mend_data::space::{BLOCK, Entry, File, Id, Kind, SUMS_OF_PAGE, block_sum};
+use mend_data::space::{healing, placement};
+use mend_data::sums::{self, Sum};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A file on its way into a space.
@@ -24,8 +27,10 @@ pub struct Upload {
     layout: Layout,
     lives: Vec<Option<Id>>,
     sums: Mutex<Vec<Option<u128>>>,
-    finished: bool,
 }
+
+/// Blocks of 64 KiB in one of 1 MiB, of which claims are.
+const OF_PIECE: u64 = sums::BLOCK / BLOCK;
 
 impl Upload {
     /// Chooses targets for a file of this size.
@@ -52,7 +57,96 @@ impl Upload {
         let blocks = usize::try_from(layout.blocks()).map_err(|_| Fault::Other(format!("{path} is too long")))?;
         let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::File(file.clone()) };
         let lives = rooms.into_iter().map(|room| room.ok().map(|room| room.life)).collect();
-        Ok(Self { client: client.clone(), entry, file, layout, lives, sums: Mutex::new(vec![None; blocks]), finished: false })
+        let upload = Self { client: client.clone(), entry, file, layout, lives, sums: Mutex::new(vec![None; blocks]) };
+        upload.tell()?;
+        Ok(upload)
+    }
+
+    /// Goes on with a file of which something is there: `claims` says what was written, as [`Upload::claim`] has it. What is not as it says counts as not written; so does what was on a target that does not
+    /// answer, in whose place another one comes. How many bytes are there.
+    ///
+    /// # Errors
+    /// If there is no room, or the targets have let go of it.
+    pub fn go_on(client: &Arc<Client>, entry: Entry, sources: Vec<Source>, claims: &[Claim]) -> Result<(Self, u64), Fault> {
+        let before = entry.file().ok_or_else(|| Fault::Other(format!("{} is no file that was staged", entry.path)))?;
+        let rooms = client.rooms();
+        let free: Vec<Option<u64>> = rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
+        let file = healing::moved(&File { sources, ..before.clone() }, &free)
+            .map_err(|error| Fault::Other(format!("{}:{} has no room: {error}", client.space.name, entry.path)))?;
+        let version = client.names().next_version(&entry.path);
+        let entry = Entry { version, kind: Kind::File(file.clone()), ..entry };
+        let layout = Layout::of(&file);
+        let blocks = usize::try_from(layout.blocks()).map_err(|_| Fault::Other(format!("{} is too long", entry.path)))?;
+        let lives = rooms.into_iter().map(|room| room.ok().map(|room| room.life)).collect();
+        let upload = Self { client: client.clone(), entry, file, layout, lives, sums: Mutex::new(vec![None; blocks]) };
+        upload.tell()?;
+        let found = upload.found();
+        let mut there = 0;
+        for (piece, claimed) in claims {
+            let range = ranges::block(*piece, layout.size);
+            let of_piece = (range.offset / BLOCK) as usize..range.end().div_ceil(BLOCK) as usize;
+            let Some(sums) = found.get(of_piece.clone()).filter(|_| *piece < ranges::blocks(layout.size)) else { continue };
+            let mut known = upload.sums.lock().unwrap_or_else(PoisonError::into_inner);
+            if claim_of(sums) == Some(*claimed) && known[of_piece.start].is_none() {
+                known[of_piece].copy_from_slice(sums);
+                there += range.length;
+            }
+        }
+        Ok((upload, there))
+    }
+
+    /// What the file will be.
+    #[must_use]
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// True if this piece of 1 MiB was written.
+    #[must_use]
+    pub fn has(&self, piece: u64) -> bool {
+        self.claim(piece).is_some()
+    }
+
+    /// The checksum of the checksums of a piece of 1 MiB, if it was written.
+    #[must_use]
+    pub fn claim(&self, piece: u64) -> Option<Sum> {
+        let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = usize::try_from(piece.checked_mul(OF_PIECE)?).ok()?;
+        claim_of(sums.get(first..sums.len().min(first.saturating_add(OF_PIECE as usize)))?)
+    }
+
+    /// Has its targets keep what comes.
+    fn tell(&self) -> Result<(), Fault> {
+        let request = Request::Begin { entry: Box::new(self.entry.clone()) };
+        all_good(self.client.each(&self.entry.holders(self.client.targets()), |_, peer| peer.ask(&request, &[]).map(drop)))
+    }
+
+    /// Checksums of what its targets have.
+    fn found(&self) -> Vec<Option<u128>> {
+        let found = Mutex::new(vec![None; self.layout.blocks() as usize]);
+        let targets: BTreeSet<u16> = self.file.targets.iter().copied().collect();
+        self.client.each(&targets.into_iter().collect::<Vec<_>>(), |at, peer| {
+            for position in self.file.positions(at) {
+                let count = self.layout.object_length(position.into()).div_ceil(BLOCK);
+                for first in (0..count).step_by(MAX_VERIFIED as usize) {
+                    let request = Request::Verify { file: self.entry.id, position, first, count: MAX_VERIFIED };
+                    let Ok((_, sums)) = peer.ask(&request, &[]) else { break };
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    for (sum, number) in sums.as_chunks::<16>().0.iter().zip(first..count) {
+                        let index = self.layout.file_offset(position.into(), number * BLOCK) / BLOCK;
+                        // What cannot be read has none.
+                        found[index as usize] = Some(u128::from_le_bytes(*sum)).filter(|sum| *sum != 0);
+                    }
+                }
+            }
+        });
+        found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what was written of it: it will not be.
+    pub fn discard(client: &Client, entry: &Entry) {
+        let request = Request::Discard { file: entry.id };
+        client.each(&entry.holders(client.targets()), |_, peer| peer.ask(&request, &[]).map(drop));
     }
 
     /// Writes bytes. They begin with a block, and end with one or with the file.
@@ -88,7 +182,7 @@ impl Upload {
     ///
     /// # Errors
     /// Those of targets. The file is not there then.
-    pub fn finish(mut self) -> Result<(), Fault> {
+    pub fn finish(self) -> Result<(), Fault> {
         let pages = self.pages()?;
         let id = self.entry.id;
         let places: Vec<(u16, u16, u64)> = self
@@ -127,7 +221,6 @@ impl Upload {
             let _ = self.client.forget(&[self.entry.id]);
             return Err(fault);
         }
-        self.finished = true;
         let before = {
             let mut names = self.client.names_mut();
             let before: Vec<Id> = names.all_at(&self.entry.path).iter().map(|entry| entry.id).collect();
@@ -150,15 +243,12 @@ impl Upload {
     }
 }
 
-fn all_good(done: Vec<Option<Result<(), Fault>>>) -> Result<(), Fault> {
-    done.into_iter().flatten().collect()
+/// The checksum of the checksums of a piece; `None` if one is not known.
+fn claim_of(sums: &[Option<u128>]) -> Option<Sum> {
+    let bytes: Vec<[u8; 16]> = sums.iter().map(|sum| sum.map(u128::to_le_bytes)).collect::<Option<_>>()?;
+    (!bytes.is_empty()).then(|| Sum::of(&bytes.concat()))
 }
 
-impl Drop for Upload {
-    fn drop(&mut self) {
-        if !self.finished {
-            let request = Request::Discard { file: self.entry.id };
-            self.client.each(&self.entry.holders(self.client.targets()), |_, peer| peer.ask(&request, &[]).map(drop));
-        }
-    }
+fn all_good(done: Vec<Option<Result<(), Fault>>>) -> Result<(), Fault> {
+    done.into_iter().flatten().collect()
 }

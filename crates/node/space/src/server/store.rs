@@ -5,10 +5,11 @@
 //! DIRECTORY/catalogue.redb               entries and what is gone, in the order in which they came; checksums
 //! ```
 //! An object is durable when it is settled. An entry is durable when it is put, together with its checksums, and only if its objects have the length that they
-//! must have. Objects without an entry are of files that are being written, or never will be: they are removed when the target begins, and a
-//! while after their last byte came. Faults assumed: the process is killed at any moment, the power fails (what was not settled is lost, and the writer is told by
+//! must have. Objects without an entry are of files that are being written, or never will be: they are removed when the target begins, unless they are of files that
+//! are being staged (`begun`), and a while after their last byte came. Faults assumed: the process is killed at any moment, the power fails (what was not settled is lost, and the writer is told by
 //! `life`), the medium gives errors or is full. So are objects that do not belong to the entry that is known of their file: second copies that were begun.
 
+mod begun;
 mod holds;
 mod verify;
 mod written;
@@ -178,6 +179,7 @@ impl Store {
         begun.open_table(KNOWN).map_err(database)?;
         begun.open_table(SUMS).map_err(database)?;
         begun.open_table(HELD).map_err(database)?;
+        begun::prepare(&begun)?;
         begun.commit().map_err(database)?;
         Ok(instance)
     }
@@ -229,10 +231,12 @@ impl Store {
                         let open = name.to_str().and_then(|name| name.strip_suffix(".open")?.rsplit_once('.')?.1.parse().ok());
                         open.into_iter().for_each(|position| self.writing.found_open(id, position));
                     }
+                    (None, Some(_)) if id.map(|id| self.stays(&id, &object)).transpose()? == Some(true) => {}
                     _ => fs::remove_file(object.path())?,
                 }
             }
         }
+        self.forget_begun(&begun)?;
         self.used.store(used, Ordering::Relaxed);
         earlier.iter().try_for_each(|(id, places)| hold(&begun, id, places))?;
         begun.commit().map_err(database)
@@ -242,8 +246,9 @@ impl Store {
     fn sweep(&self) {
         let abandoned: Vec<Id> = {
             let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-            let old = begun.iter().filter(|(_, since)| since.elapsed() > ABANDONED).map(|(id, _)| *id).collect();
-            begun.retain(|_, since| since.elapsed() <= ABANDONED);
+            let stands_still = |(id, since): &(&Id, &Instant)| since.elapsed() > self.stands_still(id);
+            let old: Vec<Id> = begun.iter().filter(stands_still).map(|(id, _)| *id).collect();
+            begun.retain(|id, _| !old.contains(id));
             old
         };
         for id in abandoned {
@@ -299,6 +304,7 @@ impl Store {
                 Answer::Done
             }
             Request::Writing { files } => return bytes(self.are_written(&files)),
+            Request::Begin { entry } => self.begin(&entry).map(|()| Answer::Done)?,
             Request::Claim { claim, who, over } => self.writing.claim(claim, who, over).map(|()| Answer::Done)?,
         };
         Ok((done, Vec::new()))
@@ -398,6 +404,7 @@ impl Store {
             hold(&begun, &entry.id, positions)?;
         }
         append(&begun, entry.id, &Change::There(Box::new(entry.clone())))?;
+        begun::is_over(&begun, &entry.id)?;
         begun.commit().map_err(database)?;
         if let Some(known) = entry.written() {
             self.writing.is_whole(&entry.id, known);
@@ -441,6 +448,7 @@ impl Store {
                 None => {}
             }
             append(&begun, *id, &Change::Gone(*id))?;
+            begun::is_over(&begun, id)?;
             remove_sums(&begun, id)?;
             if let Some(held) = begun.open_table(HELD).map_err(database)?.remove(id).map_err(database)? {
                 counted.insert(*id, postcard::from_bytes::<Vec<u16>>(held.value()).unwrap_or_default());
@@ -462,6 +470,7 @@ impl Store {
         self.remove_objects(file, &[], None)?;
         let begun = self.database.begin_write().map_err(database)?;
         remove_sums(&begun, file)?;
+        begun::is_over(&begun, file)?;
         begun.commit().map_err(database)
     }
 

@@ -46,6 +46,7 @@ impl Cluster {
             id: random_bytes::<16>() as Id,
             targets: (0..targets).map(target).collect(),
             striping: Striping { size: BLOCK, count: 1 },
+            job: None,
         };
         let mut cluster = Self { directory, space, secret, ports, targets: (0..targets).map(|_| None).collect() };
         (0..targets).for_each(|at| cluster.start(at));

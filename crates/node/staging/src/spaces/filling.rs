@@ -1,22 +1,24 @@
 //! `mend data stage URI NAME:PATH`: files from their sources into a data space.
 //!
-//! As in staging to a path, sources of one file are mirrors and must agree, and one that changes meanwhile ends it. What differs: a command that is interrupted begins anew, since
-//! a space has no partial files.
+//! As in staging to a path, sources of one file are mirrors and must agree, and one that changes meanwhile ends it. A command
+//! that was interrupted goes on where it was: what its targets have and is right is not fetched again.
 
+use super::begun_log::BegunLog;
 use super::opened;
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{agree, blame, open, tell_of_failed, told, unchanged};
 use crate::progress::Progress;
 use crate::report::Staged;
-use mend_data::ranges::Range;
+use mend_data::ranges;
 use mend_data::record::Source;
+use mend_data::resume::Begun;
 use mend_data::space::catalogue::Node;
 use mend_data::sums::BLOCK;
 use mend_space::client::{Client, Upload};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// One file to stage into a space.
@@ -30,20 +32,19 @@ pub struct SpaceFile {
 
 struct Filling {
     upload: Upload,
-    written: Mutex<Vec<bool>>,
+    log: BegunLog,
     progress: Arc<Progress>,
 }
 
 impl Sink for Filling {
     fn wants(&self, block: u64) -> bool {
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        usize::try_from(block).ok().and_then(|block| written.get(block)) == Some(&false)
+        !self.upload.has(block)
     }
 
     fn take(&self, block: u64, bytes: &[u8]) -> io::Result<Taken> {
         self.upload.put(block * BLOCK, bytes).map_err(io::Error::other)?;
-        if let Some(place) = self.written.lock().unwrap_or_else(PoisonError::into_inner).get_mut(block as usize) {
-            *place = true;
+        if let Some(sum) = self.upload.claim(block) {
+            self.log.claim(block, sum)?;
         }
         self.progress.came(bytes.len() as u64);
         Ok(Taken::Good)
@@ -73,6 +74,36 @@ fn known(file: &SpaceFile, size: u64) -> Option<bool> {
     };
     let there = entry.file().filter(|there| there.size == size);
     Some(there.is_some_and(|there| file.sources.iter().any(|now| there.sources.iter().any(|then| same(then, now)))))
+}
+
+/// Begins, or goes on. How many bytes are there.
+fn begin(file: &SpaceFile, begun: Begun, progress: &Arc<Progress>) -> Result<(Filling, u64), Failure> {
+    let (client, path) = (&file.client, &file.path);
+    let shown = format!("{}:{path}", client.space.name);
+    let failed =
+        |error: io::Error| Failure::new(format!("{shown}: what was fetched cannot be noted: {error}"), "make room for $MEND_HOME", FAILED);
+    let (log, before) = BegunLog::open(&client.space, path)?;
+    if let Some(before) = before {
+        if before.begun.goes_on_as(&begun) {
+            match Upload::go_on(client, before.entry, begun.sources.clone(), &before.claims) {
+                Ok((upload, there)) => {
+                    log.describe(upload.entry()).map_err(failed)?;
+                    return Ok((Filling { upload, log, progress: progress.clone() }, there));
+                }
+                // A target has let go of it, or was told that it will not be.
+                Err(mend_space::Fault::Failed { .. }) => {}
+                Err(fault) => return Err(fault.into()),
+            }
+        } else {
+            Upload::discard(client, &before.entry);
+            progress.tell(&format!(
+                "mend data: {shown}: its source has changed since an earlier command fetched a part of it; that part is fetched again"
+            ));
+        }
+    }
+    let upload = Upload::begin(client, path, begun.size, begun.sources.clone())?;
+    log.begin(upload.entry(), &begun).map_err(failed)?;
+    Ok((Filling { upload, log, progress: progress.clone() }, 0))
 }
 
 /// Stages one file.
@@ -118,22 +149,28 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
     }
     let kept: Vec<Source> =
         file.sources.iter().zip(&origins).filter(|(_, origin)| origin.is_ok()).map(|(source, _)| source.clone()).collect();
-    let upload = tokio::task::block_in_place(|| Upload::begin(&file.client, &file.path, size, kept))?;
-    progress.wants(size, 0);
-    let blocks = usize::try_from(size.div_ceil(BLOCK)).unwrap_or(usize::MAX);
-    let filling = Arc::new(Filling { upload, written: Mutex::new(vec![false; blocks]), progress: progress.clone() });
+    let begun = Begun { sources: kept, size };
+    let (filling, resumed) = tokio::task::block_in_place(|| begin(&file, begun, progress))?;
+    let missing = ranges::of_blocks((0..ranges::blocks(size)).filter(|piece| filling.wants(*piece)), size);
+    progress.wants(size, resumed);
+    let filling = Arc::new(filling);
     let origins: Origins = Arc::new(origins);
-    let fetched = fetcher.fetch(&origins, size, vec![Range { offset: 0, length: size }], &filling).await;
-    let fetched = fetched
-        .map_err(|error| Failure::new(format!("{shown}: {error}"), "repeat the command: other targets are chosen then", UNREACHABLE))?;
+    let fetched = fetcher.fetch(&origins, size, missing, &filling).await.map_err(|error| {
+        let hint = "repeat the command to go on: what was fetched is not fetched again, and other targets take the place of lost ones";
+        Failure::new(format!("{shown}: {error}"), hint, UNREACHABLE)
+    })?;
     if !fetched.lost.is_empty() {
-        return Err(no_source(&file.sources, &fetched.blames));
+        let hint = "repeat the command to go on: what was fetched is not fetched again".to_owned();
+        return Err(Failure { hint, ..no_source(&file.sources, &fetched.blames) });
     }
     tell_of_failed(&shown, &file.sources, &fetched.blames, progress);
     unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {
         Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED)
     })?;
     let Some(filling) = Arc::into_inner(filling) else { return Err(Failure::new(format!("{shown} is still being fetched"), "", FAILED)) };
-    tokio::task::block_in_place(|| filling.upload.finish())?;
-    Ok(staged(size, false))
+    let Filling { upload, log, .. } = filling;
+    tokio::task::block_in_place(|| upload.finish())?;
+    // What stays of the log is of no file any more: the next command looks at what is there first.
+    let _ = log.end();
+    Ok(Staged { resumed, ..staged(size - resumed, false) })
 }

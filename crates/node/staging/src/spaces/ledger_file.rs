@@ -20,9 +20,14 @@ pub struct LedgerFile {
     pub ledger: Ledger,
 }
 
-fn directory(space: &str) -> Result<PathBuf, Failure> {
+/// A directory beside the space's description.
+pub fn below(space: &str, end: &str) -> Result<PathBuf, Failure> {
     let home = mend_settings::home().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))?;
-    Ok(home.join("spaces").join(format!("{space}.sent")))
+    Ok(home.join("spaces").join(format!("{space}.{end}")))
+}
+
+fn directory(space: &str) -> Result<PathBuf, Failure> {
+    below(space, "sent")
 }
 
 fn place(space: &str, head: &Head) -> Result<PathBuf, Failure> {
@@ -54,11 +59,13 @@ pub fn all(space: &str, id: &Id) -> Vec<Ledger> {
 
 /// Nothing of a space that is no more has to be known.
 pub fn forget(space: &str) -> Result<(), Failure> {
-    let directory = directory(space)?;
-    match fs::remove_dir_all(&directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failure::system(directory.display(), &error)),
-        _ => Ok(()),
+    for directory in [directory(space)?, below(space, "begun")?] {
+        match fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Failure::system(directory.display(), &error)),
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 impl LedgerFile {

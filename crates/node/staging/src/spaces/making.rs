@@ -51,19 +51,37 @@ pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping) ->
     if distinct.len() < all.len() {
         return Err(Failure::bad_value("two targets are the same directory", "a target has a directory of its own"));
     }
-    let space = Space { format: FORMAT, name: name.to_owned(), id: mend_wire::random_bytes(), targets: all, striping };
+    let space = Space { format: FORMAT, name: name.to_owned(), id: mend_wire::random_bytes(), targets: all, striping, job: None };
+    make(&space)?;
+    let count = space.targets.len();
+    report::line(&format!("{name}: {count} target{}", if count == 1 { "" } else { "s" }));
+    Ok(0)
+}
+
+/// The directory of targets for which none is named.
+pub fn default_directory(name: &str, memory: bool) -> Result<String, Failure> {
+    let base = if memory { "/dev/shm".to_owned() } else { mend_settings::SPACE_DIRECTORY.text() };
+    if !base.starts_with('/') {
+        return Err(Failure::bad_value(
+            format!("{}={base} is no absolute path", mend_settings::SPACE_DIRECTORY.name),
+            "see `mend settings`",
+        ));
+    }
+    Ok(format!("{}/mend-space-{name}-{}", base.trim_end_matches('/'), rustix::process::geteuid().as_raw()))
+}
+
+/// Makes the targets of a space, and then describes it.
+pub fn make(space: &Space) -> Result<(), Failure> {
     let made = client(space.clone(), true)?;
     let faults: Vec<_> = made.rooms().into_iter().filter_map(Result::err).collect();
-    let saved = if faults.is_empty() { descriptor::save(&space).map_err(Failure::from) } else { Ok(()) };
+    let saved = if faults.is_empty() { descriptor::save(space).map_err(Failure::from) } else { Ok(()) };
     let failed = faults.into_iter().map(Failure::from).chain(saved.err()).next();
     if let Some(failure) = failed {
         // Those that were made are empty. One that does not answer stays as it is.
         let _ = made.end();
         return Err(failure);
     }
-    let count = space.targets.len();
-    report::line(&format!("{name}: {count} target{}", if count == 1 { "" } else { "s" }));
-    Ok(0)
+    Ok(())
 }
 
 /// Ends a space.

@@ -1,12 +1,14 @@
 //! `mend data` about data spaces.
 //!
-//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `healing` finds and fetches what it lost, `written` puts right what ranks wrote, `copying` makes and removes second copies, `queue` those of jobs that start soon, `seeing` reads and
+//! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `begun_log` is where it stands what was fetched, `for_job` makes those of a job, `healing` finds and fetches what it lost, `written` puts right what ranks wrote, `copying` makes and removes second copies, `queue` those of jobs that start soon, `seeing` reads and
 //! mounts it, `patterns` shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller,
 //! `offload` sends files away, `sending` one of them, `ledger_file` is where that is noted, `turn` what one process does at a time.
 
+mod begun_log;
 mod copying;
 pub mod filling;
 pub mod follow;
+mod for_job;
 pub mod healing;
 mod heat;
 mod ledger_file;
@@ -66,11 +68,15 @@ pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failur
         SpaceRequest::ReplicateFor { places, jobs, nodes, rules, json } => return queue::follow(&places, &jobs, nodes, &rules, json).await,
         SpaceRequest::CopyAgain { name } => return copying::by_itself(&name).await,
         SpaceRequest::Offload { place, uri, options } => return offload::run(&place, &uri, options, fetcher.settings).await,
+        SpaceRequest::Begin { job, again, nodes, spaces, stage, quiet } => {
+            return for_job::begin(for_job::Beginning { job, again, nodes, spaces, stage, quiet }, fetcher).await;
+        }
         other => other,
     };
     tokio::task::block_in_place(|| match request {
         SpaceRequest::Heal { .. } | SpaceRequest::Ready { .. } | SpaceRequest::Replicate { .. } | SpaceRequest::CopyAgain { .. } => Ok(0),
-        SpaceRequest::ReplicateFor { .. } | SpaceRequest::Offload { .. } => Ok(0),
+        SpaceRequest::ReplicateFor { .. } | SpaceRequest::Offload { .. } | SpaceRequest::Begin { .. } => Ok(0),
+        SpaceRequest::End { job, names, kept } => for_job::end(&job, &names, &kept),
         SpaceRequest::Create { name, targets, striping } => making::create(&name, targets, striping),
         SpaceRequest::Destroy { name } => making::destroy(&name),
         SpaceRequest::List { place: None, json } => showing::spaces(json),

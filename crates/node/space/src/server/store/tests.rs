@@ -277,3 +277,27 @@ fn a_copy_that_was_begun_goes_and_what_an_earlier_release_put_stays() {
     copied(&store, &kept, vec![Some(1)], vec![0]).unwrap();
     assert_eq!((there(&store), used(&store)), ([true, false], 5));
 }
+
+#[test]
+fn what_is_being_staged_stays_unseen_and_can_be_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let staged = entry(3, 5);
+    let begin = Request::Begin { entry: Box::new(staged.clone()) };
+    let verify = || Request::Verify { file: staged.id, position: 0, first: 0, count: 4 };
+    ask(&store, begin.clone(), &[]).unwrap();
+    write(&store, staged.id, b"12345");
+    drop(store);
+    let store = open(directory.path());
+    assert_eq!(known(&store), []);
+    let sum = mend_data::space::block_sum(&staged.id, 0, b"12345");
+    assert_eq!(ask(&store, verify(), &[]).unwrap().1, sum.to_le_bytes());
+    assert_eq!(used(&store), 0);
+    ask(&store, Request::Discard { file: staged.id }, &[]).unwrap();
+    assert_eq!(ask(&store, verify(), &[]).unwrap_err(), Failed::Absent);
+    // What is there, or was removed, is not begun again.
+    let kept = keep(&store, 1);
+    assert_eq!(ask(&store, Request::Begin { entry: Box::new(kept.clone()) }, &[]).unwrap_err(), Failed::Nonsense);
+    ask(&store, Request::Forget { ids: vec![kept.id] }, &[]).unwrap();
+    assert_eq!(ask(&store, Request::Begin { entry: Box::new(kept) }, &[]).unwrap_err(), Failed::Nonsense);
+}

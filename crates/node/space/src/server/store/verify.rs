@@ -74,9 +74,11 @@ impl Store {
     }
 
     pub(super) fn verify(&self, file: &Id, position: u16, first: u64, count: u32) -> Result<Vec<u8>, Failure> {
-        let Some(Change::There(entry)) = self.known(file)? else {
-            return Err(Failure::new(Failed::Absent, "it does not know this file"));
+        let known = match self.known(file)? {
+            Some(Change::There(entry)) => Some(*entry),
+            _ => self.being_staged(file)?,
         };
+        let entry = known.ok_or_else(|| Failure::new(Failed::Absent, "it does not know this file"))?;
         if entry.written().is_some() {
             return self.verify_written(file, position, first, count);
         }

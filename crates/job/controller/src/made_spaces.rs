@@ -1,0 +1,113 @@
+//! Data spaces that are made for a job, on its own nodes, and go with it (`mend run --data NAME:DIR:create`). `mend-data` makes and ends them.
+//!
+//! ```text
+//! nodes are reached ──► mend-data makes the spaces, or finds those of an earlier life; stages into them ──► ranks start
+//! the last life is over, and it is not to be restarted ──► mend-data names what was sent nowhere, and ends them
+//! ```
+//! Faults assumed: this controller is killed in between, and the spaces stay; what is asked for can be asked for again.
+
+use crate::error::RunError;
+use crate::nodes::ConnectedNode;
+use crate::offload::PROGRAM;
+use mend_data::request::{Request, SpaceRequest, Wanted};
+use mend_data::space::mounts::{self, Made};
+use mend_messages::job::Program;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+/// The spaces that are made for a job.
+#[derive(Clone, Debug)]
+pub(crate) struct MadeSpaces {
+    program: PathBuf,
+    all: BTreeMap<String, Made>,
+    /// What the job's program sees: settings may be there.
+    env: Vec<(String, String)>,
+}
+
+impl MadeSpaces {
+    /// Of this program; perhaps none.
+    pub(crate) fn of(program: &Program) -> Self {
+        let mounts = mounts::read(mounts::of_environment(&program.env)).unwrap_or_default();
+        let all: BTreeMap<String, Made> = mounts.into_iter().filter_map(|mount| Some((mount.space, mount.made?))).collect();
+        let found = mend_settings::find_part(PROGRAM).unwrap_or_else(|| PROGRAM.into());
+        Self { program: found, all, env: program.env.clone() }
+    }
+
+    /// Makes them on these nodes, or finds them again, and stages. The nodes, whose daemons may not have waited for that.
+    ///
+    /// # Errors
+    /// [`RunError::Data`], [`RunError::Node`].
+    pub(crate) async fn begin(
+        &self,
+        job: &str,
+        again: bool,
+        stage: Vec<Wanted>,
+        nodes: Vec<ConnectedNode>,
+        quiet: bool,
+    ) -> Result<Vec<ConnectedNode>, RunError> {
+        if self.all.is_empty() && stage.is_empty() {
+            return Ok(nodes);
+        }
+        let request = SpaceRequest::Begin {
+            job: job.to_owned(),
+            again,
+            nodes: nodes.iter().map(|node| (node.name.clone(), node.address)).collect(),
+            spaces: self.all.iter().map(|(name, made)| (name.clone(), made.memory)).collect(),
+            stage,
+            quiet,
+        };
+        match self.carry_out(request, false).await {
+            Ok(Some(0)) => {}
+            Ok(code) => return Err(RunError::Data { code: code.unwrap_or(1) }),
+            Err(error) => {
+                eprintln!("mend: {}: {error}", self.program.display());
+                return Err(RunError::Data { code: 1 });
+            }
+        }
+        let mut anew = Vec::new();
+        for node in nodes {
+            anew.push(node.anew().await?);
+        }
+        Ok(anew)
+    }
+
+    /// The job is over: they go, but for those of which something `left` was to be sent away.
+    pub(crate) async fn end(&self, job: &str, left: &[String]) {
+        if self.all.is_empty() {
+            return;
+        }
+        let stays = |name: &String, made: &Made| made.keep || left.contains(name);
+        let (kept, gone): (Vec<_>, Vec<_>) = self.all.iter().partition(|(name, made)| stays(name, made));
+        let names = |some: Vec<(&String, &Made)>| some.into_iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        for name in self.all.keys().filter(|name| left.contains(name)) {
+            eprintln!("mend: the data space {name} stays; `mend data destroy {name}` removes it");
+        }
+        let request = SpaceRequest::End { job: job.to_owned(), names: names(gone), kept: names(kept) };
+        if let Err(error) = self.carry_out(request, true).await {
+            eprintln!("mend: {}: {error}; the data spaces of the job stay", self.program.display());
+        }
+    }
+
+    /// The exit code of the program that does it. A Ctrl-C ends that, unless it is `alone`.
+    async fn carry_out(&self, request: SpaceRequest, alone: bool) -> io::Result<Option<i32>> {
+        let request = postcard::to_allocvec(&Request::Space(request)).map_err(io::Error::other)?;
+        let mut command = Command::new(&self.program);
+        command.envs(self.env.iter().cloned()).envs(std::env::vars_os());
+        // Standard output is the ranks'.
+        let output = io::stderr().as_fd().try_clone_to_owned()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::from(output)).kill_on_drop(true);
+        if alone {
+            command.process_group(0);
+        }
+        let mut child = command.spawn()?;
+        let mut input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        input.write_all(&request).await?;
+        drop(input);
+        Ok(child.wait().await?.code())
+    }
+}

@@ -63,6 +63,22 @@ pub struct JobIntroduction {
     pub worlds: Vec<World>,
 }
 
+impl JobIntroduction {
+    /// With what the program has to know of the worlds that were spawned before.
+    #[must_use]
+    pub fn with_worlds(mut self) -> Self {
+        self.worlds.iter().for_each(|world| self.program.add_world(world));
+        self
+    }
+
+    /// The job has a world more.
+    pub fn grow(&mut self, world: &World) {
+        self.size = self.size.max(world.ranks().end);
+        self.program.add_world(world);
+        self.worlds.push(world.clone());
+    }
+}
+
 /// Exit code of a successor that is not needed: the job is between two lives, and has its controller.
 pub const BETWEEN_LIVES: i32 = 3;
 

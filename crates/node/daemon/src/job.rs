@@ -103,12 +103,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         }
     };
     let introduction = match first {
-        Ok(Ok(ToDaemon::Introduce(introduction))) => {
-            let mut introduction = *introduction;
-            let worlds = introduction.worlds.clone();
-            worlds.iter().for_each(|world| introduction.program.add_world(world));
-            introduction
-        }
+        Ok(Ok(ToDaemon::Introduce(introduction))) => introduction.with_worlds(),
         Ok(Ok(ToDaemon::Resume(resumption))) => {
             if let Err(refused) = node.resume(&resumption, Connection { sender, receiver }).await {
                 tracing::info!("a controller wants to go on with a job that is not here");
@@ -521,10 +516,7 @@ impl Job {
 
     /// The job has a world more.
     fn grow(&mut self, world: &World) {
-        let introduction = Arc::make_mut(&mut self.introduction);
-        introduction.size = introduction.size.max(world.ranks().end);
-        introduction.program.add_world(world);
-        introduction.worlds.push(world.clone());
+        Arc::make_mut(&mut self.introduction).grow(world);
         self.agent_router.introduce(self.introduction.clone());
     }
 

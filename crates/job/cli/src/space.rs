@@ -300,8 +300,11 @@ impl Create {
         // Nodes may share the one that is not named.
         let of_node = |at: usize| if named { directory.clone() } else { format!("{directory}-{at}") };
         let hosts = nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::trim).filter(|host| !host.is_empty());
-        let hosts = hosts.map(str::to_owned).chain(of_batch);
-        let mut targets: Vec<(String, String)> = hosts.enumerate().map(|(at, host)| (host, of_node(at))).collect();
+        let hosts: Vec<String> = hosts.map(str::to_owned).chain(of_batch).collect();
+        if let Some(twice) = hosts.iter().enumerate().find_map(|(at, host)| hosts[..at].contains(host).then_some(host)) {
+            return Err(Failure::usage(format!("node {twice} is named twice"), "--target gives a node several targets"));
+        }
+        let mut targets: Vec<(String, String)> = hosts.into_iter().enumerate().map(|(at, host)| (host, of_node(at))).collect();
         targets.extend(target);
         if targets.is_empty() {
             return Err(Failure::usage(

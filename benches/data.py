@@ -68,13 +68,17 @@ def rates(runs, work):
                     space.make()
                     reads.setdefault(space.name, []).append(rate(space.run(ranks, [program, "read", "SEEN/data", str(part)]), "read"))
                     writes.setdefault(space.name, []).append(rate(space.run(ranks, [program, "write", "SEEN/out", str(part)]), "write"))
-                for kind in others:
-                    with kind(lab) as other:
-                        other.stage(mib)
-                        other.make()
-                        other.mount_anew()
-                        reads.setdefault(kind.name, []).append(rate(other.run(ranks, [program, "read", "SEEN/data", str(part)]), "read"))
-                        writes.setdefault(kind.name, []).append(rate(other.run(ranks, [program, "write", "SEEN/out", str(part)]), "write"))
+                for kind in list(others):
+                    try:
+                        with kind(lab) as other:
+                            other.stage(mib)
+                            other.make()
+                            other.mount_anew()
+                            reads.setdefault(kind.name, []).append(rate(other.run(ranks, [program, "read", "SEEN/data", str(part)]), "read"))
+                            writes.setdefault(kind.name, []).append(rate(other.run(ranks, [program, "write", "SEEN/out", str(part)]), "write"))
+                    except (Failed, subprocess.TimeoutExpired) as why:
+                        print(f"left out from here on: {kind.name}: {why}", file=sys.stderr)
+                        others.remove(kind)
             for what, figures in (("read", reads), ("written", writes)):
                 for name, theirs in figures.items():
                     if name != Space.name:

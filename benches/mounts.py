@@ -106,7 +106,8 @@ class Mounted:
         return self.lab.on(self.node, "mountpoint", "-q", self.seen).returncode == 0
 
     def unmount(self):
-        self.lab.on(self.node, "umount", self.seen)
+        # Lazily: what serves it may stand still.
+        self.lab.on(self.node, "umount", "-l", self.seen)
 
     def mount_anew(self):
         """Nothing is in a cache of the node then."""

@@ -24,6 +24,7 @@ PAGES = {
     "placement": "Ranks that move to their data",
     "pipe": "Streams through the pipe",
     "copies": "Second copies of job input",
+    "data": "Data spaces beside other ways to a job's data",
     "healing": "Jobs that go on by themselves",
     "checkpoints": "Checkpoints",
     "tracking": "Incremental images",

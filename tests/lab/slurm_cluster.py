@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import unittest
 
 from cluster import PATIENCE, Failed, Lab, NotHere
 
@@ -63,6 +64,14 @@ def needed():
     missing = [name for name in PROGRAMS if not shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")]
     if missing:
         raise NotHere(f"Slurm: no {', '.join(missing)} here; install the packages slurm-wlm and munge")
+
+
+def needed_by_tests():
+    """Skips them where Slurm cannot run."""
+    try:
+        needed()
+    except NotHere as reason:
+        raise unittest.SkipTest(str(reason)) from None
 
 
 class SlurmLab(Lab):

@@ -5,8 +5,8 @@ import re
 import unittest
 
 from cases import InDirectory
-from cluster import MEND, NotHere, compile_mpi
-from slurm_cluster import SlurmLab, needed
+from cluster import MEND, compile_mpi
+from slurm_cluster import SlurmLab, needed_by_tests
 
 # Stays in its middle until there is a file `go`.
 PROGRAM = "./iters -i 120 -w 20 -p 2000 -u go"
@@ -15,10 +15,7 @@ PROGRAM = "./iters -i 120 -w 20 -p 2000 -u go"
 class SlurmTest(InDirectory):
     @classmethod
     def setUpClass(cls):
-        try:
-            needed()
-        except NotHere as reason:
-            raise unittest.SkipTest(str(reason)) from None
+        needed_by_tests()
         super().setUpClass()
         cls.program = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
         cls.lab = cls.enterClassContext(SlurmLab(3))

@@ -9,8 +9,8 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import MIB, InDirectory
-from cluster import MEND, Lab, Machine, NotHere
-from slurm_cluster import SlurmLab, needed
+from cluster import MEND, Lab, Machine
+from slurm_cluster import SlurmLab, needed_by_tests
 from test_space import fuse_is_open
 from tiers import commit_seed
 
@@ -189,10 +189,7 @@ class OnThisMachine(OfJob):
 class InSlurm(OfJob):
     @classmethod
     def setUpClass(cls):
-        try:
-            needed()
-        except NotHere as reason:
-            raise unittest.SkipTest(str(reason)) from None
+        needed_by_tests()
         super().setUpClass()
         cls.lab = cls.enterClassContext(SlurmLab(3))
         cls.lab.set("MEND_ON_FAILURE", None)

@@ -9,8 +9,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import InDirectory
-from cluster import NotHere
-from slurm_cluster import SlurmLab, needed
+from slurm_cluster import SlurmLab, needed_by_tests
 
 FILES = ("a.dat", "b.dat", "c.dat", "d.dat")
 SIZE = 300_000
@@ -21,10 +20,7 @@ class Queue(InDirectory):
 
     @classmethod
     def setUpClass(cls):
-        try:
-            needed()
-        except NotHere as reason:
-            raise unittest.SkipTest(str(reason)) from None
+        needed_by_tests()
         super().setUpClass()
         cls.lab = cls.enterClassContext(SlurmLab(3))
         for name in cls.lab.node_names():

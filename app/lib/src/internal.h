@@ -199,6 +199,8 @@ void store_retain(const char *directory, uint64_t keep, uint64_t newest);
 int store_mark_ended(const char *directory, uint64_t newest);
 uint64_t store_ended(const char *directory);
 int sync_directory(const char *path);
+/* Whole or not at all; not durable. */
+bool store_text(const char *path, const char *text);
 
 /* ---- places: directories of nodes, offered by whoever started the job (places.c) ---- */
 void places_start(void);

@@ -29,18 +29,6 @@ static void name_of(char path[PATH], const char *suffix, const char *id) {
     snprintf(path, PATH, "%s.%s%s", place, suffix, id);
 }
 
-/* Whole or not at all. */
-static bool put(const char *path, const char *text) {
-    char partial[PATH + 16];
-    snprintf(partial, sizeof partial, "%s.part", path);
-    FILE *file = fopen(partial, "we");
-    if (!file)
-        return false;
-    bool good = fputs(text, file) >= 0;
-    good = fclose(file) == 0 && good;
-    return good && rename(partial, path) == 0;
-}
-
 static void announce(void) {
     char path[PATH];
     name_of(path, "library", "");
@@ -51,7 +39,7 @@ static void announce(void) {
     *strrchr(directory, '/') = 0;
     /* Where the launcher's directory isn't, nobody asks. */
     mkdir(directory, 0700);
-    put(path, announced);
+    store_text(path, announced);
 }
 
 /* The id of the request that is there, or "". */
@@ -84,7 +72,7 @@ void launcher_start(const struct settings *s, const char *program, int ranks) {
     char path[PATH], text[4 * TEXT];
     name_of(path, "directory", "");
     snprintf(text, sizeof text, "%skey = %s\n", announced, places_key());
-    put(path, text);
+    store_text(path, text);
 }
 
 /* The library's thread: whether there is a new request. */
@@ -133,7 +121,7 @@ void launcher_answer(uint64_t checkpoint, const char *why) {
     else
         snprintf(text, sizeof text, "why = %.1000s\n", why);
     name_of(path, "answer-", id);
-    if (!put(path, text))
+    if (!store_text(path, text))
         note("a request can't be answered: %s: %s", path, strerror(errno));
     read_request(there);
     if (strcmp(there, id) == 0) {

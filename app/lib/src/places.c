@@ -58,17 +58,6 @@ static bool line_of(const char *path, const char *name, char *into, size_t room)
     return found;
 }
 
-static bool put_text(const char *path, const char *text) {
-    char partial[TEXT + 32];
-    snprintf(partial, sizeof partial, "%s.%ld.part", path, (long)getpid());
-    FILE *file = fopen(partial, "we");
-    if (!file)
-        return false;
-    bool good = fputs(text, file) >= 0;
-    good = fclose(file) == 0 && good;
-    return good && rename(partial, path) == 0;
-}
-
 /* Asked for anew each time: a rank may come to another node between two calls. */
 static bool offered(void) {
     char path[TEXT + 16];
@@ -208,7 +197,7 @@ int place_to_write(char path[TEXT], uint64_t checkpoint, uint64_t bytes, char er
     char node[TEXT] = "", source[TEXT + 16];
     snprintf(source, sizeof source, "%s/node", fast);
     line_of(source, "node", node, sizeof node);
-    put_text(marker, node);
+    store_text(marker, node);
     return 0;
 }
 
@@ -294,7 +283,7 @@ void places_sign(uint64_t checkpoint) {
     store_path(path, app.settings.directory, checkpoint, -1);
     snprintf(name, sizeof name, "%s/taken-by", path);
     snprintf(text, sizeof text, "requests = %s\ntiers = %s\n", app.settings.requests, tier_names);
-    put_text(name, text);
+    store_text(name, text);
 }
 
 /* What a tier has of a checkpoint: whether all, and a number that grows with what comes. */
@@ -371,5 +360,5 @@ void places_look(void) {
         fclose(file);
     }
     if (length < sizeof text && strcmp(now, text) != 0)
-        put_text(path, text);
+        store_text(path, text);
 }

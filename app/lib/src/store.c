@@ -37,6 +37,17 @@ int sync_directory(const char *path) {
     return done;
 }
 
+bool store_text(const char *path, const char *text) {
+    char partial[2 * TEXT + 32];
+    snprintf(partial, sizeof partial, "%s.%ld.part", path, (long)getpid());
+    FILE *file = fopen(partial, "we");
+    if (!file)
+        return false;
+    bool good = fputs(text, file) >= 0;
+    good = fclose(file) == 0 && good;
+    return good && rename(partial, path) == 0;
+}
+
 static int parent_synced(const char *path) {
     char parent[TEXT];
     snprintf(parent, sizeof parent, "%s", path);

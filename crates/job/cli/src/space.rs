@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use clap::Args;
 use mend_data::offload::check_destination;
 use mend_data::request::{OffloadOptions, PathBytes, SpaceRequest};
-use mend_data::space::Striping;
+use mend_data::space::{Striping, default_directory};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -292,9 +292,9 @@ impl Create {
         if nodes.is_none() && of_batch.is_empty() && (directory.is_some() || memory) {
             return Err(Failure::usage("--directory and --memory are about nodes", "name nodes with --nodes"));
         }
-        let base = if memory { PathBuf::from("/dev/shm") } else { PathBuf::from(mend_settings::SPACE_DIRECTORY.text()) };
+        let base = if memory { "/dev/shm".to_owned() } else { mend_settings::SPACE_DIRECTORY.text() };
         let named = directory.is_some();
-        let directory = directory.unwrap_or_else(|| base.join(format!("mend-space-{name}-{}", rustix::process::geteuid().as_raw())));
+        let directory = directory.unwrap_or_else(|| default_directory(&base, &name, rustix::process::geteuid().as_raw()).into());
         let directory = std::path::absolute(&directory).unwrap_or(directory);
         let directory = directory.into_os_string().into_string().map_err(|_| Failure::usage("the directory is no text", ""))?;
         // Nodes may share the one that is not named.

@@ -2,6 +2,7 @@
 //!
 //! Faults assumed: the process ends or says nonsense; then it is started again after a while. It ends when nobody reads its lines.
 
+use crate::data_program::{self, PROGRAM};
 use crate::run::Arrival;
 use mend_data::request::Request;
 use mend_data::space::mounts;
@@ -13,12 +14,10 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-/// The program that looks at storage.
-const PROGRAM: &str = "mend-data";
 /// Pause before it is started again.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -76,15 +75,11 @@ impl DataWatch {
     }
 
     async fn look(&self, arrivals: &mpsc::Sender<Arrival>) -> io::Result<()> {
-        let request = postcard::to_allocvec(&self.request).map_err(io::Error::other)?;
         let mut command = Command::new(&self.program);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         // A Ctrl-C is for the job.
-        command.process_group(0);
-        let mut child = command.spawn()?;
-        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else { return Ok(()) };
-        input.write_all(&request).await?;
-        drop(input);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+        let mut child = data_program::start(&mut command, &self.request).await?;
+        let Some(output) = child.stdout.take() else { return Ok(()) };
         let mut lines = BufReader::new(output).lines();
         while let Some(line) = lines.next_line().await? {
             let scan: Scan = serde_json::from_str(&line).map_err(io::Error::other)?;

@@ -15,6 +15,7 @@ mod batch_watch;
 pub mod candidates;
 pub mod checkpoint_plan;
 pub mod client;
+mod data_program;
 mod data_watch;
 mod deferred_sync;
 pub mod detached;

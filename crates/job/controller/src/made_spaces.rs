@@ -6,9 +6,9 @@
 //! ```
 //! Faults assumed: this controller is killed in between, and the spaces stay; what is asked for can be asked for again.
 
+use crate::data_program::{self, PROGRAM};
 use crate::error::RunError;
 use crate::nodes::ConnectedNode;
-use crate::offload::PROGRAM;
 use mend_data::request::{Request, SpaceRequest, Wanted};
 use mend_data::space::mounts::{self, Made};
 use mend_messages::job::Program;
@@ -17,7 +17,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Stdio;
-use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 /// The spaces that are made for a job.
@@ -95,19 +94,15 @@ impl MadeSpaces {
 
     /// The exit code of the program that does it. A Ctrl-C ends that, unless it is `alone`.
     async fn carry_out(&self, request: SpaceRequest, alone: bool) -> io::Result<Option<i32>> {
-        let request = postcard::to_allocvec(&Request::Space(request)).map_err(io::Error::other)?;
         let mut command = Command::new(&self.program);
-        command.envs(self.env.iter().cloned()).envs(std::env::vars_os());
+        data_program::sees(&mut command, &self.env);
         // Standard output is the ranks'.
         let output = io::stderr().as_fd().try_clone_to_owned()?;
-        command.stdin(Stdio::piped()).stdout(Stdio::from(output)).kill_on_drop(true);
+        command.stdout(Stdio::from(output));
         if alone {
             command.process_group(0);
         }
-        let mut child = command.spawn()?;
-        let mut input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        input.write_all(&request).await?;
-        drop(input);
+        let mut child = data_program::start(&mut command, &Request::Space(request)).await?;
         Ok(child.wait().await?.code())
     }
 }

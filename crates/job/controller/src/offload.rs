@@ -7,6 +7,7 @@
 //! Nothing here changes what becomes of the job. Faults assumed: the process ends or says nonsense, and is started again after a while; this controller is killed, and the process ends
 //! since nobody reads its lines; the next controller starts another one, which goes on.
 
+use crate::data_program::{self, PROGRAM};
 use crate::journal_file::Journal;
 use crate::offload_news::Told;
 use crate::record::JobDirectory;
@@ -21,13 +22,11 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// The program that sends.
-pub(crate) const PROGRAM: &str = "mend-data";
 /// Pause before it is started again.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -85,19 +84,14 @@ impl Offloads {
         let job = self.options.job.map(|job| ForJob { ended, ..job });
         let options = OffloadOptions { job, ..self.options.clone() };
         let request = Request::Space(SpaceRequest::Offload { place: format!("{}:", what.space), uri: what.uri.clone(), options });
-        let request = postcard::to_allocvec(&request).map_err(io::Error::other)?;
         let mut command = Command::new(&self.program);
-        // What is set here counts: after a restart it may be newer.
-        command.envs(self.env.iter().cloned()).envs(std::env::vars_os());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        data_program::sees(&mut command, &self.env);
         // A Ctrl-C is for the job.
-        command.process_group(0);
-        let mut child = command.spawn()?;
-        let (Some(mut input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = data_program::start(&mut command, &request).await?;
+        let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        input.write_all(&request).await?;
-        drop(input);
         // Read all the time: who writes into a full pipe stands still.
         Ok(Sender { _child: child, lines: BufReader::new(output).lines(), said: tokio::spawn(last_said(errors)) })
     }

@@ -152,8 +152,7 @@ pub unsafe extern "C" fn mend_data_list(space: *const Arc<Space>, path: *const c
     answered(null_mut(), || {
         // A null space stands for all that are known here.
         let listed = if space.is_null() {
-            let about = About { size: 0, changed_ns: 0, mode: 0o755, is_directory: true, is_staged: false };
-            space::names()?.into_iter().map(|name| (name, about)).collect()
+            space::names()?.into_iter().map(|name| (name, space::DIRECTORY)).collect()
         } else {
             // SAFETY: the caller's promise.
             unsafe { of(space)?.list(text(path)?)? }
@@ -234,7 +233,7 @@ pub unsafe extern "C" fn mend_data_fstat(file: *const OpenFile, out: *mut MendDa
     answered(-1, || unsafe { tell(of(file)?.about()?, out) })
 }
 
-/// Reads bytes.
+/// Reads bytes from an offset on; fewer at the end of the file.
 ///
 /// # Safety
 /// As the header says.
@@ -252,7 +251,7 @@ pub unsafe extern "C" fn mend_data_pread(file: *const OpenFile, into: *mut c_voi
     })
 }
 
-/// Writes bytes.
+/// Writes bytes from an offset on, or at the end of a file that was opened for that.
 ///
 /// # Safety
 /// As the header says.

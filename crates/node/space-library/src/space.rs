@@ -56,7 +56,8 @@ pub struct About {
     pub is_staged: bool,
 }
 
-const DIRECTORY: About = About { size: 0, changed_ns: 0, mode: 0o755, is_directory: true, is_staged: false };
+/// What is known of any directory.
+pub const DIRECTORY: About = About { size: 0, changed_ns: 0, mode: 0o755, is_directory: true, is_staged: false };
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug)]

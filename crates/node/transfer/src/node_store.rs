@@ -62,27 +62,34 @@ fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes a directory of a store with the two above it, or finds it; and its lock: while that is held, no sweep removes it.
+fn lock_private(directory: &Path) -> io::Result<File> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let locked = directory.ancestors().take(3).collect::<Vec<_>>().into_iter().rev().try_for_each(make_private).and_then(|()| {
+            let lock = File::open(directory)?;
+            flock(&lock, FlockOperation::NonBlockingLockShared)?;
+            // Another job's end, or a sweep, may have removed it before it was locked.
+            fs::metadata(directory).map(|_| lock)
+        });
+        match locked {
+            Err(error) if attempts < MAX_ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
+            locked => return locked,
+        }
+    }
+}
+
 impl OpenNodeStore {
     /// Makes the job's directory in the store, or finds it.
     pub fn open(store: NodeStore, node: &str, job: &[u8; 16]) -> io::Result<Self> {
         let directory = base(&store).join(node.replace('/', "_")).join(to_hex(job));
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let locked = directory.ancestors().take(3).collect::<Vec<_>>().into_iter().rev().try_for_each(make_private).and_then(|()| {
-                let lock = File::open(&directory)?;
-                flock(&lock, FlockOperation::NonBlockingLockShared)?;
-                // Another job's end, or a sweep, may have removed it before it was locked.
-                fs::metadata(&directory).map(|_| lock)
-            });
-            match locked {
-                Ok(lock) => return Ok(Self { store, directory, _lock: lock }),
-                Err(error) if attempts < MAX_ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound && !ground(&store).exists() => {
-                    return Err(io::Error::new(error.kind(), "there is no such directory on this node"));
-                }
-                Err(error) => return Err(error),
+        match lock_private(&directory) {
+            Ok(lock) => Ok(Self { store, directory, _lock: lock }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !ground(&store).exists() => {
+                Err(io::Error::new(error.kind(), "there is no such directory on this node"))
             }
+            Err(error) => Err(error),
         }
     }
 
@@ -212,21 +219,7 @@ fn spare_memory() -> u64 {
 /// Those of the file system; it is not this user's alone.
 pub fn portable(store: &NodeStore, node: &str) -> io::Result<(PathBuf, File)> {
     let directory = base(store).join(node.replace('/', "_")).join("portable");
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        let locked = directory.ancestors().take(3).collect::<Vec<_>>().into_iter().rev().try_for_each(make_private).and_then(|()| {
-            let lock = File::open(&directory)?;
-            flock(&lock, FlockOperation::NonBlockingLockShared)?;
-            // Another job's end may have removed it before it was locked.
-            fs::metadata(&directory).map(|_| lock)
-        });
-        match locked {
-            Ok(lock) => return Ok((directory, lock)),
-            Err(error) if attempts < MAX_ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
-            Err(error) => return Err(error),
-        }
-    }
+    lock_private(&directory).map(|lock| (directory, lock))
 }
 
 /// Takes that directory away if nobody else has its lock and no file of a checkpoint is in it.

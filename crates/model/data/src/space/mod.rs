@@ -44,6 +44,12 @@ pub const MAX_NAME: usize = 255;
 /// Copies of an entry and of a file's checksums, if there are so many targets.
 pub const COPIES: usize = 2;
 
+/// Directory of a target for which none is named, below `base`, of the user with this number.
+#[must_use]
+pub fn default_directory(base: &str, name: &str, user: u32) -> String {
+    format!("{}/mend-space-{name}-{user}", base.trim_end_matches('/'))
+}
+
 /// Directory of files that were removed while they were open; it is not listed.
 pub const HIDDEN: &str = ".mend-removed";
 

@@ -67,7 +67,7 @@ pub fn default_directory(name: &str, memory: bool) -> Result<String, Failure> {
             "see `mend settings`",
         ));
     }
-    Ok(format!("{}/mend-space-{name}-{}", base.trim_end_matches('/'), rustix::process::geteuid().as_raw()))
+    Ok(mend_data::space::default_directory(&base, name, rustix::process::geteuid().as_raw()))
 }
 
 /// Makes the targets of a space, and then describes it.

@@ -164,14 +164,14 @@ def crash_steps():
 
 
 def integrity_steps():
-    """Mounting a disk takes /dev/fuse, which may be root's; the rest runs as an ordinary user."""
+    """Mounting a disk takes /dev/fuse, which may be root's; the rest runs as an ordinary user. `make soak` draws more of each."""
     build = ["cargo", "build", "--release", "--locked", "--workspace", "--bin", "mend-powerloss"]
     seed = ["--seed", str(commit_seed())]
     return [
         Step(build, check=True),
-        Step([sys.executable, "tests/lab/powerloss.py", *seed]),
-        as_user([sys.executable, "tests/lab/killpoints.py", *seed]),
-        as_user([sys.executable, "tests/lab/damage.py", *seed]),
+        Step([sys.executable, "tests/lab/powerloss.py", "--times", "6", "--faults", "3", *seed]),
+        as_user([sys.executable, "tests/lab/killpoints.py", "--points", "12", *seed]),
+        as_user([sys.executable, "tests/lab/damage.py", "--times", "20", *seed]),
     ]
 
 
@@ -236,11 +236,12 @@ TIERS = [
     Tier("fuzz", "every fuzz target, briefly", fuzz_steps, 15),
     Tier("lab", "real jobs on this machine and on the nodes of a lab, as an ordinary user", lab_steps, 40),
     Tier("root", "what root does otherwise: test programs and real jobs, as root", root_steps, 40, "this is an ordinary user"),
-    Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40, beside=True),
-    Tier("integrity", "power failures, failing disks, SIGKILL before any system call, damaged checkpoints", integrity_steps, 40, beside=True),
-    Tier("events", "random checkpoints, migrations and restarts", event_steps, 60, beside=True),
-    Tier("chaos", "jobs on nodes that fail in all ways at once, their controllers too", chaos_steps, 30, beside=True),
+    # Of those that run beside each other the longest begin first.
     Tier("vm", "dirty tracking and jobs on an older kernel, in a virtual machine", vm_steps, 60, beside=True),
+    Tier("integrity", "power failures, failing disks, SIGKILL before any system call, damaged checkpoints", integrity_steps, 40, beside=True),
+    Tier("chaos", "jobs on nodes that fail in all ways at once, their controllers too", chaos_steps, 30, beside=True),
+    Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40, beside=True),
+    Tier("events", "random checkpoints, migrations and restarts", event_steps, 60, beside=True),
     Tier("app", "libmend-app and mend-cc: portable checkpoints, in C, C++, Fortran and Python", app_steps, 15),
     Tier("readme", "the README's commands, executed", readme_steps, 15, beside=True),
     Tier("demo", "make demo's script, half as long", demo_steps, 20, beside=True),

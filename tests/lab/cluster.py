@@ -197,6 +197,12 @@ class Job:
             self.process.wait()
 
 
+def processes_of_mend():
+    """Those that are Mend's, and in what they wait: for a report of what hangs."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,etimes,stat,wchan:24,args"], capture_output=True, text=True, check=False).stdout
+    return "\n".join(line[:200] for line in listed.splitlines() if "mend" in line)
+
+
 class Machine:
     """This machine without a lab: `mend` with a home of its own."""
 
@@ -237,7 +243,10 @@ class Machine:
         options.setdefault("env", self.environment)
         options.setdefault("stdin", subprocess.DEVNULL)
         command = self.command(*arguments)
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
+        try:
+            return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"`mend {' '.join(arguments)}` has no answer after {PATIENCE} s; there run\n{processes_of_mend()}") from None
 
     def verb(self, *arguments):
         """Runs a reporting verb; its JSON. A failure is a `Failed`."""

@@ -10,7 +10,7 @@ import time
 import unittest
 
 from cases import InDirectory, OnMachine
-from cluster import STOPPED, Lab, compile_mpi
+from cluster import MEND, STOPPED, Lab, compile_mpi
 
 # Prints what it reads, and stays where it is told to, without a child.
 READER = 'while read -r line; do echo "got $line"; case $line in stay*) while [ ! -e go ]; do :; done;; esac; done; echo end'
@@ -201,8 +201,10 @@ class Nodes(Heals):
         ends = (
             lambda name: self.lab.on("head", "kill", "-TERM", str(self.record(name)["controller_pid"])),
             lambda name: self.lab.verb("kill", name),
+            # Its controller is on another node, whose processes a signal from here does not reach.
+            lambda name: self.assertEqual(self.lab.on("node3", MEND, "kill", name).returncode, 0),
         )
-        for node, end in zip(("node1", "node2"), ends, strict=True):
+        for node, end in zip(("node1", "node2", "node1"), ends, strict=True):
             self.directory = tempfile.mkdtemp(dir=self.work)
             job, name = self.start(2, node, "--wait-for-nodes", "600")
             self.lab.verb("checkpoint", name)
@@ -211,6 +213,7 @@ class Nodes(Heals):
             end(name)
             job.finish(128 + signal.SIGTERM)
             self.assertIsNotNone(self.record(name)["ended"])
+            self.lab.start_daemon(node, self.directory)
 
     def test_ranks_of_a_silent_node_have_ended_before_others_take_their_place(self):
         """All of the node stands still for longer than the lease, and then runs again: no byte comes from it."""

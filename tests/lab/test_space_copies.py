@@ -114,7 +114,7 @@ class ByHand(Copies):
         for attempt in range(40):
             process = subprocess.Popen(command, cwd=self.directory, env=self.lab.environment, stdout=subprocess.DEVNULL, start_new_session=True)
             try:
-                code = process.wait(self.random.uniform(0.05, 0.3) * (1 + attempt / 4))
+                code = process.wait(self.random.uniform(0.01, 0.02) * 1.2**attempt)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -13,9 +13,13 @@ use mend_messages::agent::SaveMode;
 use mend_messages::control::{Answer, Ask, Explanation, JobStatus, RankStatus};
 use serde::Serialize;
 use std::io::IsTerminal;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Longest time a killed job may take to be gone: its daemons have 10 s for its ranks.
-const KILL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+const KILL_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest time that `mend ps` waits for a job's controller. One that is lost has a successor by then.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Asks and turns a refusal into a failure.
 async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
@@ -39,13 +43,13 @@ pub async fn ask_and_watch(
     let better = std::sync::atomic::AtomicBool::new(false);
     let waiting = async {
         // Something to look at, but only where it takes long enough to wonder.
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         let mut seconds = 1u64;
         loop {
             if show && !better.load(std::sync::atomic::Ordering::Relaxed) {
                 eprint!("\r{}: {seconds} s ", record.id);
             }
-            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
             seconds += 1;
         }
     };
@@ -100,12 +104,14 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         if !running && !arguments.all {
             continue;
         }
-        let status = match running && !record.goes_on {
-            true => client::ask(&directory, &record, &Ask::Status, |_| {}).await.ok(),
-            false => None,
+        let asked = running && !record.goes_on;
+        let answer = match asked {
+            true => timeout(STATUS_TIMEOUT, client::ask(&directory, &record, &Ask::Status, |_| {})).await,
+            false => Ok(Err(AskError::Ended(None))),
         };
-        let status = match status {
-            Some(Answer::Status(status)) => Some(status),
+        let silent = answer.is_err();
+        let status = match answer {
+            Ok(Ok(Answer::Status(status))) => Some(status),
             _ => None,
         };
         let cause = if running { None } else { crate::journal::state(&directory).ended.map(|end| end.cause) };
@@ -114,6 +120,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
             (None, _) if running && record.goes_on => "restarting".into(),
             // Its controller stays for that.
             (None, Some((_, how))) if running => format!("ended: {how}; its output is being sent away"),
+            (None, None) if silent => format!("its controller on {} does not answer", record.controller_host),
             (None, None) if running => "starting".into(),
             (None, Some((_, how))) if how.starts_with("exit code") && !how.ends_with(" 0") && cause.is_some() => {
                 format!("ended: {how}: {}", cause.as_ref().map(mend_journal::text::cause).unwrap_or_default())
@@ -220,12 +227,7 @@ fn chosen(interval_s: f64, status: &JobStatus) -> String {
 /// `mend kill`.
 pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
     let (directory, record) = record::find(arguments.job.as_deref(), true)?;
-    // Between two lives nobody answers verbs, maybe for long.
-    let between = record.goes_on && directory.is_running() && record.controller_host == client::host_name();
-    let stopped = between && client::terminate(&record);
-    if !stopped {
-        let Answer::Killed = ask_of(&directory, &record, Ask::Kill).await? else { return Err(unexpected()) };
-    }
+    let Answer::Killed = ask_of(&directory, &record, Ask::Kill).await? else { return Err(unexpected()) };
     // What follows it (a restart, say) wants the job's lock.
     let asked = std::time::Instant::now();
     while directory.is_running() {
@@ -238,7 +240,7 @@ pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
             let error = format!("{} was told to end and still runs", record.id);
             return Err(Failure::new(error, "look at the process of `mend run`; is its output being read?", 1));
         }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     if arguments.json {
         report::json(&serde_json::json!({ "killed": record.id }))?;

@@ -1,16 +1,20 @@
 //! The other side of [`crate::serve`]: how a verb reaches the controller of a running job.
 
 use crate::failover;
+use crate::kill_request::KillRequest;
 use crate::manifest;
 use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::serve::socket_in;
 use mend_messages::auth::Purpose;
 use mend_messages::control::{Answer, Ask};
 use mend_wire::{Connection, HandshakeError, ReceiveError, SendError, connect, connect_locally};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two looks whether a job that goes on by itself runs again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// For how long nobody may answer where a successor is expected.
+const SUCCESSION_TIME: Duration = Duration::from_secs(60);
 
 /// Why a verb did not get its answer.
 #[derive(Debug, thiserror::Error)]
@@ -95,28 +99,29 @@ pub fn host_name() -> String {
 /// See [`AskError`]. A request that the controller refuses is an `Ok(Answer::Failed)`.
 pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut meanwhile: impl FnMut(&Answer)) -> Result<Answer, AskError> {
     let mut record = record.clone();
-    while record.goes_on && directory.is_running() {
-        // Its next life answers.
+    let (mut request, mut unanswered) = (None, None);
+    let mut connection = loop {
+        if record.ended.is_some() {
+            return if request.is_some() { Ok(Answer::Killed) } else { Err(AskError::of_an_ended_job(&record)) };
+        }
+        if record.goes_on && directory.is_running() {
+            // Its next life answers, which may take long to come.
+            if matches!(ask, Ask::Kill) && request.is_none() {
+                request = Some(KillRequest::leave(directory)?);
+            }
+        } else {
+            match reach(directory, &record).await {
+                Ok(connection) => break connection,
+                // A successor takes its place.
+                Err(AskError::NotRunning { .. } | AskError::Unreachable { .. })
+                    if failover::is_expected(directory) && unanswered.get_or_insert_with(Instant::now).elapsed() < SUCCESSION_TIME => {}
+                Err(error) => return Err(error),
+            }
+        }
         tokio::time::sleep(LOOK_INTERVAL).await;
         record = directory.record()?;
-    }
-    if record.ended.is_some() {
-        return Err(AskError::of_an_ended_job(&record));
-    }
-    let mut connection = loop {
-        match reach(directory, &record).await {
-            Ok(connection) => break connection,
-            // A successor takes its place.
-            Err(AskError::NotRunning { .. } | AskError::Unreachable { .. }) if failover::is_expected(directory) => {
-                tokio::time::sleep(LOOK_INTERVAL).await;
-                record = directory.record()?;
-                if record.ended.is_some() {
-                    return Err(AskError::of_an_ended_job(&record));
-                }
-            }
-            Err(error) => return Err(error),
-        }
     };
+    drop(request);
     connection.sender.send(ask).await?;
     loop {
         match connection.receiver.receive::<Answer>().await {
@@ -132,13 +137,6 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
             }
         }
     }
-}
-
-/// Ends a controller on this host by SIGTERM. False if it is not there.
-#[must_use]
-pub fn terminate(record: &JobRecord) -> bool {
-    let pid = rustix::process::Pid::from_raw(record.controller_pid as i32);
-    pid.is_some_and(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM).is_ok())
 }
 
 /// By the socket in the job's directory, if the controller is on this host; else, or where there is none, by its port.

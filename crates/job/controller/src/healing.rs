@@ -16,6 +16,7 @@ use crate::failover::log;
 use crate::host_connections::one_answers;
 use crate::input::Wanted;
 use crate::job_lock::JobLock;
+use crate::kill_request;
 use crate::life::{Constants, Life};
 use crate::manifest::numbers;
 use crate::record::{JobDirectory, put_end_on_record};
@@ -24,6 +25,7 @@ use crate::signals::{Signals, Wish};
 use crate::start::{RunSpec, first_life};
 use mend_job::choice::Blame;
 use mend_report::with_causes;
+use rustix::process::Signal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -201,6 +203,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
             Wish::End(signal) => RunError::Interrupted { signal },
             Wish::TimeUp(signal) => RunError::TimeUp { signal, job: id.clone(), checkpoint: numbers(&checkpoints).last().copied() },
         }),
+        () = kill_request::wanted(&id) => Err(RunError::Interrupted { signal: Signal::TERM.as_raw() }),
     };
     if let Err(error) = next {
         if !notes.written {
@@ -211,7 +214,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
             RunError::Interrupted { .. } | RunError::TimeUp { .. } => error,
             error => RunError::NotHealed { job: id.clone(), wants_nodes: wants_nodes(&id, &error), source: Box::new(error) },
         };
-        put_end_on_record(&id, how, error.exit_code());
+        put_end_on_record(&id, notes.lock(), how, error.exit_code());
         return Err(error);
     }
     next

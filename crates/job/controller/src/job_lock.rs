@@ -4,6 +4,7 @@
 //! another file in its place ([`JobDirectory::seize_lock`]). So the lock is the job's only as long as it is the file of that name. Invariant: of several that
 //! want to take it from the same holder one does. Faults assumed: whoever holds it stands still, at any moment, for any time.
 
+use crate::lock_identity::{FILE_NAME, LockIdentity};
 use crate::record::{JobDirectory, RecordError};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -13,8 +14,6 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Name of the file.
-const FILE_NAME: &str = "lock";
 /// What a successor that was killed while it took a lock has left is of no use after that.
 const SEIZING_TIME: Duration = Duration::from_secs(2);
 
@@ -26,10 +25,6 @@ pub struct JobLock {
     /// The lock lasts as long as it is open.
     _file: File,
 }
-
-/// Which file the job's lock is. Another one: somebody has taken the job over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockIdentity(u64);
 
 impl JobLock {
     fn of(path: PathBuf, file: File) -> io::Result<Self> {
@@ -46,12 +41,8 @@ impl JobLock {
     /// Whether the job is still this process's. If that cannot be seen, it counts as not.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        identity_of(&self.path) == Some(self.identity)
+        LockIdentity::of(&self.path) == Some(self.identity)
     }
-}
-
-fn identity_of(path: &Path) -> Option<LockIdentity> {
-    fs::metadata(path).ok().map(|found| LockIdentity(found.ino()))
 }
 
 impl JobDirectory {
@@ -100,7 +91,7 @@ impl JobDirectory {
             file => file.map_err(|error| self.io(error))?,
         };
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| self.io(error.into()))?;
-        if identity_of(&path) != Some(of) {
+        if LockIdentity::of(&path) != Some(of) {
             let _ = fs::remove_file(&ours);
             return Err(taken());
         }
@@ -111,7 +102,7 @@ impl JobDirectory {
     /// Which file the lock is; `None` if it cannot be seen.
     #[must_use]
     pub fn lock_identity(directory: &Path) -> Option<LockIdentity> {
-        identity_of(&directory.join(FILE_NAME))
+        LockIdentity::of(&directory.join(FILE_NAME))
     }
 
     /// True if a controller holds the lock.
@@ -159,6 +150,20 @@ mod tests {
         assert!(matches!(directory.lock("a-job"), Err(RecordError::Running { .. })));
         drop(lock);
         assert!(!directory.is_running());
+    }
+
+    #[test]
+    fn who_has_lost_the_lock_writes_nothing_any_more() {
+        let place = tempfile::tempdir().unwrap();
+        let (mut silent, mut successor) = (JobDirectory::at(place.path()), JobDirectory::at(place.path()));
+        let first = silent.lock("a-job").unwrap();
+        silent.hold(first.identity());
+        silent.write("job.json", &"the first controller's").unwrap();
+        let second = successor.seize_lock("a-job", first.identity()).unwrap();
+        successor.hold(second.identity());
+        successor.write("job.json", &"its successor's").unwrap();
+        assert!(matches!(silent.write("job.json", &"the first controller's"), Err(RecordError::TakenOver { .. })));
+        assert_eq!(successor.read::<String>("job.json").unwrap(), "its successor's");
     }
 
     #[test]

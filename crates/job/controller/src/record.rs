@@ -5,6 +5,7 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
+use crate::lock_identity::{FILE_NAME, LockIdentity};
 use mend_job::event::MeasuredRates;
 use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
@@ -139,6 +140,12 @@ pub enum RecordError {
         /// The job that runs.
         id: String,
     },
+    /// This controller stood still, and another one has the job.
+    #[error("another controller has taken the job over: {} is its to write", path.display())]
+    TakenOver {
+        /// Which file.
+        path: PathBuf,
+    },
 }
 
 impl RecordError {
@@ -155,7 +162,7 @@ impl RecordError {
                 }
                 _ => mend_report::process_hint(source).into(),
             },
-            Self::Damaged { .. } => String::new(),
+            Self::Damaged { .. } | Self::TakenOver { .. } => String::new(),
             Self::NoSuchJob { known, .. } if known.is_empty() => "`mend ps --all` lists jobs; is MEND_HOME the same?".into(),
             Self::NoSuchJob { known, .. } => format!("known jobs: {}", some(known)),
             Self::Ambiguous { .. } => "write more of its name".into(),
@@ -192,6 +199,8 @@ pub fn is_job_name(name: &str) -> bool {
 #[derive(Debug)]
 pub struct JobDirectory {
     path: PathBuf,
+    /// The lock of the controller that writes there. Once another one has taken the job over, nothing is written any more.
+    holder: Option<LockIdentity>,
 }
 
 /// Seconds since 1970.
@@ -269,7 +278,7 @@ impl JobDirectory {
             let id = format!("{stem}-{}", to_hex(&mend_wire::random_bytes::<3>()));
             let path = jobs.join(&id);
             match make_directory(&path) {
-                Ok(()) => return Ok((Self { path }, id)),
+                Ok(()) => return Ok((Self { path, holder: None }, id)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(RecordError::Io { path, source }),
             }
@@ -287,14 +296,14 @@ impl JobDirectory {
         let path = jobs_directory()?.join(id);
         match make_directory(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(RecordError::Io { path, source: error }),
-            _ => Ok(Self { path }),
+            _ => Ok(Self { path, holder: None }),
         }
     }
 
     /// That of a test.
     #[cfg(test)]
     pub(crate) fn at(path: &Path) -> Self {
-        Self { path: path.to_owned() }
+        Self { path: path.to_owned(), holder: None }
     }
 
     /// The epoch of the start that begins now: the time in microseconds, so that it is the latest even where the record of the earlier
@@ -338,13 +347,27 @@ impl JobDirectory {
         from_hex(text.trim()).map(Secret).ok_or(RecordError::Damaged { path })
     }
 
+    /// From now on files are written for the holder of this lock.
+    pub(crate) fn hold(&mut self, lock: LockIdentity) {
+        self.holder = Some(lock);
+    }
+
     /// Writes a JSON file of the directory.
     ///
     /// # Errors
-    /// [`RecordError::Io`].
+    /// [`RecordError::Io`]; [`RecordError::TakenOver`] if it is written for a controller that has lost the job.
     pub fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), RecordError> {
         let text = serde_json::to_vec_pretty(value).map_err(|e| self.io(e.into()))?;
-        mend_durable::write(&self.path.join(name), &text).map_err(|e| self.io(e))
+        let path = self.path.join(name);
+        let Some(LockIdentity(holder)) = self.holder else { return mend_durable::write(&path, &text).map_err(|e| self.io(e)) };
+        // Two controllers may write at a time: one that stood still knows late that it is lost.
+        let partial = path.with_extension(format!("{holder}.new"));
+        let ours = || LockIdentity::of(&self.path.join(FILE_NAME)) == self.holder;
+        match mend_durable::write_if(&path, &partial, &text, ours) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RecordError::TakenOver { path }),
+            Err(error) => Err(self.io(error)),
+        }
     }
 
     /// Reads a JSON file of the directory.
@@ -391,7 +414,7 @@ pub fn list() -> Result<Vec<(JobDirectory, JobRecord)>, RecordError> {
     let entries = fs::read_dir(&jobs).map_err(|source| RecordError::Io { path: jobs.clone(), source })?;
     let mut found: Vec<_> = entries
         .flatten()
-        .map(|entry| JobDirectory { path: entry.path() })
+        .map(|entry| JobDirectory { path: entry.path(), holder: None })
         .filter_map(|directory| directory.record().ok().map(|record| (directory, record)))
         .collect();
     // Of those that began in the same second, whose secret is newer: it is written at every start.
@@ -459,11 +482,14 @@ pub(crate) fn open_at_end(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The job is over: no other life follows.
-pub(crate) fn put_end_on_record(id: &str, how: String, exit_code: i32) {
+/// The job is over: no other life follows. Said by the holder of this lock.
+pub(crate) fn put_end_on_record(id: &str, lock: Option<LockIdentity>, how: String, exit_code: i32) {
     let found = JobDirectory::open(id).and_then(|directory| Ok((directory.record()?, directory)));
     match found {
-        Ok((mut record, directory)) => directory.put_end(&mut record, Some((how, exit_code))),
+        Ok((mut record, mut directory)) => {
+            lock.into_iter().for_each(|lock| directory.hold(lock));
+            directory.put_end(&mut record, Some((how, exit_code)));
+        }
         Err(error) => tracing::warn!(%error, "the end of the job is not on record"),
     }
 }

@@ -14,6 +14,7 @@ use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
+use crate::lock_identity::LockIdentity;
 use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobRecord, RecordError, put_end_on_record};
@@ -104,7 +105,7 @@ pub(crate) async fn first_life_of_restart(mut spec: RestartSpec, signals: Signal
         notes.write(job, error);
     }
     if let (Err(error), Some(job)) = (&life, notes.open.take()) {
-        put_end_on_record(&job, error.to_string(), error.exit_code());
+        put_end_on_record(&job, notes.lock(), error.to_string(), error.exit_code());
     }
     let RestartSpec { healing: options, encryption_key, any_owner, quiet, batch, .. } = spec;
     Ok((life?, Constants { options, encryption_key, key, any_owner, quiet, batch }))
@@ -151,8 +152,13 @@ impl Notes {
         }
     }
 
+    /// Which lock is held.
+    pub(crate) fn lock(&self) -> Option<LockIdentity> {
+        self.lock.as_ref().map(|(_, lock)| lock.identity())
+    }
+
     /// Takes the lock of the job, if it is not held.
-    fn lock(&mut self, directory: &JobDirectory, job: &str) -> Result<(), RunError> {
+    fn take_lock(&mut self, directory: &JobDirectory, job: &str) -> Result<(), RunError> {
         if self.lock.as_ref().is_none_or(|(held, _)| held != job) {
             self.lock = Some((job.to_owned(), directory.lock(job)?));
         }
@@ -163,7 +169,7 @@ impl Notes {
     pub(crate) fn write(&mut self, job: &str, error: &RunError) {
         let Ok(directory) = JobDirectory::open(job) else { return };
         // Another one may run the job.
-        if self.lock(&directory, job).is_err() {
+        if self.take_lock(&directory, job).is_err() {
             return;
         }
         let mut journal = Journal::open(directory.path());
@@ -279,7 +285,7 @@ async fn restart_from(
     }
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered.
-    notes.lock(&directory, &manifest.job)?;
+    notes.take_lock(&directory, &manifest.job)?;
     let record = directory.record().ok();
     let wanted = wanted_hosts(&manifest, record.as_ref(), spec);
     let all = wanted.hosts.iter().map(|(name, _)| name.clone()).collect();

@@ -189,7 +189,8 @@ fn adopted(checkpoints: &Path, key: Option<&Key>) -> Vec<Adopted> {
 }
 
 pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Option<Embedded>) -> Result<Life, RunError> {
-    let JobStart { directory, id, identity, program, places, checkpoints, key, plan, quiet, tiers, restarts, notes, .. } = beginning;
+    let JobStart { mut directory, id, identity, program, places, checkpoints, key, plan, quiet, tiers, restarts, notes, .. } = beginning;
+    directory.hold(beginning.lock.identity());
     // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -249,7 +250,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     }
     let spaces = MadeSpaces::of(&program);
     let had = spaces.begin(&id, beginning.from.is_some(), beginning.stage, reached, quiet).await;
-    let reached = had.inspect_err(|error| put_end_on_record(&id, error.to_string(), error.exit_code()))?;
+    let reached = had.inspect_err(|error| put_end_on_record(&id, Some(beginning.lock.identity()), error.to_string(), error.exit_code()))?;
     let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
     let printed = streams(&beginning.output.printed());
     let setup = Setup {

@@ -81,12 +81,24 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// # Errors
 /// Those of the file system.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let partial = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+    write_if(path, &path.with_extension("new"), bytes, || true).map(|_| ())
+}
+
+/// The same, under this name in the same directory until it is whole; and only if it may be published then. False: it may not, and nothing is changed.
+///
+/// # Errors
+/// Those of the file system.
+pub fn write_if(path: &Path, partial: &Path, bytes: &[u8], may_publish: impl FnOnce() -> bool) -> io::Result<bool> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(partial)?;
     file.set_permissions(Permissions::from_mode(0o600))?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    rename(&partial, path)
+    if !may_publish() {
+        fs::remove_file(partial)?;
+        return Ok(false);
+    }
+    rename(partial, path)?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -103,6 +115,16 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert!(write(&directory.path().join("absent/state.json"), b"x").is_err());
+    }
+
+    #[test]
+    fn what_may_not_be_published_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, partial) = (directory.path().join("state.json"), directory.path().join("state.7.new"));
+        assert!(write_if(&path, &partial, b"first", || true).unwrap());
+        assert!(!write_if(&path, &partial, b"second", || false).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -48,7 +48,7 @@ const ANSWER_TIME: (Duration, u32) = (Duration::from_millis(1500), 6);
 /// # Errors
 /// See [`RunError`].
 pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> {
-    let directory = JobDirectory::open(id)?;
+    let mut directory = JobDirectory::open(id)?;
     // Of whoever holds it now, and of no successor that has it by then.
     let holder = JobDirectory::lock_identity(directory.path());
     let lock = match (locked(&directory, id, silent).await, holder) {
@@ -59,6 +59,7 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         (lock, _) => lock,
     };
     let Some(lock) = lock else { return Ok(None) };
+    directory.hold(lock.identity());
     let mut record = directory.record()?;
     if record.ended.is_some() {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! Looks again and again whether a job is still this controller's. One that stood still, or was cut off, may have a successor.
 
 use crate::job_link::Pulse;
-use crate::job_lock::LockIdentity;
+use crate::lock_identity::LockIdentity;
 use crate::record::JobDirectory;
 use std::path::PathBuf;
 use std::sync::Arc;

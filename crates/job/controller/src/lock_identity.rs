@@ -1,0 +1,19 @@
+//! Which file a job's lock is: who holds it controls the job. See [`crate::job_lock`].
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Name of the file in the job's directory.
+pub(crate) const FILE_NAME: &str = "lock";
+
+/// Which file the job's lock is. Another one: somebody has taken the job over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockIdentity(pub(crate) u64);
+
+impl LockIdentity {
+    /// Of the file of this name; `None` if it cannot be seen.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().map(|found| Self(found.ino()))
+    }
+}

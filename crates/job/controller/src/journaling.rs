@@ -104,7 +104,9 @@ pub(crate) fn record(journal: &mut Journal, names: &Names, alive: &[NodeIndex], 
 /// What the target of a migration was found to lack.
 fn lack_of(failure: &Failure) -> Option<Lack> {
     match failure {
-        Failure::NoRoom { needs, left, .. } => Some(Lack::Memory { needs: *needs, left: *left }),
+        Failure::NoRoom { needs, left, .. } | Failure::TooLargeToFollow { needs, left, .. } => {
+            Some(Lack::Memory { needs: *needs, left: *left })
+        }
         Failure::Processor { why: CpuMismatch::Features(missing), .. } => {
             Some(Lack::CpuFeatures { names: missing.names().map(str::to_owned).collect() })
         }

@@ -202,6 +202,15 @@ impl Names {
                 format!("rank {rank} takes {}, and node {} has {} of memory left", size(*needs), self.node(*node), size(*left)),
                 "name a node with more memory, with --to; --spares at the job's start names more".into(),
             ),
+            Failure::TooLargeToFollow { rank, node, needs, left } => (
+                format!(
+                    "rank {rank} takes {}, more than a quarter of the {} of memory that node {} has left: it does not follow its data",
+                    size(*needs),
+                    size(*left),
+                    self.node(*node)
+                ),
+                format!("`mend migrate JOB {rank} --to {}` moves it all the same", self.node(*node)),
+            ),
             Failure::Differs { rank, node, first, more } => differs(*rank, self.node(*node), first, *more),
             Failure::Processor { rank, node, why } => processor(*rank, self.node(*node), why),
             Failure::Cancelled { rank } => plain(format!("the move of rank {rank} was cancelled: it goes on where it was")),

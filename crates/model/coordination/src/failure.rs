@@ -193,6 +193,17 @@ pub enum Failure {
     NoSnapshot,
     /// The checkpoint's directory or manifest could not be written, or checkpoints not be removed.
     Storage(Trouble),
+    /// The rank was to follow its data, and takes more than a quarter of what memory the node has left.
+    TooLargeToFollow {
+        /// The rank that was to move.
+        rank: Rank,
+        /// The node.
+        node: NodeIndex,
+        /// What the rank takes, bytes.
+        needs: u64,
+        /// What the node has left, bytes.
+        left: u64,
+    },
 }
 
 /// Why a rank was not rebuilt where it was to go.

@@ -75,6 +75,11 @@ pub struct NodeState {
     pub unfit: bool,
 }
 
+/// A rank that follows its data takes at most this part of the memory that a node has left.
+const FOLLOWER_SHARE: u64 = 4;
+/// A node is busier than another one if it has more threads per processor than this factor of the other's, and so many more.
+const BUSIER: (f64, f64) = (1.25, 0.5);
+
 /// All nodes and ranks of a job, by their numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Roster {
@@ -258,6 +263,27 @@ impl Roster {
         })
     }
 
+    /// Whether a rank of so many bytes may follow its data to this node: a node is not filled with what is there for its data alone.
+    ///
+    /// # Errors
+    /// [`Failure::TooLargeToFollow`]
+    pub(crate) fn fits_as_follower(&self, (rank, needs): (Rank, u64), node: NodeIndex, coming: &[Coming]) -> Result<NodeIndex, Failure> {
+        match self.room(node, coming).map(|room| room.memory) {
+            Some(left) if needs > left / FOLLOWER_SHARE => Err(Failure::TooLargeToFollow { rank, node, needs, left }),
+            _ => Ok(node),
+        }
+    }
+
+    /// Whether a node is clearly busier than another, by what both have told: threads that want to run, per processor.
+    pub(crate) fn is_busier(&self, node: NodeIndex, than: NodeIndex) -> bool {
+        let load = |node: NodeIndex| {
+            let room = self.nodes.get(node as usize)?.room?;
+            Some(f64::from(room.load) / 100.0 / f64::from(room.processors.max(1)))
+        };
+        // A node with a thread for each processor is as good as one that has nothing to do.
+        load(node).zip(load(than)).is_some_and(|(there, here)| there > BUSIER.0 * here.max(1.0) + BUSIER.1)
+    }
+
     /// Where else a rank moves that needs so many bytes: where it fits, and is not to avoid.
     pub(crate) fn find_other(&self, (rank, needs): (Rank, u64), avoid: &[String], coming: &[Coming]) -> Option<NodeIndex> {
         let mut candidates = self.candidates(rank, avoid, coming);
@@ -363,6 +389,26 @@ mod tests {
         assert_eq!(find(&roster, 1, false), Err(lacks(0, 1)));
         roster.ranks[0].needs.features = FEWER;
         assert_eq!(find(&roster, 1, false), Ok(1));
+    }
+
+    #[test]
+    fn a_rank_follows_its_data_where_it_is_small_and_the_node_is_not_busier() {
+        let mut roster = roster(&[None; 3], 1);
+        let room = |memory, processors, load| Some(NodeRoom { memory, processors, load });
+        let fits = |roster: &Roster, needs| roster.fits_as_follower((0, needs), 1, &[]);
+        assert_eq!((fits(&roster, 1 << 50), roster.is_busier(1, 0)), (Ok(1), false), "nothing is known");
+        (roster.nodes[0].room, roster.nodes[1].room) = (room(400, 2, 200), room(400, 2, 350));
+        assert_eq!(fits(&roster, 100), Ok(1));
+        assert_eq!(fits(&roster, 101), Err(Failure::TooLargeToFollow { rank: 0, node: 1, needs: 101, left: 400 }));
+        assert!(roster.fits_as_follower((0, 90), 1, &[Coming { rank: 0, target: 1, bytes: 80 }]).is_err(), "others are on their way");
+        assert!(!roster.is_busier(1, 0) && !roster.is_busier(0, 1), "as busy, within what changes all the time");
+        roster.nodes[1].room = room(400, 2, 351);
+        assert!(roster.is_busier(1, 0));
+        // Per processor; and a thread for each is no load.
+        roster.nodes[1].room = room(400, 4, 351);
+        assert!(!roster.is_busier(1, 0));
+        (roster.nodes[0].room, roster.nodes[1].room) = (room(400, 2, 0), room(400, 2, 300));
+        assert!(!roster.is_busier(1, 0));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub fn is_expected(failure: &Failure) -> bool {
             | Failure::NoRoom { .. }
             | Failure::Processor { .. }
             | Failure::Differs { .. }
+            | Failure::TooLargeToFollow { .. }
             | Failure::Storage(_)
             | Failure::JobEnded
             | Failure::NoSuchNode { .. }

@@ -5,7 +5,8 @@
 //!                                                                                 │
 //! a migration for each rank that goes, two where ranks change places ◄── Drained ─┘
 //! ```
-//! Invariants: health goes before data: nobody goes to a node that ranks are to leave, or that is drained; a move makes nothing else wait that came before it.
+//! Invariants: health goes before data: nobody goes to a node that ranks are to leave, or that is drained; a move makes nothing else wait that came before it;
+//! nobody goes to a node that is busier, but in exchange, nor takes more than a quarter of the memory that it has left.
 //! Every decision is in the journal with its reasons; so is why a rank stays, when that changes.
 
 use super::Job;
@@ -84,11 +85,16 @@ impl Job {
                 !state.alive || self.roster.is_unfit(*to) || avoid.contains(&state.setup.name)
             };
             let closed = ways.iter().find(|way| kept(way)).map(|(_, _, to)| (*to, "is lost, drained, or ranks are to leave it".to_owned()));
+            let busier = || {
+                // Ranks that change places leave both as busy as before.
+                let (_, from, to) = *ways.first().filter(|_| wish.back.is_none() && self.keeps(Safeguard::RanksGoWhereTheyFit))?;
+                self.roster.is_busier(to, from).then(|| (to, format!("is busier than node {}", self.roster.node_name(from))))
+            };
             let unable = || {
                 let (rank, _, to) = ways.iter().find(|(rank, _, to)| self.roster.runs_on(*rank, *to).is_err())?;
                 Some((*to, format!("has a processor that lacks what rank {rank} may be using")))
             };
-            if let Some((to, what)) = closed.or_else(unable) {
+            if let Some((to, what)) = closed.or_else(busier).or_else(unable) {
                 let to = self.roster.node_name(to).to_owned();
                 let why = format!("node {to} {what}");
                 self.record_rank(wish.rank, Happened::StaysFromData { to, why });

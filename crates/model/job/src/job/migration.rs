@@ -27,7 +27,7 @@ const MAX_BEGIN_US: u64 = 60_000_000;
 /// What is to blame if a rank does not move for this.
 fn refusal_code(failure: &Failure) -> Code {
     match failure {
-        Failure::NoRoom { .. } => Code::Memory,
+        Failure::NoRoom { .. } | Failure::TooLargeToFollow { .. } => Code::Memory,
         Failure::Processor { .. } => Code::Processor,
         _ => Code::Refused,
     }
@@ -101,8 +101,10 @@ impl Job {
         let coming = self.coming(rank);
         let Some(one) = self.move_of(rank) else { return };
         one.bytes = bytes;
-        let (target, named, avoid) = (one.target, one.named, one.avoid.clone());
+        let (target, named, avoid, follows) = (one.target, one.named, one.avoid.clone(), matches!(one.asker, Asker::Data(_)));
         let found = self.roster.find_room((rank, bytes), (target, named), &avoid, &coming);
+        let found =
+            found.and_then(|target| if follows { self.roster.fits_as_follower((rank, bytes), target, &coming) } else { Ok(target) });
         if let Err(failure) = &found {
             self.blame_for_move(rank, refusal_code(failure));
         }

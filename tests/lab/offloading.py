@@ -51,8 +51,8 @@ def change(directory, go):
         put(os.path.join(directory, "changing"), bytes([number % 251]) * (8 << 20))
         if number == 2:
             open(f"{go}.begun", "w").close()
-        # What is always open is not sent.
-        time.sleep(0.05)
+        # Long enough for a sender to find it closed and begin; most of the time it is open.
+        time.sleep(0.4)
     print(number % 251)
 
 

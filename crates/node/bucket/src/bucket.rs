@@ -13,14 +13,16 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
 use std::error::Error as _;
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
 
 /// Requests under way at once for what is asked for together.
 const AT_ONCE: usize = 64;
 /// Threads that drive connections to the store.
 const THREADS: usize = 2;
+/// How long a store that does not answer is left alone, at first. The time doubles with each failure, up to the second one.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
 /// What to do about credentials; the daemon's environment is what counts.
 const CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in mendd's environment on that node, for a user who may list, read, write and delete there";
 const ENDPOINT: &str =
@@ -48,6 +50,8 @@ pub struct Bucket {
     /// As people know it.
     shown: String,
     limit: Duration,
+    /// Until when it is left alone, how long that was, and why.
+    silent: Mutex<Option<(Instant, Duration, String)>>,
 }
 
 impl Bucket {
@@ -66,13 +70,20 @@ impl Bucket {
             ObjectError::Credentials(_) => failed("no credentials for the store are known".to_owned(), CREDENTIALS),
             other => failed(other.to_string(), ENDPOINT),
         })?;
-        Ok(Self { runtime, store: Arc::new(store), root, shown: address.to_owned(), limit })
+        Ok(Self { runtime, store: Arc::new(store), root, shown: address.to_owned(), limit, silent: Mutex::default() })
     }
 
     /// A place in any store.
     #[cfg(test)]
     pub fn over(store: Arc<dyn ObjectStore>, root: &str) -> Self {
-        Self { runtime: runtime().unwrap(), store, root: Path::from(root), shown: root.to_owned(), limit: Duration::from_secs(5) }
+        Self {
+            runtime: runtime().unwrap(),
+            store,
+            root: Path::from(root),
+            shown: root.to_owned(),
+            limit: Duration::from_secs(5),
+            silent: Mutex::default(),
+        }
     }
 
     /// The same, with this time for a request.
@@ -100,13 +111,28 @@ impl Bucket {
         key.as_ref().strip_prefix(self.root.as_ref()).unwrap_or_default().trim_start_matches('/').to_owned()
     }
 
-    /// Waits for a request, or says that it takes too long.
+    /// Waits for a request, or says that it takes too long. A store that does not answer is left alone for a moment, so that not each of a thousand reads waits for it.
     fn wait<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-        let limited = async { tokio::time::timeout(self.limit, request).await };
-        match self.runtime.block_on(limited) {
-            Ok(done) => done.map_err(|error| self.failure(&error)),
-            Err(_) => Err(failed(format!("the store of {} did not answer for {} ms", self.shown, self.limit.as_millis()), ENDPOINT)),
+        if let Some((until, _, why)) = &*held(&self.silent)
+            && Instant::now() < *until
+        {
+            return Err(Failure::new(Failed::Medium, why.clone()));
         }
+        let limited = async { tokio::time::timeout(self.limit, request).await };
+        let failure = match self.runtime.block_on(limited) {
+            Ok(Ok(done)) => {
+                *held(&self.silent) = None;
+                return Ok(done);
+            }
+            Ok(Err(error)) => self.failure(&error),
+            Err(_) => failed(format!("the store of {} did not answer for {} ms", self.shown, self.limit.as_millis()), ENDPOINT),
+        };
+        if failure.why.ends_with(ENDPOINT) {
+            let mut silent = held(&self.silent);
+            let pause = silent.as_ref().map_or(PAUSES[0], |(_, pause, _)| (*pause * 2).min(PAUSES[1]));
+            *silent = Some((Instant::now() + pause, pause, failure.why.clone()));
+        }
+        Err(failure)
     }
 
     /// What is told of an error.
@@ -122,7 +148,7 @@ impl Bucket {
             _ if whole.contains("NoSuchBucket") => {
                 failed(format!("the bucket of {shown} is not there"), "make the bucket, or name another one")
             }
-            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+            _ if matches!(error, Error::PermissionDenied { .. } | Error::Unauthenticated { .. }) || refuses(&whole) => {
                 failed(format!("the store refuses its credentials for {shown} ({})", code(&whole)), CREDENTIALS)
             }
             Error::NotFound { .. } => Failure::new(Failed::Absent, format!("{shown} lacks an object")),
@@ -224,6 +250,11 @@ impl Bucket {
     }
 }
 
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What it holds is only ever changed as a whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn runtime() -> Result<Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?)
 }
@@ -231,6 +262,11 @@ fn runtime() -> Result<Runtime, Failure> {
 /// A failure of the medium. What to do stands behind a tab, where the daemon looks for it.
 fn failed(why: String, hint: &str) -> Failure {
     Failure::new(Failed::Medium, if hint.is_empty() { why } else { format!("{why}\t{hint}") })
+}
+
+/// True of an answer of a store that knows the credentials not, or grants them too little.
+fn refuses(whole: &str) -> bool {
+    ["status code: 401", "status code: 403"].iter().any(|sign| whole.contains(sign))
 }
 
 /// The store's own word for an error.

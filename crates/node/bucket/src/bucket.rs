@@ -33,7 +33,7 @@ const ENDPOINT: &str =
 pub struct Listed {
     /// Below the target's prefix.
     pub name: String,
-    /// Bytes.
+    /// How many bytes it has.
     pub size: u64,
     /// How long ago it was stored, by the clocks of both sides.
     pub age: Duration,

@@ -1,8 +1,7 @@
 //! Which objects the bucket has. A listing of millions of chunks takes long, so it is made behind those who ask, and used again for twenty times as long as it took.
 
 use crate::bucket::Bucket;
-use crate::store::{chunk_of, failed};
-use crate::writes::whole;
+use crate::writes::{chunk_of, whole};
 use mend_data::space::Id;
 use mend_data::space::target::Failed;
 use mend_space::server::Failure;
@@ -53,7 +52,7 @@ impl Listings {
                     return listed
                         .as_ref()
                         .map(|listed| (listed.clone(), *begun >= asked))
-                        .map_err(|failure| failed(failure.kind, &failure.why));
+                        .map_err(|failure| Failure::new(failure.kind, failure.why.clone()));
                 }
             }
             if !state.running {
@@ -69,7 +68,7 @@ impl Listings {
             }
             let left = bucket.limit().saturating_sub(asked.elapsed());
             if left.is_zero() {
-                return Err(failed(Failed::Busy, "its objects are still being listed: ask again later"));
+                return Err(Failure::new(Failed::Busy, "its objects are still being listed: ask again later"));
             }
             state = changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }

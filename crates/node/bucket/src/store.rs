@@ -21,7 +21,7 @@ mod tests;
 use crate::bucket::Bucket;
 use crate::catalogue::{Catalogue, Known, written_down};
 use crate::listing::Listings;
-use crate::writes::{Chunk, Pieces};
+use crate::writes::Pieces;
 use lru::LruCache;
 use mend_data::patterns::Recorder;
 use mend_data::space::catalogue::Change;
@@ -30,7 +30,7 @@ use mend_data::space::target::{Answer, Failed, Request, UNBOUNDED};
 use mend_data::space::written::Shape;
 use mend_data::space::{Entry, Id};
 use mend_space::server::{Claims, Failure, Served, Turns};
-use mend_wire::secret::{from_hex, to_hex};
+use mend_wire::secret::to_hex;
 use opening::Snapshot;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -50,16 +50,8 @@ const BELIEVED: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 10_000;
 
 /// A failure of this kind.
-pub fn failed(kind: Failed, why: &str) -> Failure {
+fn failed(kind: Failed, why: &str) -> Failure {
     Failure::new(kind, why)
-}
-
-/// The chunk that an object of the bucket is; `None` if it is none.
-pub fn chunk_of(name: &str) -> Option<Chunk> {
-    let mut words = name.strip_prefix("objects/")?.split('/');
-    let (file, position, number) = (words.next()?, words.next()?, words.next()?);
-    let chunk = Chunk { file: from_hex(file)?, position: position.parse().ok()?, number: number.parse().ok()? };
-    words.next().is_none().then_some(chunk)
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,6 +61,9 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What is done when another process serves the target.
 pub type Replaced = Box<dyn Fn() + Send + Sync>;
+
+/// Pages of checksums, by file and number.
+type Pages = LruCache<(Id, u32), Vec<u8>>;
 
 /// A target.
 pub struct Store {
@@ -85,7 +80,7 @@ pub struct Store {
     begun: Mutex<HashMap<Id, (Option<Entry>, Instant)>>,
     /// Lengths of objects that were settled in this life.
     settled: Mutex<HashMap<(Id, u16), u64>>,
-    pages: Mutex<LruCache<(Id, u32), Arc<Vec<u8>>>>,
+    pages: Mutex<Pages>,
     /// When it was seen last that no other process serves the target.
     seen: Mutex<Option<Instant>>,
     listings: Listings,
@@ -189,17 +184,17 @@ impl Store {
     fn keep_sums(&self, file: &Id, page: u32, sums: &[u8]) -> Result<(), Failure> {
         self.touch(file);
         self.bucket.put(&format!("sums/{}/{page}", to_hex(file)), sums.to_vec())?;
-        held(&self.pages).put((*file, page), Arc::new(sums.to_vec()));
+        held(&self.pages).put((*file, page), sums.to_vec());
         Ok(())
     }
 
     fn sums(&self, file: &Id, page: u32) -> Result<Vec<u8>, Failure> {
         if let Some(kept) = held(&self.pages).get(&(*file, page)) {
-            return Ok(kept.to_vec());
+            return Ok(kept.clone());
         }
         let stored = self.bucket.get(&format!("sums/{}/{page}", to_hex(file)))?;
         let sums = stored.ok_or_else(|| failed(Failed::Absent, "it does not have these checksums"))?;
-        held(&self.pages).put((*file, page), Arc::new(sums.clone()));
+        held(&self.pages).put((*file, page), sums.clone());
         Ok(sums)
     }
 

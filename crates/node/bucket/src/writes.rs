@@ -5,6 +5,7 @@
 
 use mend_data::ranges::{self, Range};
 use mend_data::space::Id;
+use mend_wire::secret::from_hex;
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -19,6 +20,14 @@ pub struct Chunk {
     pub position: u16,
     /// Which chunk of the object.
     pub number: u64,
+}
+
+/// The chunk that an object of the bucket is; `None` if it is none.
+pub fn chunk_of(name: &str) -> Option<Chunk> {
+    let mut words = name.strip_prefix("objects/")?.split('/');
+    let (file, position, number) = (words.next()?, words.next()?, words.next()?);
+    let chunk = Chunk { file: from_hex(file)?, position: position.parse().ok()?, number: number.parse().ok()? };
+    words.next().is_none().then_some(chunk)
 }
 
 /// Parts of a range of an object by chunks: the number, where in the chunk it begins, and how many bytes that are.

@@ -2,8 +2,9 @@
 //!
 //! Their chunks stay for `MEND_SPACE_BEGUN_S` after their last byte, also when the target is started anew. Nobody sees them.
 
-use super::{Store, chunk_of, failed, held};
+use super::{Store, failed, held};
 use crate::catalogue::read;
+use crate::writes::chunk_of;
 use mend_data::space::catalogue::Change;
 use mend_data::space::target::Failed;
 use mend_data::space::{Entry, Id};

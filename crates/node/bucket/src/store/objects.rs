@@ -1,7 +1,7 @@
 //! Bytes of objects: written in any order, stored in chunks, read by ranges, compared and removed.
 
 use super::{Store, failed, held};
-use crate::writes::{CHUNK, Chunk, Piece, length_of, parts, whole};
+use crate::writes::{CHUNK, Chunk, Piece, chunk_of, length_of, parts, whole};
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Failed, Lacking, MAX_PAYLOAD};
 use mend_data::space::{BLOCK, Entry, Id, block_sum};
@@ -100,7 +100,7 @@ impl Store {
 
     fn stored_length(&self, file: &Id, position: u16) -> Result<u64, Failure> {
         let listed = self.bucket.list_soon(&format!("objects/{}/{position}", to_hex(file)))?;
-        Ok(whole(listed.iter().filter_map(|(name, size)| Some((super::chunk_of(name)?.number, *size)))))
+        Ok(whole(listed.iter().filter_map(|(name, size)| Some((chunk_of(name)?.number, *size)))))
     }
 
     /// How long an object is; that of one that was just settled is known.
@@ -204,7 +204,7 @@ impl Store {
         held(&self.pieces).retain(|chunk, _| chunk.file != *file || but.contains(&chunk.position));
         held(&self.settled).retain(|(of, position), _| of != file || but.contains(position));
         let listed = self.bucket.list(&format!("objects/{}", to_hex(file)), usize::MAX)?;
-        let goes = |name: &str| super::chunk_of(name).is_some_and(|chunk| !but.contains(&chunk.position));
+        let goes = |name: &str| chunk_of(name).is_some_and(|chunk| !but.contains(&chunk.position));
         let names: Vec<String> = listed.into_iter().map(|found| found.name).filter(|name| goes(name)).collect();
         if names.is_empty() { Ok(()) } else { self.bucket.delete(names, None).map(drop) }
     }

@@ -12,7 +12,7 @@ import subprocess
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PRODUCT = ["build", "--release", "--package", "mend-cli", "--package", "mend-daemon", "--package", "mend-object",
+PRODUCT = ["build", "--release", "--package", "mend-cli", "--package", "mend-daemon", "--package", "mend-bucket", "--package", "mend-object",
            "--package", "mend-space", "--package", "mend-staging", "--package", "mend-preload"]
 TESTS = ["test", "--release", "--no-run", "--workspace"]
 

@@ -360,6 +360,10 @@ class Lab(Machine):
         """With it die its ranks. The node stays, and says at once that nobody listens any more."""
         self.on(node, "sh", "-c", DAEMON_KILLED)
 
+    def signal(self, node, name):
+        """Sends a signal (STOP, CONT) to all processes of a node."""
+        self.on(node, "sh", "-c", OTHERS + 'kill -"$1" $all 2>/dev/null; true', "sh", name)
+
     def start_daemon(self, node, directory):
         """Another one, where one was killed; something about it lies in the directory."""
         started = self.on(node, "bash", "-c", DAEMON, os.path.join(BIN, "mendd"), os.path.join(directory, f"ready-{node}"), node)

@@ -1,6 +1,5 @@
 """`mend data` from servers that others wrote: SeaweedFS (S3), WsgiDAV, pyftpdlib, OpenSSH, Python's own HTTP server."""
 
-import glob
 import json
 import os
 import pwd
@@ -13,7 +12,9 @@ import time
 import unittest
 
 from cases import MIB
-from cluster import BIN, PATIENCE, VENV
+from cluster import PATIENCE, VENV
+from object_store import SECRET as STORE_SECRET
+from object_store import ObjectStore
 from test_data import Data, UNREACHABLE
 
 SERVERS = os.path.join(VENV, "data", "bin")
@@ -21,20 +22,16 @@ SSHD = "/usr/sbin/sshd"
 SECRET = "data-secret-that-must-not-leak"
 
 
-def free_port(several=1):
-    """The first of some ports that nobody listens on."""
+def free_port():
+    """A port that nobody listens on."""
     for _ in range(100):
         port = random.randrange(21000, 29000)
-        sockets = [socket.socket() for _ in range(several)]
-        try:
-            for at, one in enumerate(sockets):
-                one.bind(("127.0.0.1", port + at))
-            return port
-        except OSError:
-            continue
-        finally:
-            for one in sockets:
-                one.close()
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
     raise OSError("no free port")
 
 
@@ -86,13 +83,13 @@ class Sources(Data):
         self.assertIn("it is not there", done.stderr)
         self.assertIn("2 whole", self.data("check", "tree").stdout)
 
-    def no_secret_is_kept(self):
+    def no_secret_is_kept(self, secret=SECRET):
         """Neither beside a file nor in its attributes, nor in what is said of it."""
-        kept = subprocess.run(["grep", "-rlF", SECRET, self.directory, "--include=.*"], capture_output=True, text=True, check=False).stdout
+        kept = subprocess.run(["grep", "-rlF", secret, self.directory, "--include=.*"], capture_output=True, text=True, check=False).stdout
         self.assertEqual(kept, "")
         for name in os.listxattr(self.path):
-            self.assertNotIn(SECRET.encode(), os.getxattr(self.path, name))
-        self.assertNotIn(SECRET, self.data("sources", self.path, "--json").stdout)
+            self.assertNotIn(secret.encode(), os.getxattr(self.path, name))
+        self.assertNotIn(secret, self.data("sources", self.path, "--json").stdout)
 
     def test_python_s_http_server(self):
         port = free_port()
@@ -179,44 +176,28 @@ Subsystem sftp internal-sftp
         self.assertIn("Permission denied", done.stderr)
 
     def test_s3(self):
-        weed = os.path.join(VENV, "bin", "weed")
-        if not os.path.exists(weed):
-            self.skipTest("no server: `make setup` could not install SeaweedFS")
-        port = free_port(several=4)
+        store = ObjectStore(self.directory, "127.0.0.1")
+        self.addCleanup(store.end)
         # What puts the objects there encodes a % of its own.
         self.odd = "a b"
         os.rename(os.path.join(self.root, "tree", "a b%20c"), os.path.join(self.root, "tree", self.odd))
-        identity = {"name": "me", "actions": ["Admin"], "credentials": [{"accessKey": "me", "secretKey": SECRET}]}
-        config = self.write("s3.json", json.dumps({"identities": [identity]}).encode())
-        objects = os.path.join(self.directory, "objects")
-        os.mkdir(objects)
-        options = [f"-dir={objects}", "-s3", f"-s3.config={config}", "-ip=127.0.0.1", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
-        options += [f"-{part}.port={port + at}" for at, part in enumerate(("s3", "master", "volume", "filer"))]
-        options.append(f"-filer.localSocket={self.directory}/filer.sock")
-        self.addCleanup(lambda: [os.unlink(path) for at in range(4) for path in glob.glob(f"/tmp/seaweedfs-*{port + at}.sock")])
-        self.serve([weed, "server", *options], port)
-        variables = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
-        for name, value in variables.items():
+        store.start()
+        for name, value in store.variables.items():
             self.machine.set(name, value)
-        until = time.monotonic() + PATIENCE
         for name in ("in.dat", f"tree/{self.odd}", "tree/deep/y"):
-            content = self.read(os.path.join(self.root, name))
-            put = [os.path.join(BIN, "mend-object"), "put", f"s3://data/{name}", str(len(content))]
-            while (done := subprocess.run(put, input=content, env=self.machine.environment, capture_output=True, check=False)).returncode:
-                self.assertLess(time.monotonic(), until, f"the server does not answer: {done.stderr}")
-                time.sleep(0.2)
-        self.all_of_it("s3://data")
+            store.put(f"s3://lab/{name}", self.read(os.path.join(self.root, name)))
+        self.all_of_it("s3://lab")
         # The server is remembered, and the credentials' place, if it is named.
         self.machine.set("AWS_ENDPOINT_URL", None)
         self.machine.set("AWS_SECRET_ACCESS_KEY", None)
-        self.machine.set("OTHER_ACCESS_KEY_ID", "me")
-        self.machine.set("OTHER_SECRET_ACCESS_KEY", SECRET)
-        self.data("stage", "s3://data/in.dat", "named.dat", "--credentials", "env:OTHER", "--endpoint", f"http://127.0.0.1:{port}")
+        self.machine.set("OTHER_ACCESS_KEY_ID", "lab")
+        self.machine.set("OTHER_SECRET_ACCESS_KEY", STORE_SECRET)
+        self.data("stage", "s3://lab/in.dat", "named.dat", "--credentials", "env:OTHER", "--endpoint", store.variables["AWS_ENDPOINT_URL"])
         self.path = os.path.join(self.directory, "named.dat")
         self.spoil(5 * MIB)
         self.data("repair", self.path)
         self.assertEqual(self.read(), self.content)
-        self.no_secret_is_kept()
+        self.no_secret_is_kept(STORE_SECRET)
         self.machine.set("OTHER_SECRET_ACCESS_KEY", "wrong")
         self.spoil(5 * MIB)
         done = self.data("repair", self.path, code=UNREACHABLE)

@@ -14,7 +14,9 @@ import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import MIB
-from cluster import BIN, MEND, PATIENCE, VENV
+from cluster import MEND, PATIENCE
+from object_store import SECRET as STORE_SECRET
+from object_store import ObjectStore
 from offloading import content
 from test_data_sources import SERVERS, installed
 from test_space import fuse_is_open
@@ -324,13 +326,13 @@ class Servers(Offloads):
         os.mkdir(self.away)
         self.port = random.randrange(11000, 20000)
 
-    def serve(self, command, ready=None):
+    def serve(self, command):
         log = self.enterContext(open(os.path.join(self.directory, "server.log"), "ab"))
         server = subprocess.Popen([MEND, "lab", "exec", "--name", self.lab.name, "head", "--", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.lab.environment)
         self.addCleanup(lambda: (server.kill(), server.wait()))
         until = time.monotonic() + PATIENCE
         listening = f"grep -q ':{self.port:04X} [0:]* 0A ' /proc/net/tcp /proc/net/tcp6"
-        while self.lab.on("head", "sh", "-c", f'{listening} {ready or ""}').returncode:
+        while self.lab.on("head", "sh", "-c", listening).returncode:
             self.assertIsNone(server.poll(), "the server ended")
             self.assertLess(time.monotonic(), until, "the server does not listen")
             time.sleep(0.1)
@@ -411,21 +413,12 @@ Subsystem sftp internal-sftp
         self.all_of_it(f"sftp://127.0.0.1:{self.port}{self.away}/run7", *options, there=lambda: self.arrived(away=os.path.join(self.away, "run7")))
 
     def test_s3(self):
-        weed = os.path.join(VENV, "bin", "weed")
-        if not os.path.exists(weed):
-            self.skipTest("no server: `make setup` could not install SeaweedFS")
-        config = self.write("s3.json", json.dumps({"identities": [{"name": "me", "actions": ["Admin"], "credentials": [{"accessKey": "me", "secretKey": self.SECRET}]}]}).encode())
-        objects = os.path.join(self.directory, "objects")
-        os.mkdir(objects)
-        options = [f"-dir={objects}", "-s3", f"-s3.config={config}", "-ip=head", "-ip.bind=0.0.0.0", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
-        options += [f"-{part}.port={self.port + at}" for at, part in enumerate(("s3", "master", "volume", "filer"))]
-        options.append(f"-filer.localSocket={self.directory}/filer.sock")
-        self.addCleanup(self.sweep)
-        variables = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": self.SECRET, "AWS_ENDPOINT_URL": f"http://head:{self.port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
-        for name, value in variables.items():
+        store = ObjectStore(self.directory)
+        self.addCleanup(store.end)
+        for name, value in store.variables.items():
             self.lab.set(name, value)
             self.addCleanup(self.lab.set, name, None)
-        self.serve([weed, "server", *options], f"&& {BIN}/mend-object put s3://lab/there 0")
+        store.start(self.lab)
 
         def there():
             """As another client reads it."""
@@ -442,12 +435,5 @@ Subsystem sftp internal-sftp
         self.data("stage", "s3://lab/job/round 3/rank.1", "back")
         with open(os.path.join(self.directory, "back"), "rb") as file:
             self.assertTrue(file.read() == content(1, 3))
-        leaks = subprocess.run(["grep", "-rlF", self.SECRET, self.lab.on("head", "sh", "-c", 'echo "$MEND_HOME/spaces"').stdout.strip()], capture_output=True, text=True, check=False)
+        leaks = subprocess.run(["grep", "-rlF", STORE_SECRET, self.lab.on("head", "sh", "-c", 'echo "$MEND_HOME/spaces"').stdout.strip()], capture_output=True, text=True, check=False)
         self.assertEqual(leaks.stdout, "")
-
-    def sweep(self):
-        """Removes the sockets that the server leaves in /tmp."""
-        for port in range(self.port, self.port + 4):
-            for name in (f"/tmp/seaweedfs-{kind}{number}.sock" for number in (port, port + 10000) for kind in ("filer-", "master-", "volume-", "s3-", "")):
-                if os.path.exists(name):
-                    os.unlink(name)

@@ -4,7 +4,6 @@ torn, and a restart takes what is good."""
 import glob
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -14,7 +13,8 @@ import unittest
 import unittest.mock
 
 from cases import InDirectory
-from cluster import BIN, PATIENCE, Lab, Machine, MEND, VENV, compile_mpi, compile_plain
+from cluster import BIN, PATIENCE, Lab, Machine, MEND, compile_mpi, compile_plain
+from object_store import SECRET, ObjectStore
 
 ARGUMENTS = ("-i", "100", "-w", "200", "-m", "8", "-u", "go")
 # Runs in a node's shell: every image in the node's memory, as CHECKPOINT/rank-R.image.
@@ -361,67 +361,23 @@ class Encrypted(OfFourRanks):
 class ObjectStorage(OfFourRanks):
     """A real S3 server, SeaweedFS, on the lab's head node."""
 
-    SECRET = "lab-secret-that-must-not-leak"
-
     def setUp(self):
         super().setUp()
-        self.weed = os.path.join(VENV, "bin", "weed")
-        if not os.path.exists(self.weed):
-            self.skipTest("no server: `make setup` could not install SeaweedFS")
-        # The server's sockets in /tmp, which all nodes and users share, have its ports in their names.
-        self.port = random.randrange(11000, 20000)
-        variables = {
-            "AWS_ACCESS_KEY_ID": "lab", "AWS_SECRET_ACCESS_KEY": self.SECRET, "AWS_ENDPOINT_URL": f"http://head:{self.port}",
-            "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
-        }
-        self.enterContext(unittest.mock.patch.dict(os.environ, variables))
-
-    def serve(self, lab):
-        """Starts the server and waits until it answers."""
-        config = {"identities": [{"name": "lab", "actions": ["Admin"], "credentials": [{"accessKey": "lab", "secretKey": self.SECRET}]}]}
-        path = os.path.join(self.directory, "s3.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(config, file)
-        data = os.path.join(self.directory, "objects")
-        os.mkdir(data)
-        options = [f"-dir={data}", "-s3", f"-s3.config={path}", "-ip=head", "-ip.bind=0.0.0.0", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
-        options += [f"-{part}.port={self.port + at}" for at, part in enumerate(("s3", "master", "volume", "filer"))]
-        options.append(f"-filer.localSocket={self.directory}/filer.sock")
-        self.addCleanup(self.sweep)
-        command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", self.weed, "server", *options]
-        log = self.enterContext(open(os.path.join(self.directory, "weed.log"), "wb"))
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.addCleanup(lambda: (server.kill(), server.wait()))
-        put = [os.path.join(BIN, "mend-object"), "put", "s3://lab/there", "0"]
-        listening = f"grep -q ':{self.port:04X} [0:]* 0A ' /proc/net/tcp /proc/net/tcp6"
-        until = time.monotonic() + PATIENCE
-        # An attempt lasts some seconds while nobody listens.
-        while lab.on("head", "sh", "-c", f'{listening} && exec "$@"', "sh", *put).returncode:
-            self.assertIsNone(server.poll(), "the server ended")
-            self.assertLess(time.monotonic(), until, "the server does not answer")
-            time.sleep(0.1)
-
-    def sweep(self):
-        """Removes the sockets that the server leaves in /tmp."""
-        for port in range(self.port, self.port + 4):
-            # Its second protocol's ports are 10000 higher.
-            for path in glob.glob(f"/tmp/seaweedfs-*{port}.sock") + glob.glob(f"/tmp/seaweedfs-*{port + 10000}.sock"):
-                os.unlink(path)
-
-    def objects(self, lab, verb, *addresses, **options):
-        return lab.on("head", os.path.join(BIN, "mend-object"), verb, *addresses, **options)
+        self.store = ObjectStore(self.directory)
+        self.addCleanup(self.store.end)
+        self.enterContext(unittest.mock.patch.dict(os.environ, self.store.variables))
 
     def test_a_lost_node_s_ranks_come_from_object_storage(self):
         with Lab(3) as lab:
-            self.serve(lab)
+            self.store.start(lab)
             name = self.started(lab, "memory,s3://lab/jobs@1", "--incremental", "off")
             for number in (1, 2):
                 lab.verb("checkpoint", name)
                 self.complete(lab, name, number, ["memory", "s3://lab/jobs"])
-            manifest = self.objects(lab, "get", f"s3://lab/jobs/{name}/2/manifest.json")
+            manifest = self.store.objects("get", f"s3://lab/jobs/{name}/2/manifest.json")
             self.assertEqual(manifest.returncode, 0, manifest.stderr)
             self.assertEqual(json.loads(manifest.stdout)["manifest"]["number"], 2)
-            self.assertNotIn(self.SECRET, manifest.stdout)
+            self.assertNotIn(SECRET, manifest.stdout)
             # One is kept there: the first is gone.
             self.wait_gone(lab, f"s3://lab/jobs/{name}/1/manifest.json")
             lab.kill("node2")
@@ -435,12 +391,12 @@ class ObjectStorage(OfFourRanks):
             self.assertEqual(fetched.returncode, 0, fetched.stderr)
             said = self.restarted(lab, place)
             self.assertNotIn("its image", said)
-            self.assertNotIn(self.SECRET, self.job.stderr())
+            self.assertNotIn(SECRET, self.job.stderr())
 
     def test_what_is_stored_is_encrypted(self):
         key = self.key_file("key", "c" * 64)
         with Lab(3) as lab:
-            self.serve(lab)
+            self.store.start(lab)
             name = self.started(lab, "memory,s3://lab/jobs", "--encryption-key", key)
             lab.verb("checkpoint", name)
             self.complete(lab, name, 1, ["memory", "s3://lab/jobs"])
@@ -455,7 +411,7 @@ class ObjectStorage(OfFourRanks):
 
     def wait_gone(self, lab, address):
         for _ in range(100):
-            if self.objects(lab, "get", address).returncode:
+            if self.store.objects("get", address).returncode:
                 return
             time.sleep(0.1)
         self.fail(f"{address} is still there")
@@ -466,11 +422,11 @@ class ObjectStorage(OfFourRanks):
             lab.verb("checkpoint", name)
             self.job.wait_for(lambda: "s3://lab/jobs does not hold the whole checkpoint 1" in self.job.stderr(), "it is told")
             # The job runs on, and the next checkpoint gets there once the store does.
-            self.serve(lab)
+            self.store.start(lab)
             lab.verb("checkpoint", name)
             self.complete(lab, name, 2, ["memory", "s3://lab/jobs"])
             # A copy that is not what was saved, and one that is not there at all.
-            self.assertEqual(self.objects(lab, "delete", f"s3://lab/jobs/{name}/2/rank-2.image").returncode, 0)
+            self.assertEqual(self.store.objects("delete", f"s3://lab/jobs/{name}/2/rank-2.image").returncode, 0)
             lab.kill("node2")
             self.job.finish(75)
             done = lab.mend("restart", name, "--checkpoint", "2")

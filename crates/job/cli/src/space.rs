@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use clap::Args;
 use mend_data::offload::check_destination;
 use mend_data::request::{OffloadOptions, PathBytes, SpaceRequest};
-use mend_data::space::{Striping, default_directory};
+use mend_data::space::{Striping, bucket_obstacle, default_directory, is_in_bucket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -16,9 +16,13 @@ Examples:
   mend data create input                                    in a job of Slurm's: on its nodes
   mend data create input --nodes a,b,c --directory /local/me/input
   mend data create input --target a:/nvme0/in --target a:/nvme1/in --stripe 4M --count 2
+  mend data create input --nodes a,b --bucket s3://lab/spaces     in a bucket, which the nodes a and b serve
 
 mendd must run on the nodes. A target's directory is made, or must be empty and yours. What the space is stands in $MEND_HOME/spaces: share that \
-directory with the nodes, or copy the file. A directory in memory (/dev/shm/…) is fast, and gone with the node.")]
+directory with the nodes, or copy the file. A directory in memory (/dev/shm/…) is fast, and gone with the node.
+
+In a bucket (--bucket) files outlive all nodes. Each of the nodes serves a part of them, and takes over from one that is lost. The store and its credentials are those of \
+mendd's environment there: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL. Ranks only read what was staged there.")]
 pub struct Create {
     /// What it is called
     #[arg(value_name = "NAME")]
@@ -32,7 +36,10 @@ pub struct Create {
     /// The targets of nodes are in memory (/dev/shm)
     #[arg(long, conflicts_with = "directory")]
     pub memory: bool,
-    /// One more target
+    /// The targets of nodes are in a bucket of an S3-compatible store, below this prefix
+    #[arg(long, value_name = "s3://BUCKET/PREFIX", conflicts_with_all = ["directory", "memory"], value_parser = bucket)]
+    pub bucket: Option<String>,
+    /// One more target: a directory, or s3://BUCKET/PREFIX
     #[arg(long, value_name = "HOST:DIR", value_parser = target)]
     pub target: Vec<(String, String)>,
     /// Bytes on one target before the next one's turn, with K, M or G
@@ -250,10 +257,20 @@ fn path(path: &Path) -> PathBytes {
 }
 
 /// `HOST:/DIR`.
-fn target(text: &str) -> Result<(String, String), &'static str> {
-    let (host, directory) =
-        text.split_once(':').filter(|(host, directory)| !host.is_empty() && directory.starts_with('/')).ok_or("expected HOST:/DIR")?;
+fn target(text: &str) -> Result<(String, String), String> {
+    let place = |directory: &str| directory.starts_with('/') || is_in_bucket(directory);
+    let named = text.split_once(':').filter(|(host, directory)| !host.is_empty() && place(directory));
+    let (host, directory) = named.ok_or("expected HOST:/DIR or HOST:s3://BUCKET/PREFIX")?;
+    if is_in_bucket(directory) {
+        bucket(directory)?;
+    }
     Ok((host.to_owned(), directory.to_owned()))
+}
+
+/// `s3://BUCKET/PREFIX`.
+fn bucket(text: &str) -> Result<String, String> {
+    bucket_obstacle(text)
+        .map_or_else(|| Ok(text.trim_end_matches('/').to_owned()), |why| Err(format!("expected s3://BUCKET/PREFIX: {why}")))
 }
 
 /// A number of bytes, with K, M or G.
@@ -287,10 +304,10 @@ impl Create {
     /// # Errors
     /// If the directory is no text.
     pub fn request(self) -> Result<SpaceRequest, Failure> {
-        let Self { name, nodes, directory, memory, target, stripe, count } = self;
+        let Self { name, nodes, directory, memory, bucket, target, stripe, count } = self;
         let of_batch = if nodes.is_none() && target.is_empty() { nodes_of_batch()? } else { Vec::new() };
-        if nodes.is_none() && of_batch.is_empty() && (directory.is_some() || memory) {
-            return Err(Failure::usage("--directory and --memory are about nodes", "name nodes with --nodes"));
+        if nodes.is_none() && of_batch.is_empty() && (directory.is_some() || memory || bucket.is_some()) {
+            return Err(Failure::usage("--directory, --memory and --bucket are about nodes", "name nodes with --nodes"));
         }
         let base = if memory { "/dev/shm".to_owned() } else { mend_settings::SPACE_DIRECTORY.text() };
         let named = directory.is_some();
@@ -298,7 +315,11 @@ impl Create {
         let directory = std::path::absolute(&directory).unwrap_or(directory);
         let directory = directory.into_os_string().into_string().map_err(|_| Failure::usage("the directory is no text", ""))?;
         // Nodes may share the one that is not named.
-        let of_node = |at: usize| if named { directory.clone() } else { format!("{directory}-{at}") };
+        let of_node = |at: usize| match &bucket {
+            Some(place) => format!("{place}/{name}-{at}"),
+            None if named => directory.clone(),
+            None => format!("{directory}-{at}"),
+        };
         let hosts = nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::trim).filter(|host| !host.is_empty());
         let hosts: Vec<String> = hosts.map(str::to_owned).chain(of_batch).collect();
         if let Some(twice) = hosts.iter().enumerate().find_map(|(at, host)| hosts[..at].contains(host).then_some(host)) {

@@ -1,15 +1,16 @@
-//! Targets of data spaces on this node: processes of `mend-space`, one per directory, started when a client asks for one.
+//! Targets of data spaces on this node: processes of `mend-space`, one per directory, or of `mend-bucket`, one per place in a bucket, started when a client asks for one.
 //!
 //! Each has a port of its own, which it says when it can be reached. It ends with this daemon, whichever way that ends: its standard input ends then. What is in its
 //! directory stays. Faults assumed: it ends or is killed, and is started anew for the next client.
 
 use mend_data::space::target::{Found, Wanted};
-use mend_data::space::{Id, MAX_PATH};
+use mend_data::space::{Id, MAX_PATH, bucket_obstacle, is_in_bucket};
 use mend_wire::Connection;
 use mend_wire::secret::to_hex;
 use std::collections::HashMap;
 use std::io;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -18,14 +19,18 @@ use tokio::time::timeout;
 
 /// The program of targets, and of mounts.
 pub const PROGRAM: &str = "mend-space";
+/// The program of targets in buckets.
+const BUCKET_PROGRAM: &str = "mend-bucket";
 /// How long a target may take until it can be reached: its database may have to be looked through after a crash.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long one in a bucket may take: it reads all its entries.
+const BUCKET_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a client may take to say what it wants.
 const WORD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Those that run, by directory.
+/// Those that run, by directory. Each has a lock of its own: one that takes long to begin, since its bucket does not answer, holds up no other one.
 #[derive(Debug, Default)]
-pub struct Targets(Mutex<HashMap<String, Target>>);
+pub struct Targets(Mutex<HashMap<String, Arc<Mutex<Option<Target>>>>>);
 
 #[derive(Debug)]
 struct Target {
@@ -38,7 +43,13 @@ struct Target {
 /// What a client is told that gets no target.
 struct Refused {
     why: String,
-    hint: &'static str,
+    hint: String,
+}
+
+impl Refused {
+    fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: hint.into() }
+    }
 }
 
 impl Targets {
@@ -49,43 +60,49 @@ impl Targets {
         let Ok(Ok(wanted)) = timeout(WORD_TIMEOUT, receiver.receive::<Wanted>()).await else { return };
         let found = match self.find(&wanted).await {
             Ok(port) => Found::Port(port),
-            Err(Refused { why, hint }) => Found::Refused { why, hint: hint.to_owned() },
+            Err(Refused { why, hint }) => Found::Refused { why, hint },
         };
         let _ = sender.send(&found).await;
     }
 
     async fn find(&self, wanted: &Wanted) -> Result<u16, Refused> {
-        let fit = wanted.directory.starts_with('/') && wanted.directory.len() <= MAX_PATH && !wanted.directory.contains('\0');
-        if !fit {
-            return Err(Refused { why: format!("{:?} is no absolute path", wanted.directory), hint: "name a directory by its whole path" });
+        let long = wanted.directory.len() > MAX_PATH || wanted.directory.contains('\0');
+        match is_in_bucket(&wanted.directory).then(|| bucket_obstacle(&wanted.directory)) {
+            None if long || !wanted.directory.starts_with('/') => {
+                return Err(Refused::new(format!("{:?} is no absolute path", wanted.directory), "name a directory by its whole path"));
+            }
+            Some(Some(why)) => {
+                return Err(Refused::new(format!("{:?} is no place in a bucket: {why}", wanted.directory), "write s3://BUCKET/PREFIX"));
+            }
+            None | Some(None) => {}
         }
+        let place = self.0.lock().await.entry(wanted.directory.clone()).or_default().clone();
         // Held meanwhile: there is one target for a directory.
-        let mut running = self.0.lock().await;
-        if let Some(target) = running.get_mut(&wanted.directory)
+        let mut running = place.lock().await;
+        if let Some(target) = running.as_mut()
             && matches!(target.process.try_wait(), Ok(None))
         {
             return match target.space == wanted.space {
                 true => Ok(target.port),
-                false => {
-                    Err(Refused { why: "the directory is a target of another data space".to_owned(), hint: "choose another directory" })
-                }
+                false => Err(Refused::new("the directory is a target of another data space", "choose another directory")),
             };
         }
+        *running = None;
         let target = start(wanted).await?;
         let port = target.port;
         tracing::info!(directory = wanted.directory, port, "serving a target of a data space");
-        running.insert(wanted.directory.clone(), target);
+        *running = Some(target);
         Ok(port)
     }
 }
 
 async fn start(wanted: &Wanted) -> Result<Target, Refused> {
     let log = "look at mendd's log on that node";
-    let program = mend_settings::find_part(PROGRAM).ok_or_else(|| Refused {
-        why: format!("there is no {PROGRAM} beside mendd"),
-        hint: "`make install` installs it; MEND_LIBDIR names another directory",
+    let part = if is_in_bucket(&wanted.directory) { BUCKET_PROGRAM } else { PROGRAM };
+    let program = mend_settings::find_part(part).ok_or_else(|| {
+        Refused::new(format!("there is no {part} beside mendd"), "`make install` installs it; MEND_LIBDIR names another directory")
     })?;
-    let failed = |error: io::Error| Refused { why: format!("{PROGRAM} cannot be started: {error}"), hint: log };
+    let failed = |error: io::Error| Refused::new(format!("{part} cannot be started: {error}"), log);
     let mut process = Command::new(program)
         .args(["target", &to_hex(&wanted.space), &wanted.directory, if wanted.create { "create" } else { "open" }])
         .stdin(Stdio::piped())
@@ -99,18 +116,20 @@ async fn start(wanted: &Wanted) -> Result<Target, Refused> {
         return Err(failed(io::ErrorKind::BrokenPipe.into()));
     };
     let mut line = String::new();
-    match timeout(START_TIMEOUT, BufReader::new(output).read_line(&mut line)).await {
+    let limit = if part == PROGRAM { START_TIMEOUT } else { BUCKET_TIMEOUT };
+    match timeout(limit, BufReader::new(output).read_line(&mut line)).await {
         Ok(read) => drop(read.map_err(failed)?),
-        Err(_) => return Err(Refused { why: format!("it said nothing for {} s", START_TIMEOUT.as_secs()), hint: log }),
+        Err(_) => return Err(Refused::new(format!("it said nothing for {} s", limit.as_secs()), log)),
     }
     match line.trim_end().split_once(' ') {
         Some(("ready", port)) => {
-            let port = port.parse().map_err(|_| Refused { why: format!("{PROGRAM} said {port:?} instead of its port"), hint: log })?;
+            let port = port.parse().map_err(|_| Refused::new(format!("{part} said {port:?} instead of its port"), log))?;
             Ok(Target { space: wanted.space, port, process, _input: input })
         }
         Some(("refused", why)) => {
-            Err(Refused { why: format!("{}: {why}", wanted.directory), hint: "`mend data df` shows all targets of the space" })
+            let (why, hint) = why.split_once('\t').unwrap_or((why, "`mend data df` shows all targets of the space"));
+            Err(Refused::new(format!("{}: {why}", wanted.directory), hint))
         }
-        _ => Err(Refused { why: format!("{PROGRAM} ended without saying why"), hint: log }),
+        _ => Err(Refused::new(format!("{part} ended without saying why"), log)),
     }
 }

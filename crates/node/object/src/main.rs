@@ -12,50 +12,16 @@
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use object_store::aws::{AmazonS3, AmazonS3Builder};
-use object_store::path::Path;
-use object_store::{ObjectStoreExt, RetryConfig, WriteMultipart};
+use mend_object::{ObjectError, open};
+use object_store::{ObjectStoreExt, WriteMultipart};
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Least length of a part; a store takes 10,000 of them, all but the last at least 5 MiB long.
 const PART_BYTES: u64 = 8 << 20;
 const MAX_PARTS: u64 = 9000;
 /// Parts under way at once.
 const MAX_CONCURRENT_PARTS: usize = 4;
-/// Variables that name credentials, or where they are, or that none are needed.
-const CREDENTIAL_VARIABLES: [&str; 5] = [
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_SKIP_SIGNATURE",
-];
-/// How long a machine may take to say what its role's credentials are; most have none, and answer nothing.
-const ROLE_TIMEOUT: Duration = Duration::from_secs(5);
-
-#[derive(Debug, thiserror::Error)]
-enum ObjectError {
-    #[error("usage: mend-object put s3://BUCKET/KEY BYTES | get s3://BUCKET/KEY | delete s3://BUCKET/KEY…")]
-    Usage,
-    #[error("the store cannot be used: {}", brief(.0))]
-    Store(#[from] object_store::Error),
-    #[error(
-        "no credentials for the store: this machine has no role that gives any ({0}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for \
-         mendd, and AWS_ENDPOINT_URL if the store is not Amazon's"
-    )]
-    Credentials(String),
-    #[error("the content ended after {found} of {wanted} bytes")]
-    Length { found: u64, wanted: u64 },
-    #[error("standard input or output: {0}")]
-    Stream(#[from] io::Error),
-}
-
-/// The first line of an error: stores answer with pages.
-fn brief(error: &object_store::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().chars().take(300).collect()
-}
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -79,7 +45,7 @@ async fn run(words: &[String]) -> Result<(), ObjectError> {
         ["get", address] => get(address).await,
         ["delete", ref addresses @ ..] if !addresses.is_empty() => {
             for address in addresses {
-                let (store, key) = open(address).await?;
+                let (store, key) = open(address, None).await?;
                 match store.delete(&key).await {
                     Err(object_store::Error::NotFound { .. }) => {}
                     deleted => deleted?,
@@ -91,22 +57,8 @@ async fn run(words: &[String]) -> Result<(), ObjectError> {
     }
 }
 
-async fn open(address: &str) -> Result<(AmazonS3, Path), ObjectError> {
-    let (bucket, key) = address.strip_prefix("s3://").and_then(|place| place.split_once('/')).ok_or(ObjectError::Usage)?;
-    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    if CREDENTIAL_VARIABLES.iter().all(|name| std::env::var_os(name).is_none()) {
-        let once = builder.clone().with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() }).build()?;
-        match tokio::time::timeout(ROLE_TIMEOUT, once.credentials().get_credential()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(ObjectError::Credentials(brief(&error))),
-            Err(_) => return Err(ObjectError::Credentials("no answer".into())),
-        }
-    }
-    Ok((builder.build()?, Path::from(key)))
-}
-
 async fn put(address: &str, wanted: u64) -> Result<(), ObjectError> {
-    let (store, key) = open(address).await?;
+    let (store, key) = open(address, None).await?;
     let mut input = io::stdin().lock();
     if wanted <= PART_BYTES {
         let mut content = Vec::new();
@@ -148,7 +100,7 @@ fn exactly(found: u64, wanted: u64) -> Result<(), ObjectError> {
 }
 
 async fn get(address: &str) -> Result<(), ObjectError> {
-    let (store, key) = open(address).await?;
+    let (store, key) = open(address, None).await?;
     let mut content = store.get(&key).await?.into_stream();
     let mut output = io::stdout().lock();
     while let Some(piece) = content.next().await {

@@ -50,24 +50,59 @@ pub fn default_directory(base: &str, name: &str, user: u32) -> String {
     format!("{}/mend-space-{name}-{user}", base.trim_end_matches('/'))
 }
 
+/// How places in buckets begin.
+const BUCKET: &str = "s3://";
+
+/// True of what names a place in a bucket instead of a directory.
+#[must_use]
+pub fn is_in_bucket(directory: &str) -> bool {
+    directory.starts_with(BUCKET)
+}
+
+/// Why this cannot be a target's place in a bucket.
+#[must_use]
+pub fn bucket_obstacle(place: &str) -> Option<&'static str> {
+    let Some((bucket, prefix)) = place.strip_prefix(BUCKET).and_then(|rest| rest.split_once('/').or(Some((rest, "")))) else {
+        return Some("it does not begin with s3://");
+    };
+    let fit = |text: &str, more: &[u8]| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || more.contains(&byte));
+    match () {
+        () if !(3..=63).contains(&bucket.len()) || !fit(bucket, b"-.") => {
+            Some("buckets have names of 3 to 63 letters, digits, `-` and `.`")
+        }
+        () if !fit(prefix, b"-._/") || prefix.split('/').any(|name| matches!(name, "." | "..")) => {
+            Some("a prefix has letters, digits, `-`, `_`, `.` and `/`, and no name that is `.` or `..`")
+        }
+        () if place.len() > 512 => Some("it is longer than 512 bytes"),
+        () if prefix.contains("//") => Some("it has two slashes in a row"),
+        () => None,
+    }
+}
+
 /// Directory of files that were removed while they were open; it is not listed.
 pub const HIDDEN: &str = ".mend-removed";
 
 /// Names one state of a file or directory. Drawn at random, never used twice.
 pub type Id = [u8; 16];
 
-/// A target: a directory on a node.
+/// A target: a directory on a node, or a place in a bucket that the node serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// The node's name, as it was given.
     pub host: String,
     /// Its daemon.
     pub address: SocketAddr,
-    /// The directory, absolute.
+    /// The directory, absolute; or `s3://BUCKET/PREFIX`.
     pub directory: String,
 }
 
 impl Target {
+    /// True if its objects are in a bucket: any node can serve it.
+    #[must_use]
+    pub fn is_in_bucket(&self) -> bool {
+        is_in_bucket(&self.directory)
+    }
+
     /// How people are told of it.
     #[must_use]
     pub fn name(&self) -> String {
@@ -328,6 +363,18 @@ pub fn split(text: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn places_in_buckets_are_told_from_directories_and_looked_at() {
+        for good in ["s3://lab/spaces", "s3://lab", "s3://lab/", "s3://my.bucket/a/b-c_d.e"] {
+            assert!(super::is_in_bucket(good) && super::bucket_obstacle(good).is_none(), "{good}");
+        }
+        for bad in ["/tmp/x", "s3:/lab", "s3://", "s3:///x", "s3://la/x", "s3://lab/a b", "s3://lab/../x", "s3://lab/a//b", "s3://lab/a%2f"]
+        {
+            assert!(super::bucket_obstacle(bad).is_some(), "{bad}");
+        }
+        assert!(super::bucket_obstacle(&format!("s3://lab/{}", "a".repeat(600))).is_some());
+    }
+
     use super::*;
 
     #[test]

@@ -27,6 +27,8 @@ pub const MAX_SHAPED: usize = 64;
 
 /// Most blocks that one request verifies: 16 MiB are read in any medium's time.
 pub const MAX_VERIFIED: u32 = 256;
+/// Free bytes of a target that is in a bucket, which has no size: 4 PiB, so that sums over all targets fit.
+pub const UNBOUNDED: u64 = 1 << 52;
 /// How long one that heals a space is believed to be at it, seconds, unless it says so again.
 pub const HEALING: u64 = 20;
 

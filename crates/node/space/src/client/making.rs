@@ -3,14 +3,14 @@
 //! There is no server of names, so whoever makes a file of a path claims that first: the first target that answers, in an order that the path gives, lets one client at a
 //! time do it. A name is another version of the same file; a file that is removed while it is open has a hidden name until it is closed.
 
-use super::names::now_ns;
+use super::names::{Room, now_ns};
 use super::peer::Peer;
 use super::writer::{Refused, TRIES, Writer, held};
 use crate::link::Fault;
 use mend_data::space::catalogue::{Catalogue, Change, Node};
 use mend_data::space::target::{Claim, Failed, Request};
 use mend_data::space::written::{self, CLAIM, MODES, Shape, Written};
-use mend_data::space::{Entry, HIDDEN, Id, Kind};
+use mend_data::space::{COPIES, Entry, HIDDEN, Id, Kind};
 use std::time::{Duration, Instant};
 
 /// How long another client's end is waited for before one looks again.
@@ -122,7 +122,14 @@ impl Writer {
             (names.striping(path, self.client.space.striping), names.next_version(path))
         };
         let id = mend_wire::random_bytes();
-        let free: Vec<Option<u64>> = self.client.rooms_lately().iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
+        let writable = (0..self.client.targets() as u16).filter(|at| self.client.takes_writes(*at)).count();
+        if writable < COPIES && writable < self.client.targets() {
+            return Err(Refused::Bucket);
+        }
+        let rooms = self.client.rooms_lately();
+        let room =
+            |(at, room): (u16, &Result<Room, Fault>)| room.as_ref().ok().filter(|_| self.client.takes_writes(at)).map(|room| room.free);
+        let free: Vec<Option<u64>> = (0_u16..).zip(&rooms).map(room).collect();
         let file = written::place(&free, striping, mode, &id)?;
         let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Written(file.clone()) };
         let adopt = |at: u16| {

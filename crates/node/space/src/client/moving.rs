@@ -123,8 +123,10 @@ impl Writer {
         let rooms = self.client.rooms();
         self.client.refresh_since(Instant::now());
         let (old, known) = self.now(file)?;
-        let free: Vec<Option<u64>> =
-            (0_u16..).zip(&rooms).map(|(at, room)| room.as_ref().ok().filter(|_| !lost.contains(&at)).map(|room| room.free)).collect();
+        let free: Vec<Option<u64>> = (0_u16..)
+            .zip(&rooms)
+            .map(|(at, room)| room.as_ref().ok().filter(|_| !lost.contains(&at) && self.client.takes_writes(at)).map(|room| room.free))
+            .collect();
         let new = match known.moved(&free) {
             // With two targets, one that has lost its objects and answers gets them again.
             Err(NoPlace::TooFew { .. } | NoPlace::Full { .. }) => {

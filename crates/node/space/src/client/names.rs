@@ -7,10 +7,11 @@ use super::peer::{Peer, nonsense};
 use crate::link::{Fault, Link};
 use mend_data::space::catalogue::{Catalogue, Change};
 use mend_data::space::layout::Layout;
-use mend_data::space::target::{Answer, MAX_IDS, Request};
+use mend_data::space::target::{Answer, Failed, MAX_IDS, Request};
 use mend_data::space::{Entry, File, Id, Kind, Space, Striping, Target};
 use mend_messages::job::Secret;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant, SystemTime};
 const HEDGE: Duration = Duration::from_millis(50);
 /// How long room that was looked at is good to choose targets by.
 const LATELY: Duration = Duration::from_secs(1);
+/// Other daemons that are asked for a target in a bucket: each may take as long as a target is waited for.
+const OTHERS: usize = 3;
 /// Targets that are asked at once.
 const AT_ONCE: usize = 64;
 
@@ -64,8 +67,11 @@ impl Client {
     /// With the user's secret. A target that is silent for longer than `patience` is lost. With `create` directories of targets are made.
     #[must_use]
     pub fn new(space: Space, secret: &Secret, patience: Duration, create: bool) -> Self {
-        let peer = |target: &Target| Arc::new(Peer::new(target.clone(), space.id, secret.clone(), patience, create));
-        let peers: Vec<Arc<Peer>> = space.targets.iter().map(peer).collect();
+        let peer = |(at, target): (usize, &Target)| {
+            let others = others(&space, at);
+            Arc::new(Peer::new(target.clone(), &others, space.id, secret.clone(), patience, create))
+        };
+        let peers: Vec<Arc<Peer>> = space.targets.iter().enumerate().map(peer).collect();
         let heard = peers.iter().map(|_| Mutex::default()).collect();
         let (refreshed, looked) = (Mutex::default(), Mutex::default());
         Self { space, peers, catalogue: RwLock::default(), heard, refreshed, looked, hedge: HEDGE }
@@ -151,6 +157,11 @@ impl Client {
         let answers =
             targets.iter().zip(answered).map(|(at, answer)| answer.or_else(|| anew.next().flatten()).unwrap_or_else(|| Err(absent(*at))));
         answers.collect()
+    }
+
+    /// True if ranks can write to a target: a bucket takes no byte ranges.
+    pub(super) fn takes_writes(&self, at: u16) -> bool {
+        self.space.targets.get(usize::from(at)).is_some_and(|target| !target.is_in_bucket())
     }
 
     /// Places of all targets.
@@ -326,7 +337,15 @@ impl Client {
     /// Ends the space: all that its targets have goes. Those that were not told, with why.
     #[must_use]
     pub fn end(&self) -> Vec<Fault> {
-        let told = self.each(&self.all(), |_, peer| peer.ask(&Request::Leave, &[]).map(drop));
+        let told = self.each(&self.all(), |_, peer| {
+            loop {
+                match peer.ask(&Request::Leave, &[]) {
+                    // A bucket has much to remove, and some of it goes each time.
+                    Err(Fault::Failed { kind: Failed::Busy, .. }) => {}
+                    told => break told.map(drop),
+                }
+            }
+        });
         told.into_iter().flatten().filter_map(Result::err).collect()
     }
 
@@ -368,6 +387,19 @@ impl Client {
         ids.iter().for_each(|id| names.learn(Change::Gone(*id)));
         Ok(())
     }
+}
+
+/// Daemons that can serve a target which is in a bucket, beside its own: those of the next ones of the space's targets there, whose nodes know its credentials.
+fn others(space: &Space, at: usize) -> Vec<SocketAddr> {
+    let mut others: Vec<SocketAddr> = Vec::new();
+    let (before, from) = space.targets.split_at(at);
+    let Some((own, behind)) = from.split_first().filter(|(own, _)| own.is_in_bucket()) else { return others };
+    for target in behind.iter().chain(before).filter(|target| target.is_in_bucket()) {
+        if others.len() < OTHERS && target.address != own.address && !others.contains(&target.address) {
+            others.push(target.address);
+        }
+    }
+    others
 }
 
 /// Has a target keep the entry of a file that was staged, and those of its objects that are to be there.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How long a target that could not be reached is left alone, at first. The time doubles with each failure, up to the second one.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
-/// How long a target may take that is made: its database has to be written.
+/// How long a target may take that is made, since its database has to be written, or that begins in a bucket, since all its entries have to be read.
 const MAKING: Duration = Duration::from_secs(40);
 /// How long an answer is waited for that is late already.
 const LEAST: Duration = Duration::from_millis(1);
@@ -30,6 +30,8 @@ const IDLE: usize = 16;
 pub struct Peer {
     /// What it is.
     pub target: Target,
+    /// Daemons that can serve it, its own first; and until when one is left alone that could not.
+    daemons: Vec<(SocketAddr, Mutex<Option<Instant>>)>,
     space: Id,
     secret: Secret,
     patience: Duration,
@@ -47,9 +49,22 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peer {
-    /// A target of a space. One that is silent for longer than `patience` is lost. With `create` its directory is made.
-    pub(crate) fn new(target: Target, space: Id, secret: Secret, patience: Duration, create: bool) -> Self {
-        Self { target, space, secret, patience, create, idle: Mutex::default(), lost: Mutex::default(), silent: AtomicBool::new(false) }
+    /// A target of a space, which these other daemons can serve, too. One that is silent for longer than `patience` is lost. With `create` its directory is made.
+    pub(crate) fn new(target: Target, others: &[SocketAddr], space: Id, secret: Secret, patience: Duration, create: bool) -> Self {
+        // One that is made is made by its own node, which must have what that takes.
+        let others = if create { &[] } else { others };
+        let daemons = std::iter::once(&target.address).chain(others).map(|address| (*address, Mutex::default())).collect();
+        Self {
+            target,
+            daemons,
+            space,
+            secret,
+            patience,
+            create,
+            idle: Mutex::default(),
+            lost: Mutex::default(),
+            silent: AtomicBool::new(false),
+        }
     }
 
     /// Asks, and waits for the answer with the bytes behind it.
@@ -115,10 +130,16 @@ impl Peer {
         {
             return Err(fault.clone());
         }
-        let asked = self.dial().and_then(|mut link| {
-            let answered = exchange(&mut link, request, payload, begun).map_err(|error| self.broken(&error))?;
-            Ok((link, answered))
-        });
+        let attempt = || -> Result<io::Result<_>, Fault> {
+            let mut link = self.dial()?;
+            Ok(exchange(&mut link, request, payload, begun).map(|answered| (link, answered)))
+        };
+        let asked = match attempt() {
+            // The process that was found has ended because another node had taken over: there is another one.
+            Ok(Err(error)) if self.daemons.len() > 1 && !is_silence(&error) => attempt(),
+            asked => asked,
+        };
+        let asked = asked.and_then(|answered| answered.map_err(|error| self.broken(&error)));
         match asked {
             Ok((link, answered)) => {
                 *held(&self.lost) = None;
@@ -181,8 +202,7 @@ impl Peer {
     }
 
     fn broken(&self, error: &io::Error) -> Fault {
-        let silent = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-        let why = if silent { format!("it said nothing for {} ms", self.patience.as_millis()) } else { error.to_string() };
+        let why = if is_silence(error) { format!("it said nothing for {} ms", self.patience.as_millis()) } else { error.to_string() };
         self.lost(why, "")
     }
 
@@ -192,17 +212,51 @@ impl Peer {
         std::thread::scope(|scope| {
             let dialling = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| self.broken(&error))?;
-                let limit = if self.create { self.patience.max(MAKING) } else { self.patience };
-                let meeting = async { tokio::time::timeout(limit, self.meet()).await };
-                runtime.block_on(meeting).unwrap_or_else(|_| Err(self.broken(&io::ErrorKind::TimedOut.into())))
+                let begins = self.create || self.target.is_in_bucket();
+                let limit = if begins { self.patience.max(MAKING) } else { self.patience };
+                let meet = |daemon: SocketAddr| {
+                    let meeting = async { tokio::time::timeout(limit, self.meet(daemon)).await };
+                    runtime.block_on(meeting).unwrap_or_else(|_| Err(self.broken(&io::ErrorKind::TimedOut.into())))
+                };
+                self.first_of(meet)
             });
             dialling.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
         })
     }
 
-    async fn meet(&self) -> Result<Link, Fault> {
+    /// Meets the target where the first of its daemons serves it, always in the same order, so that all clients find it at the same one. What its own daemon said counts if none does.
+    fn first_of<T>(&self, meet: impl Fn(SocketAddr) -> Result<T, Fault>) -> Result<T, Fault> {
+        let mut told = None;
+        for pass in [false, true] {
+            for (daemon, alone) in &self.daemons {
+                let is_alone = held(alone).is_some_and(|until| Instant::now() < until);
+                // Those that are left alone come last, if they are all there is.
+                if is_alone != pass && self.daemons.len() > 1 {
+                    continue;
+                }
+                match meet(*daemon) {
+                    Ok(met) => {
+                        *held(alone) = None;
+                        return Ok(met);
+                    }
+                    Err(fault) => {
+                        *held(alone) = Some(Instant::now() + PAUSES[1]);
+                        told.get_or_insert(fault);
+                    }
+                }
+            }
+            if told.is_some() {
+                break;
+            }
+        }
+        Err(told.unwrap_or_else(|| self.lost("it has no daemon", "")))
+    }
+
+    async fn meet(&self, daemon: SocketAddr) -> Result<Link, Fault> {
+        let host = daemon.ip();
         let refused = |error: HandshakeError| self.lost(mend_report::with_causes(&error), error.hint());
-        let mut daemon = connect(self.target.address, Purpose::Space, &self.secret).await.map_err(refused)?;
+        let reached = tokio::time::timeout(self.patience, connect(daemon, Purpose::Space, &self.secret)).await;
+        let mut daemon = reached.map_err(|_| self.broken(&io::ErrorKind::TimedOut.into()))?.map_err(refused)?;
         let wanted = Wanted { space: self.space, directory: self.target.directory.clone(), create: self.create };
         daemon.sender.send(&wanted).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;
         let port = match daemon.receiver.receive::<Found>().await {
@@ -210,8 +264,7 @@ impl Peer {
             Ok(Found::Refused { why, hint }) => return Err(self.lost(why, hint)),
             Err(error) => return Err(self.lost(mend_report::with_causes(&error), "install the same release of Mend on every node")),
         };
-        let mut connection =
-            connect(SocketAddr::new(self.target.address.ip(), port), Purpose::Target, &self.secret).await.map_err(refused)?;
+        let mut connection = connect(SocketAddr::new(host, port), Purpose::Target, &self.secret).await.map_err(refused)?;
         let ours = mend_wire::random_bytes();
         let hello = Hello { space: self.space, nonce: ours };
         connection.sender.send(&hello).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;
@@ -225,6 +278,11 @@ impl Peer {
         let stream = stream.into_std().map_err(|error| self.broken(&error))?;
         Link::new(stream, keys, Some(self.patience)).map_err(|error| self.broken(&error))
     }
+}
+
+/// True if nothing was said for too long.
+fn is_silence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// What a target answered is no answer to what it was asked.

@@ -61,6 +61,11 @@ pub enum Refused {
     /// No targets for it.
     #[error("each byte that ranks write is on two targets: {0}")]
     NoPlace(#[from] NoPlace),
+    /// Its targets take no byte ranges.
+    #[error(
+        "ranks cannot write here: the space's targets are in a bucket, which takes no byte ranges; a space with two targets in directories of nodes takes what ranks write"
+    )]
+    Bucket,
     /// Another node appends.
     #[error("another node appends to it: only one can at a time")]
     Appending,
@@ -82,6 +87,7 @@ impl Refused {
             Self::NotDirectory => libc::ENOTDIR,
             Self::Staged => libc::EPERM,
             Self::Directory => libc::EXDEV,
+            Self::Bucket => libc::EROFS,
             Self::NoPlace(_) | Self::Fault(Fault::Failed { kind: Failed::Full, .. }) => libc::ENOSPC,
             Self::Appending | Self::Fault(_) => libc::EIO,
         }

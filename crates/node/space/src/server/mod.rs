@@ -1,8 +1,52 @@
-//! A target: a directory of a node in which objects of a space and its entries are kept. One process serves one directory.
+//! A target: what keeps objects of a space and its entries. One process serves one of them.
 //!
-//! `store` is what is on the medium, `serve` who may ask for it.
+//! `store` is what a directory of a node has, `serve` who may ask for it, `turns` what one client does at a time. Whatever else keeps objects is [`Served`] in the same way.
 
 mod serve;
 mod store;
+mod turns;
 
-pub use serve::run;
+pub use serve::{run, serve};
+pub use turns::{Claims, Turns};
+
+use mend_data::space::target::{Answer, Failed, Request};
+use std::io;
+
+/// What answers the requests of clients.
+pub trait Served: Send + Sync + 'static {
+    /// Carries out a request that [makes sense](Request::is_sound). Bytes that belong to the answer are in the second part.
+    ///
+    /// # Errors
+    /// What the client is told.
+    fn carry_out(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure>;
+
+    /// Called once, in a thread of its own, when clients can come.
+    fn begun(&self) {}
+}
+
+/// Why a request fails.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What kind it is.
+    pub kind: Failed,
+    /// For people.
+    pub why: String,
+}
+
+impl Failure {
+    /// Of this kind.
+    pub fn new(kind: Failed, why: impl Into<String>) -> Self {
+        Self { kind, why: why.into() }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => Failed::Absent,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failed::Full,
+            _ => Failed::Medium,
+        };
+        Self::new(kind, error.to_string())
+    }
+}

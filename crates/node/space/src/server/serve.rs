@@ -2,10 +2,11 @@
 //!
 //! Faults assumed: anybody connects and sends anything (as at the daemon's own port); a client dies in the middle of a request.
 
-use super::store::{Failure, Store};
+use super::store::Store;
+use super::{Failure, Served};
 use crate::link::{Link, context};
 use mend_data::space::Id;
-use mend_data::space::target::{Answer, Hello, Request, Welcome};
+use mend_data::space::target::{Answer, Failed, Hello, Request, Welcome};
 use mend_messages::auth::Purpose;
 use mend_messages::job::Secret;
 use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, admit_all};
@@ -22,7 +23,12 @@ const LEAVING_TIME: Duration = Duration::from_secs(5);
 
 /// Serves a directory until standard input ends. Says `ready PORT` on standard output when it can be reached, or `refused WHY`. The exit code.
 pub fn run(space: &Id, directory: &Path, create: bool, secret: Secret) -> i32 {
-    match serve(space, directory, create, secret) {
+    serve(space, secret, || Ok(Arc::new(open(directory, space, create)?)))
+}
+
+/// Serves what is opened, as [`run`] does.
+pub fn serve(space: &Id, secret: Secret, open: impl FnOnce() -> Result<Arc<dyn Served>, Failure>) -> i32 {
+    match open().and_then(|served| serve_all(space, secret, served)) {
         Ok(()) => 0,
         Err(Failure { why, .. }) => {
             println!("refused {}", why.replace('\n', " "));
@@ -31,8 +37,7 @@ pub fn run(space: &Id, directory: &Path, create: bool, secret: Secret) -> i32 {
     }
 }
 
-fn serve(space: &Id, directory: &Path, create: bool, secret: Secret) -> Result<(), Failure> {
-    let store = Arc::new(open(directory, space, create)?);
+fn serve_all(space: &Id, secret: Secret, store: Arc<dyn Served>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // On any address, as the daemon does, by whose port it is found.
     let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
@@ -44,8 +49,8 @@ fn serve(space: &Id, directory: &Path, create: bool, secret: Secret) -> Result<(
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let doubted = store.clone();
-    std::thread::spawn(move || doubted.ascertain_all());
+    let begun = store.clone();
+    std::thread::spawn(move || begun.begun());
     let door = Arc::new(Door { store, space: *space, secret });
     runtime.block_on(admit_all(listener, |stream, peer, slot| admit(door.clone(), stream, peer, slot)));
     Ok(())
@@ -62,7 +67,7 @@ fn open(directory: &Path, space: &Id, create: bool) -> Result<Store, Failure> {
 }
 
 struct Door {
-    store: Arc<Store>,
+    store: Arc<dyn Served>,
     space: Id,
     secret: Secret,
 }
@@ -73,7 +78,7 @@ async fn admit(door: Arc<Door>, stream: TcpStream, peer: SocketAddr, slot: Hands
     let store = door.store.clone();
     let spawned = std::thread::Builder::new().name(format!("client {}", peer.ip())).spawn(move || {
         // It ends with the connection.
-        let _ = answer_all(&store, &mut link);
+        let _ = answer_all(store.as_ref(), &mut link);
     });
     spawned.map(drop).map_err(HandshakeError::Broken)
 }
@@ -94,11 +99,12 @@ async fn meet(door: &Door, stream: TcpStream) -> Result<Option<Link>, HandshakeE
     Link::new(stream.into_std().map_err(broken)?, keys, None).map(Some).map_err(broken)
 }
 
-fn answer_all(store: &Store, link: &mut Link) -> io::Result<()> {
+fn answer_all(store: &dyn Served, link: &mut Link) -> io::Result<()> {
     loop {
         let (request, payload) = link.request()?;
         let leaves = request == Request::Leave;
-        match store.carry_out(request, &payload) {
+        let sound = if request.is_sound() { Ok(()) } else { Err(Failure::new(Failed::Nonsense, "the request makes no sense")) };
+        match sound.and_then(|()| store.carry_out(request, &payload)) {
             Ok((answer, bytes)) => {
                 link.send(&answer, &bytes)?;
                 if leaves {

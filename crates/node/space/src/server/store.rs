@@ -14,6 +14,8 @@ mod holds;
 mod verify;
 mod written;
 
+use super::turns::{Claims, Turns};
+use super::{Failure, Served};
 use holds::Holds;
 use mend_data::patterns::Recorder;
 use mend_data::space::catalogue::Change;
@@ -30,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use verify::Turns;
 use written::Writing;
 
 /// What a directory is of.
@@ -55,30 +56,6 @@ const ABANDONED: Duration = Duration::from_secs(600);
 /// Memory of the database for pages, bytes.
 const DATABASE_CACHE: usize = 16 << 20;
 
-/// Why a request fails.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Failure {
-    pub kind: Failed,
-    pub why: String,
-}
-
-impl Failure {
-    fn new(kind: Failed, why: impl Into<String>) -> Self {
-        Self { kind, why: why.into() }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        let kind = match error.kind() {
-            io::ErrorKind::NotFound => Failed::Absent,
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failed::Full,
-            _ => Failed::Medium,
-        };
-        Self::new(kind, error.to_string())
-    }
-}
-
 /// Makes a failure of an error of the database.
 fn database(error: impl Into<redb::Error>) -> Failure {
     match error.into() {
@@ -102,6 +79,7 @@ pub struct Store {
     turns: Turns,
     writing: Writing,
     holds: Holds,
+    claims: Claims,
 }
 
 fn hex(id: &Id) -> String {
@@ -149,6 +127,7 @@ impl Store {
             turns: Turns::default(),
             writing: Writing::default(),
             holds: Holds::default(),
+            claims: Claims::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
@@ -256,11 +235,7 @@ impl Store {
         }
     }
 
-    /// Carries out a request. Bytes that belong to the answer are in the second part.
-    pub fn carry_out(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure> {
-        if !request.is_sound() {
-            return Err(Failure::new(Failed::Nonsense, "the request makes no sense"));
-        }
+    fn answer(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure> {
         let done = match request {
             Request::Look => self.look()?,
             Request::Changes { after } => self.changes(after)?,
@@ -305,7 +280,7 @@ impl Store {
             }
             Request::Writing { files } => return bytes(self.are_written(&files)),
             Request::Begin { entry } => self.begin(&entry).map(|()| Answer::Done)?,
-            Request::Claim { claim, who, over } => self.writing.claim(claim, who, over).map(|()| Answer::Done)?,
+            Request::Claim { claim, who, over } => self.claims.take(claim, who, over).map(|()| Answer::Done)?,
         };
         Ok((done, Vec::new()))
     }
@@ -517,6 +492,16 @@ impl Store {
             }
         }
         Ok(bytes)
+    }
+}
+
+impl Served for Store {
+    fn carry_out(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure> {
+        self.answer(request, payload)
+    }
+
+    fn begun(&self) {
+        self.ascertain_all();
     }
 }
 

@@ -47,9 +47,14 @@ pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping) ->
         let hint = "name this node as others reach it, not localhost";
         return Err(Failure::bad_value("some targets are on a loopback address, which other nodes cannot reach", hint));
     }
-    let distinct: HashSet<(SocketAddr, &str)> = all.iter().map(|target| (target.address, target.directory.as_str())).collect();
+    // Any node can serve what is in a bucket.
+    let own = |target: &'_ Target| (!target.is_in_bucket()).then_some(target.address);
+    let distinct: HashSet<(Option<SocketAddr>, &str)> = all.iter().map(|target| (own(target), target.directory.as_str())).collect();
     if distinct.len() < all.len() {
-        return Err(Failure::bad_value("two targets are the same directory", "a target has a directory of its own"));
+        return Err(Failure::bad_value(
+            "two targets are the same directory, or the same place in a bucket",
+            "a target has a place of its own",
+        ));
     }
     let space = Space { format: FORMAT, name: name.to_owned(), id: mend_wire::random_bytes(), targets: all, striping, job: None };
     make(&space)?;

@@ -5,6 +5,7 @@ use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::report;
 use mend_data::space::catalogue::Node;
 use mend_data::space::layout::Layout;
+use mend_data::space::target::UNBOUNDED;
 use mend_space::descriptor;
 use serde_json::json;
 
@@ -96,8 +97,12 @@ pub fn room(name: &str, as_json: bool) -> Result<i32, Failure> {
         let target = target.name();
         match room {
             Ok(room) => {
-                rows.push(vec![target.clone(), report::size(room.total), report::size(room.free), report::size(room.used)]);
-                all.push(json!({ "target": target, "size": room.total, "free": room.free, "used": room.used }));
+                // A bucket has no size.
+                let bounded = room.total < UNBOUNDED;
+                let shown = |bytes: u64| if bounded { report::size(bytes) } else { "-".to_owned() };
+                rows.push(vec![target.clone(), shown(room.total), shown(room.free), report::size(room.used)]);
+                let told = |bytes: u64| bounded.then_some(bytes);
+                all.push(json!({ "target": target, "size": told(room.total), "free": told(room.free), "used": room.used }));
             }
             Err(fault) => {
                 lost = true;

@@ -1,48 +1,16 @@
-//! What a target finds out about its own objects, and whose turn it is to heal the space.
+//! What a target finds out about its own objects.
 
 use super::{Failure, LOG, Store, database};
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
-use mend_data::space::target::{Failed, HEALING, Lacking, MAX_PAYLOAD};
+use mend_data::space::target::{Failed, Lacking, MAX_PAYLOAD};
 use mend_data::space::{BLOCK, Id, block_sum};
 use redb::ReadableDatabase;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 /// Bytes of one object's name in an answer, at most.
 const NAMED: usize = 16 + 3;
-
-/// Who heals the space. It is remembered in memory: after a target's end somebody may begin anew, and finds what there is left to do.
-#[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<Turn>);
-
-#[derive(Debug, Default)]
-struct Turn {
-    /// Who has it, and since when it was said last.
-    healer: Option<(Id, Instant)>,
-    /// When all files were read last.
-    verified: Option<Instant>,
-}
-
-impl Turns {
-    pub fn take(&self, who: Id, verify_after: Option<u32>, done: bool) -> Result<(), Failure> {
-        let mut turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Turn { healer, verified } = &mut *turn;
-        if healer.is_some_and(|(other, since)| other != who && since.elapsed() < Duration::from_secs(HEALING)) {
-            return Err(Failure::new(Failed::Busy, "another one heals the space"));
-        }
-        if let Some(seconds) = verify_after {
-            if verified.is_some_and(|at| at.elapsed() < Duration::from_secs(seconds.into())) {
-                return Err(Failure::new(Failed::Busy, "all files were read a moment ago"));
-            }
-            *verified = Some(Instant::now());
-        }
-        *healer = (!done).then(|| (who, Instant::now()));
-        Ok(())
-    }
-}
 
 impl Store {
     pub(super) fn lacking(&self, at: u16) -> Result<Vec<u8>, Failure> {

@@ -14,8 +14,8 @@ use mend_data::ranges::{self, Range};
 use mend_data::space::blocks::{self, BlockTold};
 use mend_data::space::catalogue::Change;
 use mend_data::space::placement::RESERVE;
-use mend_data::space::target::{Answer, Claim, Failed};
-use mend_data::space::written::{CLAIM, Shape, Written, range_sum};
+use mend_data::space::target::{Answer, Failed};
+use mend_data::space::written::{Shape, Written, range_sum};
 use mend_data::space::{BLOCK, Entry, Id, filled_block_sum};
 use open::Open;
 use redb::ReadableDatabase;
@@ -26,13 +26,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// Locks for objects, which share them by their names.
 const LOCKS: usize = 64;
-/// Claims that are remembered; those that are over go then.
-const CLAIMS: usize = 4096;
 /// Blocks whose checksums are made at once.
 const BLOCKS: u64 = 64;
 
@@ -50,7 +47,6 @@ pub(super) struct Writing {
     filling: Mutex<HashMap<Object, Vec<Range>>>,
     /// Objects are made for one file at a time.
     adopting: Mutex<()>,
-    claims: Mutex<HashMap<Claim, (Id, Instant)>>,
 }
 
 impl Default for Writing {
@@ -59,7 +55,7 @@ impl Default for Writing {
         // If it cannot be told, each start of the process counts as one of the node.
         let boot = boot.map_or_else(|_| mend_wire::random_bytes(), |boot| xxh3_128(boot.as_bytes()).to_le_bytes());
         let locks = (0..LOCKS).map(|_| RwLock::default()).collect();
-        Self { boot, locks, open: Mutex::default(), filling: Mutex::default(), adopting: Mutex::default(), claims: Mutex::default() }
+        Self { boot, locks, open: Mutex::default(), filling: Mutex::default(), adopting: Mutex::default() }
     }
 }
 
@@ -105,22 +101,6 @@ impl Writing {
     /// An object was open when the target began.
     pub fn found_open(&self, file: Id, position: u16) {
         self.open().insert((file, position), Open::FOUND);
-    }
-
-    pub fn claim(&self, claim: Claim, who: Id, over: bool) -> Result<(), Failure> {
-        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let lasts = |since: &Instant| since.elapsed() < Duration::from_secs(CLAIM);
-        if claims.len() > CLAIMS {
-            claims.retain(|_, (_, since)| lasts(since));
-        }
-        if claims.get(&claim).is_some_and(|(other, since)| *other != who && lasts(since)) {
-            return Err(Failure::new(Failed::Busy, "another node does that"));
-        }
-        match over {
-            true => claims.remove(&claim),
-            false => claims.insert(claim, (who, Instant::now())),
-        };
-        Ok(())
     }
 }
 

@@ -10,8 +10,11 @@
     strategies
               1 GiB in 1 and 4 ranks, stopped: through the pipeline, and stored in a file on the way (`mend bench migrate`), with links of any rate
               and of 2 Gbit/s; the rate of the latter against that of the link
+    compressed
+              512 MiB of numbers as text in one rank, stopped, with and without compression (MEND_MIGRATE_COMPRESS=auto and off) in turns: with links of
+              200 Mbit/s, of 1 Gbit/s and of any rate; what is sent and how long it takes
 
-MEND_BENCH_MIB sizes the rank of `live`. Times are wall-clock; the machine should have nothing else to do. All of it takes three minutes.
+MEND_BENCH_MIB sizes the rank of `live`. Times are wall-clock; the machine should have nothing else to do. All of it takes ten minutes.
 """
 
 import os
@@ -29,6 +32,7 @@ LIVE_MIB = int(os.environ.get("MEND_BENCH_MIB", "1024"))
 DIRTY_MIB = 8
 TOGETHER_MIB = 512
 STRATEGIES_MIB = 1024
+COMPRESSED_MIB = 512
 
 
 class Job:
@@ -134,7 +138,24 @@ def strategies(runs, work):
                     report("rate through the pipeline", [link / 1e6] * runs, sent, "MB/s", "link of 2 Gbit/s")
 
 
-BENCHES = {"live": live, "empty": empty, "together": together, "strategies": strategies}
+def compressed(runs, work):
+    """`mend bench migrate`, once with each setting in turns."""
+    del work
+    for rate, options in (("links of 200 Mbit/s", ("--bandwidth", "200mbit")), ("links of 1 Gbit/s", ("--bandwidth", "1gbit")), ("links of any rate", ())):
+        whole, sent = {"off": [], "auto": []}, {"off": [], "auto": []}
+        with Lab(2, *options) as lab:
+            chosen = ("--sizes", f"{COMPRESSED_MIB}M", "--ranks", "1", "--runs", "1", "--strategies", "pipeline", "--content", "text")
+            for _ in range(runs):
+                for setting in ("off", "auto"):
+                    lab.set("MEND_MIGRATE_COMPRESS", setting)
+                    (moved,) = lab.verb("bench", "migrate", "--hosts", "node1,node2", *chosen)
+                    whole[setting].append(moved["whole_us"] / 1e3)
+                    sent[setting].append(moved["sent_bytes"] / MIB)
+        report(f"{COMPRESSED_MIB} MiB of text, {rate}, in all", whole["off"], whole["auto"], "ms", "without compression")
+        report(f"{COMPRESSED_MIB} MiB of text, {rate}, sent", sent["off"], sent["auto"], "MiB", "without compression")
+
+
+BENCHES = {"live": live, "empty": empty, "together": together, "strategies": strategies, "compressed": compressed}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

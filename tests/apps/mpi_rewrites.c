@@ -1,8 +1,8 @@
 // Memory that changes all the time, in every way that tracking has to notice, and a check of all of it.
 //
-//   mpi_rewrites [-f MIB] [-d MIB] [-s SEED] [-x] [-p PAUSE_US] [-u FILE]
+//   mpi_rewrites [-f MIB] [-d MIB] [-s SEED] [-n] [-x] [-p PAUSE_US] [-u FILE]
 //
-// Each rank fills a table of -f MiB once with noise, and then rewrites its first -d MiB again and again. With -x it also, as its
+// Each rank fills a table of -f MiB once with numbers that are alike, or with -n with noise, and then rewrites its first -d MiB again and again. With -x it also, as its
 // seed says, maps, fills, moves, grows, drops, protects and unmaps areas of anonymous memory, moves its break, writes to a private
 // mapping of its own executable, and to a memory object by mapping, pwrite and hole punching. What each page must hold follows
 // from a number that is kept for it elsewhere; some pages are checked after each step, all of them in the end and now and then.
@@ -32,6 +32,7 @@ static uint64_t state = 1;
 static struct area areas[AREAS];
 static uint32_t stamp;
 static int rank;
+static int noise;
 
 static uint64_t draw(uint64_t below) {
   state ^= state >> 12;
@@ -48,15 +49,25 @@ static void *must(void *got, const char *what) {
   return got;
 }
 
+// What a word of a page is, by the page's number.
+static uint64_t word(uint32_t with, int i) {
+  uint64_t alike = (with * 0x9e3779b97f4a7c15u) ^ (uint64_t)i;
+  if (with == 0) return 0;
+  if (!noise) return alike;
+  alike = (alike ^ alike >> 30) * 0xbf58476d1ce4e5b9u;
+  alike = (alike ^ alike >> 27) * 0x94d049bb133111ebu;
+  return alike ^ alike >> 31;
+}
+
 static void fill(char *page, uint32_t with) {
   uint64_t *words = (uint64_t *)page;
-  for (int i = 0; i < PAGE / 8; i++) words[i] = with == 0 ? 0 : (with * 0x9e3779b97f4a7c15u) ^ (uint64_t)i;
+  for (int i = 0; i < PAGE / 8; i++) words[i] = word(with, i);
 }
 
 static void check(const char *page, uint32_t with, const char *what) {
   const uint64_t *words = (const uint64_t *)page;
   for (int i = 0; i < PAGE / 8; i++) {
-    uint64_t wanted = with == 0 ? 0 : (with * 0x9e3779b97f4a7c15u) ^ (uint64_t)i;
+    uint64_t wanted = word(with, i);
     if (words[i] == wanted) continue;
     fprintf(stderr, "mpi_rewrites: rank %d: %s, page %p, word %d is %" PRIx64 ", not %" PRIx64 "\n", rank, what, (const void *)page, i,
             words[i], wanted);
@@ -140,11 +151,12 @@ int main(int argc, char **argv) {
   uint64_t mib = 64, dirty = 1, pause_us = 0;
   int strange = 0;
   const char *until = NULL;
-  for (int option; (option = getopt(argc, argv, "f:d:s:xp:u:")) != -1;) {
+  for (int option; (option = getopt(argc, argv, "f:d:s:nxp:u:")) != -1;) {
     switch (option) {
       case 'f': mib = strtoull(optarg, NULL, 10); break;
       case 'd': dirty = strtoull(optarg, NULL, 10); break;
       case 's': state = strtoull(optarg, NULL, 10) * 2 + 1; break;
+      case 'n': noise = 1; break;
       case 'x': strange = 1; break;
       case 'p': pause_us = strtoull(optarg, NULL, 10); break;
       case 'u': until = optarg; break;

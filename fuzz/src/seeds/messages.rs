@@ -3,7 +3,7 @@
 use super::{Seed, keep};
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent,
+    Compression, FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent,
     Tracking, Unasked, Unwritten, Welcome, Written,
 };
 use mend_messages::control::{
@@ -107,7 +107,7 @@ fn phases() -> Phases {
 
 fn order() -> SaveOrder {
     let target = SaveTarget::File("/srv/7/rank-0.image".into());
-    SaveOrder { target, mode: SaveMode::CopyOnWrite, base: Some(id(1)), track: true, rate: Some(1 << 30), files_kept: true }
+    SaveOrder { target, mode: SaveMode::CopyOnWrite, base: Some(id(1)), track: true, rate: Some(1 << 30), files_kept: true, compression: Compression::Auto }
 }
 
 fn requests() -> Vec<Request> {
@@ -118,7 +118,7 @@ fn requests() -> Vec<Request> {
         Request::Save(order()),
         Request::Save(SaveOrder::full(SaveTarget::Descriptor)),
         Request::Save(SaveOrder::full(SaveTarget::Begun)),
-        Request::Precopy { answered: true },
+        Request::Precopy { answered: true, compression: Compression::Always },
         Request::EndPrecopy,
         Request::KeepFiles(KeepOrder { checkpoint: "/srv/7.part".into(), limit: 64 << 20, seal: Some([8; 32]) }),
         Request::SyncFiles,
@@ -197,6 +197,7 @@ fn replies() -> Vec<Reply> {
         sequence: 1,
         behind: true,
         bytes: 1 << 20,
+        spared: 1 << 19,
         pages: 250,
         checksum: 77,
         park_us: 40,
@@ -232,7 +233,7 @@ fn reports() -> Vec<Report> {
 }
 
 fn round() -> Round {
-    Round { number: 2, done: true, bytes: 1 << 20, us: 700, total: 1 << 30, left: Some(9 << 20) }
+    Round { number: 2, done: true, bytes: 1 << 20, us: 700, total: 1 << 30, spared: 1 << 29, left: Some(9 << 20) }
 }
 
 fn from_agent() -> Vec<FromAgent> {
@@ -329,6 +330,7 @@ fn answer() -> Vec<Answer> {
         from: "node1".into(),
         to: "node2".into(),
         bytes: 1 << 28,
+        sent_bytes: 1 << 27,
         phases: phases(),
         stopped_us: 90_000,
         precopied: Some(precopied),
@@ -439,6 +441,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         program,
         encryption_key: Some("/srv/users/key".into()),
         encrypt_data: true,
+        compression: Compression::Auto,
         node_timeout_ms: 10_000,
         epoch: 1_764_021_600_000_000,
         ranks: vec![0, 2],

@@ -2,7 +2,7 @@
 //! are checked against it ([`replay`]).
 
 use crate::node::{Phase, Process};
-use mend_messages::agent::{ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved};
+use mend_messages::agent::{Compression, ImageId, Inspection, Obstacle, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a rank takes where it moves to, bytes.
@@ -83,7 +83,7 @@ fn request(kind: &str) -> Option<Request> {
         "suspend-peer" => Request::SuspendPeer(0),
         "save" => file(SaveMode::Stop),
         "save-behind" => file(SaveMode::CopyOnWrite),
-        "precopy" => Request::Precopy { answered: true },
+        "precopy" => Request::Precopy { answered: true, compression: Compression::Off },
         "end-precopy" => Request::EndPrecopy,
         "save-begun" => Request::Save(SaveOrder::full(SaveTarget::Begun)),
         "save-stream" => Request::Save(SaveOrder::full(SaveTarget::Descriptor)),

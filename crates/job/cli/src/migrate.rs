@@ -232,7 +232,8 @@ async fn several(job: (JobDirectory, JobRecord), ranks: BTreeSet<Rank>, manner: 
 fn print(job: Option<&str>, done: &MigrationDone) {
     let (size, stopped) = (report::size(done.bytes), report::duration(done.stopped_us));
     let job = job.map(|job| format!("{job}: ")).unwrap_or_default();
-    println!("{job}rank {} moved from {} to {}: {size}", done.rank, done.from, done.to);
+    let sent = if done.sent_bytes == done.bytes { String::new() } else { format!(", compressed to {}", report::size(done.sent_bytes)) };
+    println!("{job}rank {} moved from {} to {}: {size}{sent}", done.rank, done.from, done.to);
     if let Some(live) = done.precopied {
         let (while_ran, us) = (report::size(live.bytes), report::duration(live.us));
         println!("  {while_ran} in {} round(s) while it ran, {us}; then {}", live.rounds, stop_reason(live.why));

@@ -40,7 +40,7 @@ use mend_job::healing::Healing;
 use mend_job::safeguard::Kept;
 use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, Moving, NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_journal::Event as Happened;
-use mend_messages::agent::SaveMode;
+use mend_messages::agent::{Compression, SaveMode};
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::{MAX_RANKS, NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
@@ -197,6 +197,11 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     mend_settings::PID_NAMESPACE.choice()?;
     let unused_features = mend_settings::IGNORE_CPU_FEATURES.features()?;
     let encrypt_data = mend_settings::ENCRYPT_DATA.choice()? == "on";
+    let compression = match mend_settings::MIGRATE_COMPRESS.choice()? {
+        "off" => Compression::Off,
+        "always" => Compression::Always,
+        _ => Compression::Auto,
+    };
     if encrypt_data {
         check_encryptable(&program.env)?;
         program.further.iter().try_for_each(|further| check_encryptable(&further.env))?;
@@ -318,6 +323,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             program: life.program.clone(),
             encryption_key: beginning.encryption_key.clone(),
             encrypt_data,
+            compression,
             node_timeout_ms: life.node_timeout_ms,
             lease_ms: life.lease_ms,
             unused_features,

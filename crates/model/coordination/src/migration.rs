@@ -64,7 +64,9 @@ pub struct Migration {
     restored_us: Option<u64>,
     fabric_up: bool,
     started_us: u64,
+    /// Of the image, as it is before compression.
     bytes: u64,
+    spared: u64,
     phases: Phases,
     failure: Option<Failure>,
     manner: Manner,
@@ -97,6 +99,7 @@ impl Migration {
             fabric_up: false,
             started_us: 0,
             bytes: 0,
+            spared: 0,
             phases: Phases::default(),
             failure: None,
             manner,
@@ -218,7 +221,7 @@ impl Migration {
                 if let Some(failure) = self.failure.take() {
                     return self.undo(now_us, failure);
                 }
-                self.bytes = saved.bytes;
+                (self.bytes, self.spared) = (saved.bytes + saved.spared, saved.spared);
                 self.phases.write_us = saved.park_us + saved.write_us;
                 self.saved_us = Some(now_us);
             }
@@ -499,8 +502,11 @@ impl Migration {
                 let connected = self.saved_us.max(self.restored_us).unwrap_or(now_us);
                 self.phases.reconnect_us = now_us.saturating_sub(connected);
                 let precopied = self.precopied();
+                let bytes = self.bytes + precopied.map_or(0, |precopied| precopied.bytes);
+                let spared = self.spared + self.precopy.as_ref().map_or(0, |precopy| precopy.last().spared);
                 let outcome = Outcome {
-                    bytes: self.bytes + precopied.map_or(0, |precopied| precopied.bytes),
+                    bytes,
+                    sent_bytes: bytes.saturating_sub(spared),
                     phases: self.phases,
                     stopped_us: now_us.saturating_sub(self.started_us),
                     precopied,

@@ -11,6 +11,9 @@ pub const HEAD_SIZE: usize = <RecordHead as Fixed>::SIZE;
 /// Largest payload of a record of pages, bytes. Bounds what a reader must hold before it knows the checksum.
 pub const MAX_PAGES: u64 = 1 << 20;
 
+/// Kind of a record that holds pages ahead of an image: [`crate::rounds::RoundKind::Pages`].
+pub const PAGES_OF_A_ROUND: u32 = 65;
+
 /// Largest payload of any other record, bytes.
 pub const MAX_TABLE: u64 = 1 << 28;
 
@@ -32,7 +35,7 @@ pub enum Kind {
     Unread = 6,
     /// JSON for people and tools; no reader depends on it.
     Summary = 7,
-    /// Whole pages for `address`.
+    /// Whole pages for `address`, compressed or not.
     Pages = 8,
     /// Bytes of memory object `index` from offset `address`.
     Bytes = 9,
@@ -69,13 +72,13 @@ fixed_record! {
     pub struct RecordHead {
         /// A [`Kind`].
         pub kind: u32,
-        /// Role or object, see [`Kind`].
+        /// Role or object, see [`Kind`]. Of pages: their bytes as an LZ4 block, before padding; 0: they are as they are.
         pub index: u32,
-        /// Bytes of payload, before padding to a multiple of 8.
+        /// Bytes of payload, before padding to a multiple of 8; of compressed pages, when they are unpacked.
         pub length: u64,
         /// Address or offset, see [`Kind`].
         pub address: u64,
-        /// xxh3-64 of the payload.
+        /// xxh3-64 of the payload; of compressed pages, when they are unpacked.
         pub payload: u64,
         /// xxh3-64 of the fields above.
         pub own: u64,
@@ -108,10 +111,34 @@ impl RecordHead {
             && (self.address, self.index) == (0, 0)
     }
 
+    /// The same for pages that come as an LZ4 block of `compressed` bytes. Only a stream between two nodes has such.
+    #[must_use]
+    pub fn compressed_to(self, compressed: u32) -> Self {
+        Self { index: compressed, ..self }
+    }
+
+    /// Bytes of the LZ4 block that the pages of this record come as; `None`: they come as they are.
+    #[must_use]
+    pub fn compressed(&self) -> Option<u64> {
+        let pages = self.kind == Kind::Pages as u32 || self.kind == PAGES_OF_A_ROUND;
+        Some(u64::from(self.index)).filter(|bytes| pages && *bytes != 0)
+    }
+
+    /// Bytes that compression has spared.
+    pub(crate) fn spared(&self) -> u64 {
+        self.compressed().map_or(0, |bytes| self.length.saturating_sub(bytes.next_multiple_of(8)))
+    }
+
+    /// Whether it is of whole pages, compressed to less or not at all.
+    pub(crate) fn announces_pages(&self) -> bool {
+        let whole = self.length <= MAX_PAGES && self.length != 0 && self.length.is_multiple_of(4096) && self.address.is_multiple_of(4096);
+        whole && u64::from(self.index) < self.length
+    }
+
     /// Bytes from the head's end to the next head.
     #[must_use]
     pub fn padded_length(&self) -> u64 {
-        self.length.next_multiple_of(8)
+        self.compressed().unwrap_or(self.length).next_multiple_of(8)
     }
 }
 
@@ -284,6 +311,8 @@ pub struct Ledger {
     records: u64,
     bytes: u64,
     pages: u64,
+    spared: u64,
+    compression: bool,
 }
 
 impl Ledger {
@@ -293,7 +322,19 @@ impl Ledger {
         let mut stream = Xxh3::new();
         stream.update(header);
         let incremental = Header::decode(header).is_ok_and(|header| header.incremental());
-        Self { stream, incremental, last: 0, records: 0, bytes: HEADER_SIZE as u64, pages: 0 }
+        Self { stream, incremental, last: 0, records: 0, bytes: HEADER_SIZE as u64, pages: 0, spared: 0, compression: false }
+    }
+
+    /// Also accepts compressed pages: the stream goes from one node to another, and is not kept.
+    #[must_use]
+    pub fn on_its_way(self) -> Self {
+        Self { compression: true, ..self }
+    }
+
+    /// Bytes by which the stream is shorter than it would be without compression.
+    #[must_use]
+    pub fn spared(&self) -> u64 {
+        self.spared
     }
 
     /// Bytes up to the next head.
@@ -331,7 +372,7 @@ impl Ledger {
             return Err(inconsistent);
         }
         let fits = match kind {
-            Kind::Pages => head.length <= MAX_PAGES && head.length != 0 && head.length % 4096 == 0 && head.address % 4096 == 0,
+            Kind::Pages => head.announces_pages() && (self.compression || head.index == 0),
             Kind::Bytes => head.length <= MAX_PAGES && head.length != 0,
             Kind::Kept => self.incremental && head.announces_ranges(),
             Kind::Unread => head.length <= MAX_PAGES,
@@ -347,6 +388,7 @@ impl Ledger {
         self.last = rank;
         self.records += 1;
         self.bytes += HEAD_SIZE as u64 + head.padded_length();
+        self.spared += head.spared();
         if kind == Kind::Pages {
             self.pages += head.length / 4096;
         }

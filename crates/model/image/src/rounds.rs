@@ -5,7 +5,7 @@
 //! record = RecordHead   payload   padding to 8 bytes      the same heads as an image's, other kinds
 //!
 //!   Areas   Mapping*         memory that pages may come for; what lies in no area any more is forgotten
-//!   Pages   whole pages      for the head's address; a page may come again, the last one counts
+//!   Pages   whole pages      for the head's address, compressed or not; a page may come again, the last one counts
 //!   Zeros   as Kept's        pages that hold zeros now
 //!   Done    RoundEnd         the receiver answers with one byte, TAKEN, when it has all of it
 //!   Alive   nothing          the sender is there, and has nothing to say
@@ -17,7 +17,7 @@
 
 use crate::fixed::{Fixed, fixed_record};
 use crate::kept;
-use crate::record::{HEAD_SIZE, MAX_PAGES, MAX_TABLE, RecordHead};
+use crate::record::{HEAD_SIZE, MAX_PAGES, MAX_TABLE, PAGES_OF_A_ROUND, RecordHead};
 use crate::{HEADER_SIZE, ImageError};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -30,7 +30,7 @@ pub enum RoundKind {
     /// [`crate::record::Mapping`]s by ascending address: private memory.
     Areas = 64,
     /// Whole pages for `address`.
-    Pages = 65,
+    Pages = PAGES_OF_A_ROUND as isize,
     /// Pages of zeros: see [`crate::kept`].
     Zeros = 66,
     /// The end of a round, as a [`RoundEnd`].
@@ -67,6 +67,7 @@ pub struct Rounds {
     number: u64,
     over: bool,
     areas: bool,
+    spared: u64,
 }
 
 /// Head of a record.
@@ -81,7 +82,13 @@ impl Rounds {
     pub fn new(header: &[u8; HEADER_SIZE]) -> Self {
         let mut stream = Xxh3::new();
         stream.update(header);
-        Self { stream, bytes: HEADER_SIZE as u64, number: 0, over: false, areas: false }
+        Self { stream, bytes: HEADER_SIZE as u64, number: 0, over: false, areas: false, spared: 0 }
+    }
+
+    /// Bytes by which the stream is shorter than it would be without compression.
+    #[must_use]
+    pub fn spared(&self) -> u64 {
+        self.spared
     }
 
     /// Bytes up to the next head.
@@ -111,19 +118,18 @@ impl Rounds {
         let kind = RoundKind::from_number(head.kind).ok_or(inconsistent)?;
         let fits = match kind {
             RoundKind::Areas => head.length <= MAX_TABLE && head.length.is_multiple_of(crate::record::Mapping::SIZE as u64),
-            RoundKind::Pages => {
-                self.areas && head.length <= MAX_PAGES && head.length != 0 && head.length % 4096 == 0 && head.address % 4096 == 0
-            }
+            RoundKind::Pages => self.areas && head.announces_pages(),
             RoundKind::Zeros => head.length <= MAX_PAGES && head.length != 0 && head.length.is_multiple_of(kept::RANGE as u64),
             RoundKind::Done => head.length == RoundEnd::SIZE as u64,
             RoundKind::Alive | RoundKind::Rest => head.length == 0,
         };
-        if self.over || !fits || head.index != 0 || head.address.checked_add(head.length).is_none() {
+        if self.over || !fits || (head.index != 0 && kind != RoundKind::Pages) || head.address.checked_add(head.length).is_none() {
             return Err(inconsistent);
         }
         if kind != RoundKind::Done {
             self.stream.update(bytes);
         }
+        self.spared += head.spared();
         self.areas |= kind == RoundKind::Areas;
         self.over = kind == RoundKind::Rest;
         self.bytes += HEAD_SIZE as u64 + head.padded_length();

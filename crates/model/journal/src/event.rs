@@ -203,6 +203,9 @@ pub enum Event {
         from: String,
         to: String,
         bytes: u64,
+        /// What went over the link for those bytes, if compression made it less.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sent_bytes: Option<u64>,
         stopped_us: u64,
         phases: PhaseTimes,
         /// It ran on while most of it was sent. Journals of older releases lack it.

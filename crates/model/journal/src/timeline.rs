@@ -121,6 +121,9 @@ pub struct Operation {
     pub stopped_us: Option<u64>,
     /// Bytes that were written or sent.
     pub bytes: Option<u64>,
+    /// What went over the link for them, if compression made it less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_bytes: Option<u64>,
     /// Its phases, as far as they are over.
     pub phases: Vec<Step>,
     /// Rounds of copying a rank that runs.

@@ -115,6 +115,18 @@ pub enum SaveMode {
     CopyOnWrite,
 }
 
+/// Whether memory is compressed on its way to another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Compression {
+    /// It never is.
+    #[default]
+    Off,
+    /// While the link is slower than compressing is, and processors are idle.
+    Auto,
+    /// It always is. What gets no shorter goes as it is.
+    Always,
+}
+
 /// An image to take.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SaveOrder {
@@ -131,13 +143,15 @@ pub struct SaveOrder {
     pub rate: Option<u64>,
     /// Others put files back before the rank comes out of this image; else it cuts them to their length itself.
     pub files_kept: bool,
+    /// Whether pages are compressed. For a stream to another node alone: an image that is kept has none that are.
+    pub compression: Compression,
 }
 
 impl SaveOrder {
     /// A full image, written while the threads stand still.
     #[must_use]
     pub fn full(target: SaveTarget) -> Self {
-        Self { target, mode: SaveMode::Stop, base: None, track: false, rate: None, files_kept: false }
+        Self { target, mode: SaveMode::Stop, base: None, track: false, rate: None, files_kept: false, compression: Compression::Off }
     }
 }
 
@@ -155,6 +169,8 @@ pub struct Saved {
     pub behind: bool,
     /// Bytes written to the stream, headers included.
     pub bytes: u64,
+    /// Bytes by which the stream is shorter for compression.
+    pub spared: u64,
     /// Pages stored.
     pub pages: u64,
     /// The stream's own checksum (`mend_image::record::End::stream`): covers the header and, through the heads, all content.
@@ -228,12 +244,14 @@ pub struct Round {
     pub number: u32,
     /// It is complete, and the receiver has all of it.
     pub done: bool,
-    /// Bytes of this round that were sent.
+    /// Bytes of this round that were sent, as they are before compression.
     pub bytes: u64,
     /// Since it began, microseconds.
     pub us: u64,
-    /// Bytes that were sent in all rounds.
+    /// Bytes that were sent in all rounds, as they are before compression.
     pub total: u64,
+    /// Bytes of those that compression has spared.
+    pub spared: u64,
     /// Bytes that would have to be sent if the rank stopped now, as far as that is known without reading them.
     pub left: Option<u64>,
 }
@@ -275,6 +293,8 @@ pub enum Request {
     Precopy {
         /// The receiver's answers come back on that stream: it has a round when it says so. Else the agent counts it as taken when it is sent.
         answered: bool,
+        /// Whether pages are compressed.
+        compression: Compression,
     },
     /// Copy no more; the receiver gets no rank. → [`Reply::PrecopyEnded`]
     EndPrecopy,

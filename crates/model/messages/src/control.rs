@@ -193,8 +193,10 @@ pub struct MigrationDone {
     pub from: String,
     /// To where.
     pub to: String,
-    /// Bytes that were sent.
+    /// Bytes that were sent, as they are before compression.
     pub bytes: u64,
+    /// Bytes that went over the link for them.
+    pub sent_bytes: u64,
     /// The five phases.
     pub phases: Phases,
     /// Time the rank was stopped, microseconds.
@@ -208,9 +210,9 @@ pub struct MigrationDone {
 pub struct Precopied {
     /// Rounds, the first one included, and one that was not completed.
     pub rounds: u32,
-    /// Bytes that were sent in them.
+    /// Bytes that were sent in them, as they are before compression.
     pub bytes: u64,
-    /// Bytes that were sent while the rank stood still.
+    /// Bytes that were sent while the rank stood still, as they are before compression.
     pub stopped_bytes: u64,
     /// From the first byte until the rank was asked to stop, microseconds.
     pub us: u64,

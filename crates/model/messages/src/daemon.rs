@@ -11,7 +11,7 @@
 //! A restore (restart or migration target) is two steps, so that a failed one hurts nobody: `Restore` builds the
 //! process with its threads parked and answers `Restored` or `RestoreFailed`; `Ask` with `Resume` lets it run, `Discard` kills it.
 
-use crate::agent::{ImageId, Reply, Request, Round, Unwritten, Written};
+use crate::agent::{Compression, ImageId, Reply, Request, Round, Unwritten, Written};
 use crate::files::{NotPut, PutOrder};
 pub use crate::health::NodeRoom;
 use crate::health::{NodeHealth, NodeReport};
@@ -51,6 +51,8 @@ pub struct JobIntroduction {
     pub encryption_key: Option<PathBuf>,
     /// Whether bulk data is encrypted on its way to other nodes.
     pub encrypt_data: bool,
+    /// Whether memory of ranks that move is compressed on its way.
+    pub compression: Compression,
     /// Milliseconds that other nodes may be silent before they count as dead.
     pub node_timeout_ms: u64,
     /// Milliseconds without a word from the controller after which the job's ranks end here.

@@ -217,7 +217,7 @@ mod tests {
             now += us;
             total += bytes;
             let left = change(dirty, us).min(set);
-            let round = Round { number, done: true, bytes, us, total, left: told.then_some(left) };
+            let round = Round { number, done: true, bytes, us, total, left: told.then_some(left), ..Round::default() };
             if let Some(reason) = precopy.round(now, round) {
                 return (reason, number + 1, total, left);
             }
@@ -251,7 +251,7 @@ mod tests {
     fn the_deadline_stops_it_within_a_round_and_after_one() {
         let bounds = Bounds { deadline_us: Some(3_000_000), ..BOUNDS };
         let mut precopy = Precopy::new(bounds);
-        let round = |us, bytes, left| Round { number: 0, done: false, bytes, us, total: bytes, left: Some(left) };
+        let round = |us, bytes, left| Round { number: 0, done: false, bytes, us, total: bytes, left: Some(left), ..Round::default() };
         assert_eq!(precopy.round(1_000_000, round(1_000_000, 100 * MIB, 150 * MIB)), None);
         assert_eq!(precopy.round(1_000_000, round(1_000_000, 100 * MIB, 250 * MIB)), Some(StopReason::Deadline));
         assert_eq!((precopy.judge(999_999_999), precopy.due_us()), (Some(StopReason::Deadline), Some(3_000_000)));
@@ -302,7 +302,7 @@ mod tests {
         fn any_words_of_an_agent_do_no_harm(rounds in proptest::collection::vec(any::<(u32, bool, u64, u64, u64, Option<u64>)>(), 0..20), now: u64, deadline: Option<u64>) {
             let mut precopy = Precopy::new(Bounds { deadline_us: deadline, ..BOUNDS });
             for (number, done, bytes, us, total, left) in rounds {
-                let _ = precopy.round(now, Round { number, done, bytes, us, total, left });
+                let _ = precopy.round(now, Round { number, done, bytes, us, total, left, ..Round::default() });
                 let _ = (precopy.rate(), precopy.rates(), precopy.judge(now));
             }
         }

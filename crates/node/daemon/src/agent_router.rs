@@ -24,7 +24,7 @@ use crate::sink::{Sink, Sinks, hinting, keep_saved, not_kept};
 use mend_coordination::batch::Batch;
 use mend_image::cpu::Features;
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
+    Compression, FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
 };
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Question, Way};
 use mend_messages::job::{JobMap, Rank};
@@ -182,6 +182,7 @@ impl AgentRouter {
             }
             Request::Precopy { .. } => self.fail(seq, rank, "a copy into a transfer has no transfer".into(), ""),
             Request::Save(order @ SaveOrder { target: SaveTarget::Begun, .. }) => {
+                let order = SaveOrder { compression: self.job.compression, ..order };
                 self.ready_save(seq, rank, ranks, async { Ok(Ready::new(order, None)) });
             }
             Request::Save(order) => {
@@ -208,12 +209,15 @@ impl AgentRouter {
                 return Err(NotReady::InTheClear);
             }
             let image = peer::open(address, &job, token, patience).await?;
-            let (file, sink) = match way {
+            let (file, sink) = match &way {
                 Way::Direct | Way::Staged => (image.into_descriptor(sinks.progress()).map_err(TransferError::Socket)?, None),
                 Way::Local => sinks.stored(image, None).await.map_err(NotReady::Sink)?,
-                Way::Shared(path) => sinks.stored(image, Some(path)).await.map_err(NotReady::Sink)?,
+                Way::Shared(path) => sinks.stored(image, Some(path.clone())).await.map_err(NotReady::Sink)?,
             };
-            Ok(Ready { request: Request::Save(SaveOrder::full(SaveTarget::Descriptor)), file: Some(file), sink })
+            // What a file has on the way is as it would be in one that is kept.
+            let compression = if matches!(way, Way::Direct | Way::Staged) { job.compression } else { Compression::Off };
+            let order = SaveOrder { compression, ..SaveOrder::full(SaveTarget::Descriptor) };
+            Ok(Ready { request: Request::Save(order), file: Some(file), sink })
         };
         self.ready_save(seq, rank, ranks, opening);
     }
@@ -226,7 +230,11 @@ impl AgentRouter {
             let image = peer::open(address, &job, token, patience).await?;
             let file = image.into_descriptor(progress).map_err(TransferError::Socket)?;
             // Through threads that encrypt there is one way only.
-            Ok(Ready { request: Request::Precopy { answered: !job.encrypt_data }, file: Some(file), sink: None })
+            Ok(Ready {
+                request: Request::Precopy { answered: !job.encrypt_data, compression: job.compression },
+                file: Some(file),
+                sink: None,
+            })
         };
         self.ready_save(seq, rank, ranks, opening);
     }

@@ -148,6 +148,13 @@ pub const MIGRATE_MODE: Setting = Setting {
     default: "auto",
     meaning: "live: a rank that moves runs on while most of its memory is copied. frozen: it stands still for all of it. auto: live, unless that is known to be of no use.",
 };
+/// Whether ranks are compressed on their way.
+pub const MIGRATE_COMPRESS: Setting = Setting {
+    name: "MEND_MIGRATE_COMPRESS",
+    kind: Kind::Choice(&["auto", "off", "always"]),
+    default: "auto",
+    meaning: "Whether memory of a rank that moves is compressed (LZ4) on its way. auto: piece by piece, while the link takes less than compressing gives and, of a rank that runs, a processor is idle. always: every piece. A piece that gets no shorter goes as it is. `mend run` or `mend restart` decides it for all of the job.",
+};
 /// What is few enough to stop a rank for.
 pub const PRECOPY_THRESHOLD: Setting = Setting {
     name: "MEND_PRECOPY_THRESHOLD_KIB",
@@ -334,6 +341,7 @@ pub const ALL: &[Setting] = &[
     WAIT_FOR_NODES,
     DRAIN_TIMEOUT,
     MIGRATE_MODE,
+    MIGRATE_COMPRESS,
     PRECOPY_THRESHOLD,
     PRECOPY_ROUNDS,
     CHECKPOINT_MODE,

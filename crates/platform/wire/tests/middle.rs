@@ -1,5 +1,6 @@
 //! Somebody on the way between two holders of one secret: listens, changes a byte, plays back what it heard.
 
+use mend_messages::agent::Compression;
 use mend_messages::auth::{AuthError, Purpose};
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::frame;
@@ -42,6 +43,7 @@ fn introduction() -> ToDaemon {
         ranks: Vec::new(),
         session: [3; 16],
         encrypt_data: false,
+        compression: Compression::Off,
         node_timeout_ms: 5000,
         lease_ms: 10_000,
         unused_features: Default::default(),

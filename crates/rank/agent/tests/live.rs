@@ -4,7 +4,7 @@
 mod support;
 
 use mend_image::launch::Mode;
-use mend_messages::agent::{FromAgent, Reply, Request, Round, SaveOrder, SaveTarget};
+use mend_messages::agent::{Compression, FromAgent, Reply, Request, Round, SaveOrder, SaveTarget};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -40,10 +40,12 @@ fn moves_by(mut rank: Rank, pid: u32, rounds: u32, answered: bool) -> (Rank, Vec
     let last = rank.await_rounds(rounds);
     drop(ours);
     assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
-    let saved = match rank.ask(Request::Save(SaveOrder::full(SaveTarget::Begun))) {
+    let order = SaveOrder { compression: rank.compression, ..SaveOrder::full(SaveTarget::Begun) };
+    let saved = match rank.ask(Request::Save(order)) {
         Reply::Saved(saved) => saved,
         other => panic!("unexpected {other:?}"),
     };
+    assert_eq!(rank.compression == Compression::Always, saved.spared > 0, "{saved:?}");
     assert!(saved.base.is_some() && saved.sequence == 1, "{saved:?}");
     let moved = target.join().unwrap();
     (moved, rank.kill(), last)
@@ -51,7 +53,12 @@ fn moves_by(mut rank: Rank, pid: u32, rounds: u32, answered: bool) -> (Rank, Vec
 
 /// Moves it on after the first of these lines, and a little after that as many times as there are more, and lets it come to its end.
 fn goes_on(pid: u32, program: &Path, arguments: &[&str], tracking: &str, lines: &[&str]) -> String {
+    goes_on_by(pid, program, arguments, (tracking, Compression::Off), lines)
+}
+
+fn goes_on_by(pid: u32, program: &Path, arguments: &[&str], (tracking, compression): (&str, Compression), lines: &[&str]) -> String {
     let mut rank = Rank::start_with(pid, program, arguments, &[("MEND_TRACKING", tracking)]);
+    rank.compression = compression;
     let mut printed = Vec::new();
     for (generation, line) in lines.iter().enumerate() {
         if generation == 0 {
@@ -59,9 +66,11 @@ fn goes_on(pid: u32, program: &Path, arguments: &[&str], tracking: &str, lines: 
         } else {
             rank.two_lines_more();
         }
-        let (moved, said, _) = moves(rank, pid, generation as u32 % 3 + 1);
+        let (moved, said, last) = moves(rank, pid, generation as u32 % 3 + 1);
+        assert_eq!(compression == Compression::Always, last.spared > 0, "{last:?}");
         printed.extend(said);
         rank = moved;
+        rank.compression = compression;
         rank.resume();
     }
     let end = rank.finish();
@@ -103,6 +112,32 @@ fn memory_of_all_kinds_by_hashes() {
 #[test]
 fn memory_of_all_kinds_where_nothing_is_tracked() {
     goes_on(3005, &compile("apps/memory.c"), &["100"], "off", &["tick 3", "tick 10"]);
+}
+
+#[test]
+fn memory_of_all_kinds_compressed() {
+    for (pid, tracking) in [(3012, "auto"), (3013, "hash")] {
+        goes_on_by(pid, &compile("apps/memory.c"), &["60"], (tracking, Compression::Always), &["tick 3", "tick 10"]);
+    }
+}
+
+#[test]
+fn memory_of_a_stopped_program_compressed() {
+    let mut rank = Rank::start(3014, &compile("apps/memory.c"), &["60"]);
+    rank.await_line("tick 3");
+    rank.compression = Compression::Always;
+    let (ours, theirs) = connection();
+    let directory = rank.directory.clone();
+    let target = std::thread::spawn(move || Rank::restore(Source::Stream(theirs, 3014), Mode::Migrate, &directory).unwrap());
+    rank.save_into(&ours);
+    let FromAgent::Reply { reply: Reply::Saved(saved), .. } = rank.hear() else { panic!("it is not saved") };
+    drop(ours);
+    let mut moved = target.join().unwrap();
+    assert!(saved.spared > 0);
+    assert_eq!(moved.restorer_read, saved.bytes);
+    rank.kill();
+    moved.resume();
+    moved.finish();
 }
 
 #[test]
@@ -201,7 +236,7 @@ fn requests_out_of_order_are_refused() {
     let mut rank = Rank::start(3009, &compile("apps/counter.c"), &["40"]);
     rank.await_line("tick 3");
     assert!(matches!(rank.ask(Request::EndPrecopy), Reply::PrecopyEnded));
-    assert!(rank.ask(Request::Precopy { answered: true }).is_failure(), "without a socket");
+    assert!(rank.ask(Request::Precopy { answered: true, compression: Compression::Off }).is_failure(), "without a socket");
     assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
     assert!(rank.ask(Request::Save(SaveOrder::full(SaveTarget::Begun))).is_failure(), "nothing was begun");
     rank.resume();

@@ -251,7 +251,7 @@ impl<'s> Pass<'_, 's, '_> {
             Task::Whole(record) => {
                 // SAFETY: the target admitted it; `consistent` refuses an image that has pages twice, and what two records of it
                 // write to the same place is then not relied on.
-                unsafe { record.fill_place()? };
+                unsafe { record.fill_place(room)? };
                 self.progress.place(record.head.length);
             }
             Task::Parts(record) => self.take_parts(&record, room)?,

@@ -148,7 +148,7 @@ pub fn receive<'a>(stream: Stream, arena: &'a Arena) -> Result<Early<'a>, Restor
                     return Err(inconsistent());
                 }
                 // SAFETY: within areas, which nobody uses yet.
-                unsafe { source.fill(place, &head)? };
+                unsafe { source.fill(place, &head, room)? };
             }
             RoundKind::Zeros => {
                 let zeros = kept::ranges(payload(&source, place, &head, room)?, at).map_err(|error| source.damaged(error))?;

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Bytes from which one call is cheaper than a page fault for each page.
 const WORTH_POPULATING: u64 = 16 << 10;
 
+const EINVAL: i32 = 22;
 /// A source that is silent for so many milliseconds is dead.
 const PATIENCE_MS: i32 = 30_000;
 
@@ -105,23 +106,41 @@ impl Source<'_> {
         if xxh3_64(payload) == head.payload { Ok(()) } else { Err(self.damaged(ImageError::Damaged { at: at - HEAD_SIZE as u64 })) }
     }
 
-    /// Reads whole pages to where they belong, and checks them there.
+    /// Reads whole pages to where they belong, and checks them there. What is compressed is read to `room`, of
+    /// [`mend_image::record::MAX_PAGES`] at least, and unpacked from there.
     ///
     /// # Safety
     /// The pages may be overwritten, and nobody else writes to them until this returns.
-    pub(crate) unsafe fn fill(&self, at: u64, head: &RecordHead) -> Result<(), RestoreError<'static>> {
+    pub(crate) unsafe fn fill(&self, at: u64, head: &RecordHead, room: &mut [u8]) -> Result<(), RestoreError<'static>> {
         const MADV_POPULATE_WRITE: usize = 23;
         let (address, length) = (head.address, head.length);
-        if length >= WORTH_POPULATING {
+        if length >= WORTH_POPULATING || head.compressed().is_some() {
             // All pages at once: a page fault for each of them costs an eighth more. A kernel without it (before 5.14), or memory
             // that refuses it, faults page by page.
             // SAFETY: makes pages of the image's own memory present, with what they hold.
-            let _ = unsafe { sys::call(sys::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) };
+            let populated = unsafe { sys::call(sys::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) };
+            if let (Err(errno), Some(_)) = (populated, head.compressed())
+                && errno != EINVAL
+            {
+                // A call that reads says that there is no memory; unpacking would end this process.
+                return Err(RestoreError::Unreadable { member: self.member, at, errno });
+            }
         }
+        let Some(compressed) = head.compressed() else {
+            // SAFETY: per contract.
+            unsafe { self.read(at, address, length)? };
+            // SAFETY: readable, as it was just filled; per contract nobody else writes to it.
+            return self.check(at, head, unsafe { core::slice::from_raw_parts(address as *const u8, length as usize) });
+        };
+        let damaged = || self.damaged(ImageError::Damaged { at: at - HEAD_SIZE as u64 });
+        let block = room.get_mut(..head.padded_length() as usize).ok_or_else(damaged)?;
+        self.read_slice(at, block)?;
         // SAFETY: per contract.
-        unsafe { self.read(at, address, length)? };
-        // SAFETY: readable, as it was just filled; per contract nobody else writes to it.
-        self.check(at, head, unsafe { core::slice::from_raw_parts(address as *const u8, length as usize) })
+        let pages = unsafe { core::slice::from_raw_parts_mut(address as *mut u8, length as usize) };
+        match lz4_flex::block::decompress_into(&block[..compressed as usize], pages) {
+            Ok(unpacked) if unpacked == pages.len() => self.check(at, head, pages),
+            _ => Err(damaged()),
+        }
     }
 
     pub(crate) fn damaged(&self, error: ImageError) -> RestoreError<'static> {
@@ -166,7 +185,7 @@ impl<'a> Stream<'a> {
         let mut raw = [0; HEADER_SIZE];
         source.read_slice(0, &mut raw)?;
         let header = read_header(&raw).map_err(|error| source.damaged(error))?;
-        Ok(Self { source, header, ledger: Ledger::new(&raw) })
+        Ok(Self { source, header, ledger: Ledger::new(&raw).on_its_way() })
     }
 
     /// What is behind the header, for whoever reads it otherwise.
@@ -251,19 +270,23 @@ impl Record<'_> {
     }
 
     fn payload<'b>(&self, room: &'b mut [u8]) -> Result<&'b [u8], RestoreError<'static>> {
+        if self.head.compressed().is_some() {
+            // Only what goes to its place at once is.
+            return Err(self.inconsistent());
+        }
         self.source.read_slice(self.at, room)?;
         let payload = &room[..self.head.length as usize];
         self.check(payload)?;
         Ok(payload)
     }
 
-    /// Reads whole pages to where they belong, and checks them there.
+    /// Reads whole pages to where they belong, and checks them there. `room` is for what is compressed.
     ///
     /// # Safety
     /// The pages may be overwritten, and nobody else writes to them until this returns.
-    pub(crate) unsafe fn fill_place(&self) -> Result<(), RestoreError<'static>> {
+    pub(crate) unsafe fn fill_place(&self, room: &mut [u8]) -> Result<(), RestoreError<'static>> {
         // SAFETY: per contract.
-        unsafe { self.source.fill(self.at, &self.head) }
+        unsafe { self.source.fill(self.at, &self.head, room) }
     }
 
     /// Leaves the payload unread where that can be.

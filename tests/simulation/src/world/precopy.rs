@@ -81,7 +81,8 @@ impl World {
             self.say(at, FromDaemon::PrecopyFailed { rank, error: "the connection to the target broke".into(), hint: String::new() });
             return self.forsaken(rank, Some(receiver));
         }
-        let round = Round { number, done, bytes: 1 << 20, us: 1000, total: u64::from(number + 1) << 20, left: Some(left) };
+        let round =
+            Round { number, done, bytes: 1 << 20, us: 1000, total: u64::from(number + 1) << 20, left: Some(left), ..Round::default() };
         self.say(at, FromDaemon::Round { rank, round });
         self.plan(more, Coming::Round { at, rank, attempt, receiver, number: number + u32::from(done) });
     }

@@ -21,8 +21,10 @@ pub struct Measured {
     pub there_us: u64,
     /// As who asked waited for it.
     pub whole_us: u64,
-    /// Sent, of all ranks.
+    /// Of all ranks, as they are before compression.
     pub bytes: u64,
+    /// What went over the link for them.
+    pub sent_bytes: u64,
     /// Of that, while they stood still.
     pub stopped_bytes: u64,
     /// Of the rank that took most; 0: it was not copied while it ran.

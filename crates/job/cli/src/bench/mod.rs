@@ -46,6 +46,24 @@ pub enum Strategy {
     Live,
 }
 
+/// What ranks hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Content {
+    /// Bytes without a pattern
+    Noise,
+    /// Numbers as text, whose digits have no pattern
+    Text,
+}
+
+impl Content {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Noise => "noise",
+            Self::Text => "text",
+        }
+    }
+}
+
 impl Strategy {
     fn word(self) -> &'static str {
         match self {
@@ -75,10 +93,10 @@ Examples:
   mend bench migrate --hosts a,b --sizes 1G,2G --csv moves.csv --svg moves.svg
   mend bench migrate --bandwidth 2gbit --sizes 256M --ranks 1 --strategies pipeline,local
 
-Ranks hold noise, which nothing can compress, and rewrite a part of it if --dirty says so. They move to and fro; the first move is not counted. \
+Ranks hold noise, which nothing can compress, unless --content says something else, and rewrite a part of it if --dirty says so. They move to and fro; the first move is not counted. \
 Files in the shared directory are synced, temporary ones are not. \
 STOPPED is how long the rank stood still that did so for longest; THERE is when its last page was on the other node, from when it was stopped; \
-WHOLE is all of it as who asks waits for it. Phases are means over the ranks. All are medians over the runs. \
+WHOLE is all of it as who asks waits for it. SENT is what went over the link. Phases are means over the ranks. All are medians over the runs. \
 What is on the nodes besides should have nothing to do.")]
 pub struct BenchMoves {
     /// Two nodes on which mendd runs; default: a lab of two nodes, which is made for it
@@ -96,6 +114,9 @@ pub struct BenchMoves {
     /// What each rank rewrites, bytes per second: 0, 8M
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = dirty)]
     pub dirty: u64,
+    /// What they hold
+    #[arg(long, default_value = "noise")]
+    pub content: Content,
     /// How often each is measured
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
@@ -186,6 +207,8 @@ fn in_a_lab(moves: &BenchMoves) -> Result<i32, Failure> {
         list(&mut moves.strategies.iter().map(|strategy| strategy.word().to_owned())),
         "--dirty".to_owned(),
         moves.dirty.to_string(),
+        "--content".to_owned(),
+        moves.content.word().to_owned(),
         "--runs".to_owned(),
         moves.runs.to_string(),
     ];

@@ -2,7 +2,7 @@
 
 use super::measured::Measured;
 use super::rank::READY;
-use super::{BenchMoves, Strategy, mend, not_called, shown};
+use super::{BenchMoves, Content, Strategy, mend, not_called, shown};
 use crate::failure::Failure;
 use crate::report;
 use mend_messages::control::MigrationDone;
@@ -34,7 +34,7 @@ pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
             if !moves.json {
                 eprintln!("mend: {} in {ranks} rank(s)", report::size(size));
             }
-            let mut job = BenchJob::start([one, other], ranks, size, moves.dirty)?;
+            let mut job = BenchJob::start([one, other], ranks, size, (moves.dirty, moves.content))?;
             job.moved(Strategy::Pipeline, size, 0)?;
             for run in 1..=moves.runs {
                 for &strategy in &moves.strategies {
@@ -76,13 +76,13 @@ fn said(command: &mut Command) -> Result<(String, String), Failure> {
 }
 
 impl BenchJob {
-    fn start(hosts: [&str; 2], ranks: u32, size: u64, dirty: u64) -> Result<Self, Failure> {
+    fn start(hosts: [&str; 2], ranks: u32, size: u64, (dirty, content): (u64, Content)) -> Result<Self, Failure> {
         let this = std::env::current_exe().map_err(|error| not_called(&error))?;
         let (count, each, dirty) = (ranks.to_string(), (size / u64::from(ranks)).to_string(), dirty.to_string());
         // No checkpoint is wanted, whatever the settings say.
         let mut command =
             mend(&["run", "--quiet", "--detach", "-n", &count, "--hosts", hosts[0], "--spares", hosts[1], "--interval", "off", "--"])?;
-        command.arg(this).args(["bench", "rank", "--bytes", &each, "--dirty", &dirty]);
+        command.arg(this).args(["bench", "rank", "--bytes", &each, "--dirty", &dirty, "--content", content.word()]);
         let (id, said) = said(&mut command)?;
         eprint!("{said}");
         let id = id.trim().to_owned();
@@ -132,6 +132,7 @@ impl BenchJob {
             there_us: last.map_or(0, |one| one.stopped_us.saturating_sub(one.phases.reconnect_us)),
             whole_us,
             bytes,
+            sent_bytes: done.iter().map(|one| one.sent_bytes).sum(),
             stopped_bytes: done.iter().map(|one| one.precopied.map_or(one.bytes, |live| live.stopped_bytes)).sum(),
             rounds: done.iter().filter_map(|one| Some(one.precopied?.rounds)).max().unwrap_or(0),
             stored_bytes: if stored { bytes } else { 0 },

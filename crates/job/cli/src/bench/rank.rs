@@ -1,6 +1,6 @@
-//! A rank that holds noise and rewrites a part of it: the program that `mend bench` moves.
+//! A rank that holds noise or text and rewrites a part of it: the program that `mend bench` moves.
 
-use super::{bytes, dirty};
+use super::{Content, bytes, dirty};
 use crate::failure::Failure;
 use clap::Args;
 use std::io::Write;
@@ -21,6 +21,9 @@ pub struct BenchRank {
     /// What it rewrites, bytes per second
     #[arg(long, value_parser = dirty, default_value = "0")]
     dirty: u64,
+    /// Of what
+    #[arg(long, default_value = "noise")]
+    content: Content,
 }
 
 impl BenchRank {
@@ -33,14 +36,18 @@ impl BenchRank {
         let mut table: Vec<u64> = Vec::new();
         table.try_reserve_exact(words).map_err(|error| Failure::new(format!("no memory for {} bytes: {error}", self.bytes), "", 1))?;
         let mut noise = Noise(0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id()));
-        table.extend((0..words).map(|_| noise.next()));
+        let mut next = || match self.content {
+            Content::Noise => noise.next(),
+            Content::Text => noise.digits(),
+        };
+        table.extend((0..words).map(|_| next()));
         let mut out = std::io::stdout();
         writeln!(out, "{READY}").and_then(|()| out.flush()).map_err(|error| Failure::new(error.to_string(), "", 1))?;
         let (piece, mut at) = ((self.dirty / PAUSES_PER_SECOND / 8) as usize, 0);
         loop {
             std::thread::sleep(PAUSE);
             for _ in 0..piece.min(words) {
-                table[at] = noise.next();
+                table[at] = next();
                 at = (at + 1) % words;
             }
         }
@@ -56,5 +63,12 @@ impl Noise {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
+    }
+
+    /// A number from 0 to 1 with four digits, as programs write them to files: "0.1234, ".
+    fn digits(&mut self) -> u64 {
+        let drawn = self.next();
+        let digit = |place: u32| b'0' + (drawn >> (16 * place)) as u8 % 10;
+        u64::from_le_bytes([b'0', b'.', digit(0), digit(1), digit(2), digit(3), b',', b' '])
     }
 }

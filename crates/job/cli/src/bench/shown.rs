@@ -51,6 +51,7 @@ pub fn medians(all: &[Measured]) -> Vec<Measured> {
             there_us: of(|one| one.there_us),
             whole_us: of(|one| one.whole_us),
             bytes: of(|one| one.bytes),
+            sent_bytes: of(|one| one.sent_bytes),
             stopped_bytes: of(|one| one.stopped_bytes),
             rounds: of(|one| one.rounds.into()) as u32,
             stored_bytes: of(|one| one.stored_bytes),
@@ -93,7 +94,7 @@ pub fn print(medians: &[Measured]) {
         let mut cells = vec![report::size(one.size), one.ranks.to_string(), one.strategy.to_owned()];
         cells.extend(PHASES.iter().map(|(.., phase)| milliseconds(phase(one))));
         cells.extend([one.stopped_us, one.there_us, one.whole_us].map(milliseconds));
-        cells.extend([report::size(one.bytes), report::size(one.stored_bytes)]);
+        cells.extend([report::size(one.sent_bytes), report::size(one.stored_bytes)]);
         cells.push(times_pipeline(one, medians).map_or_else(|| "-".to_owned(), |times| format!("{times:.2}")));
         cells
     };
@@ -104,16 +105,16 @@ pub fn print(medians: &[Measured]) {
 /// A line for each measured move.
 pub fn csv(all: &[Measured]) -> String {
     let mut text = "strategy,ranks,size,run,suspend_us,write_us,transfer_us,restart_us,reconnect_us,stopped_us,there_us,whole_us,bytes,\
-                    stopped_bytes,rounds,stored_bytes\n"
+                    stopped_bytes,rounds,stored_bytes,sent_bytes\n"
         .to_owned();
     for one in all {
         let Measured { strategy, ranks, size, run, suspend_us, write_us, transfer_us, restart_us, reconnect_us, .. } = one;
-        let Measured { stopped_us, there_us, whole_us, bytes, stopped_bytes, rounds, stored_bytes, .. } = one;
+        let Measured { stopped_us, there_us, whole_us, bytes, stopped_bytes, rounds, stored_bytes, sent_bytes, .. } = one;
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
             "{strategy},{ranks},{size},{run},{suspend_us},{write_us},{transfer_us},{restart_us},{reconnect_us},{stopped_us},{there_us},\
-             {whole_us},{bytes},{stopped_bytes},{rounds},{stored_bytes}"
+             {whole_us},{bytes},{stopped_bytes},{rounds},{stored_bytes},{sent_bytes}"
         );
     }
     text
@@ -188,6 +189,7 @@ mod tests {
             there_us: 5 * us,
             whole_us: 7 * us,
             bytes: 65 << 20,
+            sent_bytes: 65 << 20,
             stopped_bytes: 65 << 20,
             rounds: 0,
             stored_bytes: 0,
@@ -210,7 +212,7 @@ mod tests {
         let all = [measured("pipeline", 1, 10), measured("staged", 1, 20)];
         let text = csv(&all);
         let columns: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(columns, [16, 16, 16]);
+        assert_eq!(columns, [17, 17, 17]);
         assert!(text.contains("staged,2,67108864,1,20,40,20,20,20,120,100,140,"));
         let drawn = svg(&all);
         assert_eq!(drawn.matches("<title>").count(), 2 * PHASES.len());

@@ -296,6 +296,7 @@ fn lanes<'a>(operations: &[&'a Operation]) -> Vec<Vec<&'a Operation>> {
 fn of_operation(operation: &Operation) -> Vec<Slice> {
     let whole = Slice::new(operation.begin, operation.end, names::operation(operation), "operation")
         .number("bytes", operation.bytes)
+        .number("sent_bytes", operation.sent_bytes)
         .text("stopped", operation.stopped_us.map(text::duration))
         .text("outcome", names::outcome(operation));
     let phases = operation.phases.iter().map(|step| Slice::new(step.begin, step.end, step.phase.name(), "phase"));

@@ -162,7 +162,8 @@ impl<'a> Drawing<'a> {
         let size = operation.bytes.map(|bytes| format!("{} in all", text::size(bytes)));
         let stopped = operation.stopped_us.map(|us| format!("stopped for {}", text::duration(us)));
         let first = format!("{}: {}", names::operation(operation), self.when(operation.begin, operation.end));
-        let lines = [Some(first), names::outcome(operation), stopped, size].into_iter().flatten();
+        let sent = operation.sent_bytes.map(|bytes| format!("sent as {}", text::size(bytes)));
+        let lines = [Some(first), names::outcome(operation), stopped, size, sent].into_iter().flatten();
         lines.chain(names::phases(operation)).collect::<Vec<_>>().join("; ")
     }
 

@@ -263,7 +263,10 @@ fn operations(timeline: &Timeline, width: usize) -> Vec<String> {
         let took = operation.took_us().map_or_else(|| "-".into(), names::long);
         let stopped = operation.stopped_us.or_else(|| operation.stopped().map(|(begin, end)| end - begin));
         let stopped = stopped.filter(|_| !matches!(operation.what, What::Start | What::Restart { .. }));
-        let size = operation.bytes.map_or_else(|| "-".into(), text::size);
+        let mut size = operation.bytes.map_or_else(|| "-".into(), text::size);
+        if let Some(sent) = operation.sent_bytes {
+            size += &format!(", sent as {}", text::size(sent));
+        }
         let begun = names::since(timeline.begin, operation.begin);
         vec![begun, names::operation(operation), took, stopped.map_or_else(|| "-".into(), text::duration), size]
     };

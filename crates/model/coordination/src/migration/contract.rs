@@ -41,8 +41,10 @@ pub enum Action {
 /// A successful migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Bytes that were sent.
+    /// Bytes that were sent, as they are before compression.
     pub bytes: u64,
+    /// Bytes that went over the link for them.
+    pub sent_bytes: u64,
     /// The five phases.
     pub phases: Phases,
     /// From the request to suspend until the rank ran again, microseconds.

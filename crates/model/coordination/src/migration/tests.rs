@@ -24,7 +24,7 @@ fn manner(mode: MoveMode, deadline_us: Option<u64>) -> Manner {
 }
 
 fn round(number: u32, done: bool, left: u64) -> Round {
-    Round { number, done, bytes: 1000, us: 10, total: 1000 * (u64::from(number) + 1), left: Some(left) }
+    Round { number, done, bytes: 1000, us: 10, total: 1000 * (u64::from(number) + 1), left: Some(left), ..Round::default() }
 }
 
 /// A live migration of rank 0 of two, whose agent has begun to copy it.

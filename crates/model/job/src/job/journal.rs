@@ -316,9 +316,10 @@ impl Job {
             Ok(done) => {
                 let (from, to, phases) = (self.node_name(from), self.node_name(self.node_of(rank)), done.phases.into());
                 let precopied = done.precopied.map(Into::into);
+                let sent_bytes = Some(done.sent_bytes).filter(|sent| *sent != done.bytes);
                 self.record_rank(
                     rank,
-                    Event::MigrationCommitted { from, to, bytes: done.bytes, stopped_us: done.stopped_us, phases, precopied },
+                    Event::MigrationCommitted { from, to, bytes: done.bytes, sent_bytes, stopped_us: done.stopped_us, phases, precopied },
                 );
             }
             Err(failure) => {

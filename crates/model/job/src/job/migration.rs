@@ -293,6 +293,7 @@ impl Job {
                 from: name(from),
                 to: name(target),
                 bytes: outcome.bytes,
+                sent_bytes: outcome.sent_bytes,
                 phases: outcome.phases,
                 stopped_us: outcome.stopped_us,
                 precopied: outcome.precopied,

@@ -121,12 +121,12 @@ impl Builder {
                     self.decide_move(rank, now, from, to);
                 }
             }
-            Event::MigrationCommitted { from, to, bytes, stopped_us, precopied, .. } => {
+            Event::MigrationCommitted { from, to, bytes, sent_bytes, stopped_us, precopied, .. } => {
                 let Some(rank) = entry.rank else { return };
                 let copied = precopied.as_ref().map(|precopied| precopied.us);
                 let begin = now.saturating_sub(stopped_us.saturating_add(copied.unwrap_or(0)));
                 let operation = self.migration(rank, begin, from, to);
-                (operation.bytes, operation.stopped_us) = (Some(*bytes), Some(*stopped_us));
+                (operation.bytes, operation.sent_bytes, operation.stopped_us) = (Some(*bytes), *sent_bytes, Some(*stopped_us));
                 if let What::Migration { live, .. } = &mut operation.what {
                     *live = copied.is_some();
                 }
@@ -214,6 +214,7 @@ impl Builder {
             outcome,
             stopped_us: None,
             bytes: None,
+            sent_bytes: None,
             phases,
             rounds,
         });

@@ -1,5 +1,6 @@
 //! The stage: a daemon with a home of its own, and a controller that speaks with it.
 
+use mend_messages::agent::Compression;
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{ExitStatus, FromDaemon, JobIntroduction, Resumption, Stream, Succession, ToDaemon};
 use mend_messages::delivery::{Delivered, Segment, SendWindow};
@@ -188,6 +189,7 @@ impl Daemon {
                 further: Vec::new(),
             },
             encrypt_data: false,
+            compression: Compression::Off,
             node_timeout_ms: 600_000,
             lease_ms: 600_000,
             unused_features: Default::default(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::pipeline::Target;
+use mend_messages::agent::Compression;
 use mend_messages::job::Program;
 use std::io::Write;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +25,7 @@ fn job(identity: [u8; 16], secret: u8, encrypt_data: bool) -> JobIntroduction {
         program: Program { argv: vec!["program".into()], env: Vec::new(), cwd: "/".into(), further: Vec::new() },
         encryption_key: None,
         encrypt_data,
+        compression: Compression::Off,
         node_timeout_ms: 30_000,
         lease_ms: 30_000,
         unused_features: Default::default(),

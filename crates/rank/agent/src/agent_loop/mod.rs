@@ -362,7 +362,7 @@ impl Agent {
                 Stage::Parked { threads, .. } => Reply::Kept(self.kept_files.keep(&threads.descriptors, &order)),
                 _ => refused("files are kept only while the rank stands still"),
             },
-            Request::Precopy { answered } => self.begin_precopy(answered),
+            Request::Precopy { answered, compression } => self.begin_precopy(answered, compression),
             Request::EndPrecopy => {
                 self.precopy = None;
                 Reply::PrecopyEnded

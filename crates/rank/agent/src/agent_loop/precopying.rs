@@ -5,7 +5,7 @@ use super::{Agent, Stage, refused};
 use crate::capture::image_tables::running_header;
 use crate::capture::precopy::{Next, Precopy};
 use crate::memory::maps;
-use mend_messages::agent::{FromAgent, Reply};
+use mend_messages::agent::{Compression, FromAgent, Reply};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const FRESH: Duration = Duration::from_millis(500);
 
 impl Agent {
-    pub(super) fn begin_precopy(&mut self, answered: bool) -> Reply {
+    pub(super) fn begin_precopy(&mut self, answered: bool, compression: Compression) -> Reply {
         self.precopy = None;
         let Some(socket) = self.link.take_descriptor() else { return refused("no descriptor came with the request") };
         if !matches!(self.stage, Stage::Running) {
@@ -31,7 +31,7 @@ impl Agent {
         let begun = running_header(identity, &cpu).map_err(|error| error.to_string());
         let (start, end) = self.scratch.range();
         let scratch = (start as u64, end as u64);
-        match begun.and_then(|header| Precopy::begin((socket, answered), &mut self.tracker, header, advice, scratch)) {
+        match begun.and_then(|header| Precopy::begin((socket, answered, compression), &mut self.tracker, header, advice, scratch)) {
             Ok(precopy) => {
                 self.precopy = Some(Box::new(precopy));
                 Reply::Precopying

@@ -65,7 +65,7 @@ impl Agent {
             Ok(snapshot) => (snapshot, None),
             Err(why) => (None, Some(why)),
         };
-        let files_kept = order.files_kept;
+        let (files_kept, compression) = (order.files_kept, order.compression);
         let mut rest = None;
         if order.target != SaveTarget::Begun {
             self.precopy = None;
@@ -102,7 +102,8 @@ impl Agent {
         excluded.extend(snapshot.iter().flat_map(Snapshot::memory));
         excluded.sort_unstable();
         let (scratch, attached, identity) = (&self.scratch, &self.attached, &identity);
-        let mut request = SaveRequest { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear, files_kept };
+        let mut request =
+            SaveRequest { scratch, attached, identity, own_descriptors, excluded, advice, cpu, clear, files_kept, compression };
         match save::save(&mut request, target, &mut self.fingerprints, &mut self.tracker, prepared, snapshot) {
             Ok(Outcome::Saved(mut saved, quiesced, background)) => {
                 saved.note = save::joined(note, saved.note);

@@ -1,11 +1,13 @@
 //! Taking an image: [`inspect`] tells what stands in the way, [`save`] takes it, [`image_tables`] holds what is not memory, [`writer`] decides which
-//! pages go into the [`stream`], and that goes to a [`target`].
+//! pages go into the [`stream`], and that goes to a [`target`],
+//! to another node [compressed](compression) where that helps.
 //!
 //! There are three [`strategy`] modules for how long the threads stand still: for all of it, or for as long as it takes to copy the
 //! process or what changed ([`dirty_copies`]), and what a copy of the process would share ([`shared_copies`]). Then a
 //! [`background_writer`] writes the rest.
 
 pub(crate) mod background_writer;
+mod compression;
 pub(crate) mod dirty_copies;
 pub(crate) mod image_tables;
 pub(crate) mod inspect;

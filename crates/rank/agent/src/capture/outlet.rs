@@ -1,5 +1,6 @@
 //! Where a stream goes: a file or a socket that takes bytes.
 
+use crate::capture::compression::{Taken, now_ns};
 use crate::capture::write_error::{STALL_LIMIT, WriteError};
 use mend_kernel::raw::syscall;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -26,6 +27,8 @@ pub(crate) struct Outlet<'a> {
     socket: bool,
     call_bytes: usize,
     sent: u64,
+    /// Time in which a socket was full, nanoseconds.
+    full_ns: u64,
     /// Up to here the disk has been told to write.
     settling: u64,
     failed: Option<WriteError>,
@@ -41,7 +44,7 @@ impl<'a> Outlet<'a> {
         }
         let disk = !socket && rustix::fs::fstatfs(out).is_ok_and(|system| system.f_type != libc::TMPFS_MAGIC);
         let call_bytes = if disk { LARGE_CALL_BYTES } else { SMALL_CALL_BYTES };
-        Self { out, socket, call_bytes, sent: 0, settling: 0, failed: None }
+        Self { out, socket, call_bytes, sent: 0, full_ns: 0, settling: 0, failed: None }
     }
 
     /// The same, through another descriptor of the same file.
@@ -62,6 +65,16 @@ impl<'a> Outlet<'a> {
     /// How many bytes were sent.
     pub fn sent(&self) -> u64 {
         self.sent
+    }
+
+    /// What a socket took so far.
+    pub fn taken(&self) -> Taken {
+        Taken { bytes: self.sent, full_ns: self.full_ns }
+    }
+
+    /// Where it goes.
+    pub fn fd(&self) -> BorrowedFd<'a> {
+        self.out
     }
 
     /// What has failed.
@@ -97,7 +110,7 @@ impl<'a> Outlet<'a> {
         self.send(&mut slices[..pieces.len()])
     }
 
-    fn push(&self, mut pieces: &mut [IoSlice]) -> Result<(), WriteError> {
+    fn push(&mut self, mut pieces: &mut [IoSlice]) -> Result<(), WriteError> {
         loop {
             // Also drops pieces that are empty from the start.
             IoSlice::advance_slices(&mut pieces, 0);
@@ -114,11 +127,15 @@ impl<'a> Outlet<'a> {
                 Ok(0) => return Err(WriteError::Out(Errno::IO)),
                 Ok(count) => IoSlice::advance_slices(&mut pieces, count),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&self.out, PollFlags::OUT)], Some(&STALL_LIMIT)) {
-                    Ok(0) => return Err(WriteError::Stalled),
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(WriteError::Out(error)),
-                },
+                Err(Errno::AGAIN) => {
+                    let since = now_ns();
+                    match poll(&mut [PollFd::new(&self.out, PollFlags::OUT)], Some(&STALL_LIMIT)) {
+                        Ok(0) => return Err(WriteError::Stalled),
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(error) => return Err(WriteError::Out(error)),
+                    }
+                    self.full_ns += now_ns() - since;
+                }
                 Err(error) => return Err(WriteError::Out(error)),
             }
         }

@@ -21,6 +21,7 @@ use crate::capture::strategy::{self, BackgroundPlan, Done};
 use crate::capture::target::Target;
 use crate::capture::write_error::WriteError;
 use crate::capture::write_job::WriteJob;
+use crate::capture::writer::Ended;
 use crate::descriptors::attached;
 use crate::descriptors::file_attributes::FileAttributes;
 use crate::descriptors::node_files::{CopyBuffer, NodeFiles};
@@ -138,7 +139,7 @@ pub(crate) fn save(
     let result = {
         let job = tables.job(target.fd(), &proc_files, &quiesced.layout, prepared.scan);
         // SAFETY: the writer runs alone; its buffers are borrowed nowhere else.
-        let buffers = unsafe { request.scratch.buffers() };
+        let buffers = unsafe { request.scratch.buffers(request.compression) };
         let plan = snapshot.as_ref().map(|Snapshot { report_page, rate, dirty_copy_memory, shared_copy_memory }| BackgroundPlan {
             report_page,
             target: &target,
@@ -170,7 +171,7 @@ pub(crate) fn save(
         }
     };
     let elapsed = || writing.elapsed().as_micros() as u64;
-    let (end, scanned, refused) = match result {
+    let (Ended { end, spared }, scanned, refused) = match result {
         Ok((Done::Snapshot { copy, shares_memory }, scanned)) => {
             let new = |Snapshot { report_page, dirty_copy_memory, shared_copy_memory, .. }| {
                 BackgroundWriter::new(saved.id, copy, report_page, target, dirty_copy_memory.filter(|_| shares_memory), shared_copy_memory)
@@ -180,8 +181,8 @@ pub(crate) fn save(
             let saved = Box::new(Saved { behind: true, write_us: elapsed(), ..saved });
             return Ok(Outcome::Saved(saved, quiesced, background));
         }
-        Ok((Done::Written(end), scanned)) => (end, scanned, None),
-        Ok((Done::Refused(end, errno), scanned)) => (end, scanned, Some(rustix::io::Errno::from_raw_os_error(errno))),
+        Ok((Done::Written(ended), scanned)) => (ended, scanned, None),
+        Ok((Done::Refused(ended, errno), scanned)) => (ended, scanned, Some(rustix::io::Errno::from_raw_os_error(errno))),
         Err(error) => {
             target.discard();
             return Err(error.into());
@@ -191,7 +192,7 @@ pub(crate) fn save(
     settle(&scanned);
     let refused = refused.map(|why| format!("the program stood still while the image was written: it could not be copied ({why})"));
     let note = joined(refused, saved.note);
-    let saved = Saved { bytes: end.bytes, pages: end.pages, checksum: end.stream, write_us: elapsed(), note, ..saved };
+    let saved = Saved { bytes: end.bytes, spared, pages: end.pages, checksum: end.stream, write_us: elapsed(), note, ..saved };
     Ok(Outcome::Saved(Box::new(saved), quiesced, None))
 }
 

@@ -6,7 +6,7 @@ use crate::descriptors::node_files::CopyBuffer;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::maps;
 use mend_image::cpu::CpuNeeds;
-use mend_messages::agent::Welcome;
+use mend_messages::agent::{Compression, Welcome};
 
 /// What a save needs to know of the agent.
 pub(crate) struct SaveRequest<'a> {
@@ -25,6 +25,8 @@ pub(crate) struct SaveRequest<'a> {
     pub clear: Option<CleanInspection>,
     /// See [`mend_messages::agent::SaveOrder::files_kept`].
     pub files_kept: bool,
+    /// See [`mend_messages::agent::SaveOrder::compression`].
+    pub compression: Compression,
 }
 
 /// What an inspection that found nothing in the way learned.

@@ -2,6 +2,7 @@
 //!
 //! Like the writer it works for: its state is on the writer's stack and in scratch memory, it allocates nothing.
 
+use crate::capture::compression::{Compressor, PART, PART_ROOM};
 use crate::capture::outlet::{self, MAX_PIECES, Outlet, Piece};
 use crate::capture::sender::{self, BATCH_COUNT, Sender};
 use crate::capture::write_error::WriteError;
@@ -35,6 +36,7 @@ pub(crate) struct Stream<'a> {
     offered: Option<usize>,
     sender: Option<Sender<'a>>,
     ledger: Ledger,
+    compressor: Option<&'static mut Compressor>,
     batches: [&'static mut Batch; BATCH_COUNT],
     /// Which of them is being filled.
     current: usize,
@@ -50,20 +52,25 @@ struct Waiting {
 }
 
 impl<'a> Stream<'a> {
-    /// Sends the header.
-    pub fn begin(out: BorrowedFd<'a>, header: &[u8; HEADER_SIZE], batches: [&'static mut Batch; BATCH_COUNT]) -> Result<Self, WriteError> {
+    /// Sends the header. With a compressor the stream is not kept.
+    pub fn begin(
+        out: BorrowedFd<'a>,
+        header: &[u8; HEADER_SIZE],
+        batches: [&'static mut Batch; BATCH_COUNT],
+        compressor: Option<&'static mut Compressor>,
+    ) -> Result<Self, WriteError> {
         let mut outlet = Outlet::new(out);
         outlet.send(&mut [IoSlice::new(header)])?;
-        let (ledger, waiting) = (Ledger::new(header), Waiting::default());
-        Ok(Self { outlet, offered: None, sender: None, ledger, batches, current: 0, waiting })
+        let ledger = if compressor.is_some() { Ledger::new(header).on_its_way() } else { Ledger::new(header) };
+        Ok(Self { outlet, offered: None, sender: None, ledger, compressor, batches, current: 0, waiting: Waiting::default() })
     }
 
     /// The same stream, out through another descriptor of the same file.
     pub fn through<'b>(mut self, out: BorrowedFd<'b>) -> Stream<'b> {
         // The outlet remembers it if this fails.
         let _ = self.finish();
-        let Self { outlet, ledger, batches, current, waiting, .. } = self;
-        Stream { outlet: outlet.through(out), offered: None, sender: None, ledger, batches, current, waiting }
+        let Self { outlet, ledger, compressor, batches, current, waiting, .. } = self;
+        Stream { outlet: outlet.through(out), offered: None, sender: None, ledger, compressor, batches, current, waiting }
     }
 
     /// Where a sender can have its stack, if there is much to send and it goes to a file: the receiver of a socket is the slower side.
@@ -79,8 +86,24 @@ impl<'a> Stream<'a> {
         self.ledger.end()
     }
 
+    /// Bytes that compression has spared.
+    pub fn spared(&self) -> u64 {
+        self.ledger.spared()
+    }
+
     /// Sends a record, and those that wait. Returns how many bytes went.
     pub fn record(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<u64, WriteError> {
+        if kind != Kind::Pages || self.compressor.is_none() {
+            return self.whole_record(kind, index, address, payload);
+        }
+        let mut sent = 0;
+        for (part, at) in payload.chunks(PART).zip((address..).step_by(PART)) {
+            sent += if self.compressed(at, part)? { self.flush()? } else { self.whole_record(kind, index, at, part)? };
+        }
+        Ok(sent)
+    }
+
+    fn whole_record(&mut self, kind: Kind, index: u32, address: u64, payload: &[u8]) -> Result<u64, WriteError> {
         let before = self.flush()?;
         let (head, raw) = self.admit(kind, index, address, payload)?;
         let padding = (head.padded_length() - head.length) as usize;
@@ -92,6 +115,45 @@ impl<'a> Stream<'a> {
     /// Sends pages, now or with others that follow: they must stay as they are until [`Stream::flush`]. Returns how many bytes
     /// went.
     pub fn pages(&mut self, address: u64, pages: &'static [u8]) -> Result<u64, WriteError> {
+        if self.compressor.is_none() {
+            return self.whole_pages(address, pages);
+        }
+        let (mut sent, mut at) = (0, 0);
+        while at < pages.len() {
+            let part = &pages[at..pages.len().min(at + PART)];
+            if self.compressed(address + at as u64, part)? {
+                sent += self.flush_if_due()?;
+                at += part.len();
+            } else {
+                // As much as one call takes: many short records cost the receiver.
+                let part = &pages[at..pages.len().min(at + self.outlet.call_bytes())];
+                sent += self.whole_pages(address + at as u64, part)?;
+                at += part.len();
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Compresses pages into the batch, if that is of use now.
+    fn compressed(&mut self, address: u64, part: &[u8]) -> Result<bool, WriteError> {
+        let Some(compressor) = self.compressor.as_deref_mut() else { return Ok(false) };
+        if !compressor.wants(self.outlet.fd(), self.outlet.taken(), part.len()) {
+            return Ok(false);
+        }
+        let at = self.waiting.filled + HEAD_SIZE;
+        let Some(room) = self.batches[self.current].copied.get_mut(at..at + PART_ROOM) else { return Ok(false) };
+        let Some(length) = compressor.compress(part, room) else { return Ok(false) };
+        let head = RecordHead::new(Kind::Pages, 0, address, part.len() as u64, xxh3_64(part)).compressed_to(length as u32);
+        let padded = head.padded_length() as usize;
+        room[length..padded].fill(0);
+        let raw = head.to_bytes();
+        self.ledger.admit(&raw).map_err(|_| WriteError::Format)?;
+        let at = self.take_space(HEAD_SIZE + padded);
+        self.batches[self.current].copied[at..at + HEAD_SIZE].copy_from_slice(&raw);
+        Ok(true)
+    }
+
+    fn whole_pages(&mut self, address: u64, pages: &'static [u8]) -> Result<u64, WriteError> {
         if self.waiting.pieces == 0 {
             // Pages of the file that are filled from one page of memory each are filled fastest.
             self.waiting.filled = self.ledger.bytes() as usize % PAGE;
@@ -104,6 +166,10 @@ impl<'a> Stream<'a> {
             self.batches[self.current].copied[at..at + HEAD_SIZE].copy_from_slice(&raw);
             self.piece(pages.as_ptr() as usize, pages.len());
         }
+        self.flush_if_due()
+    }
+
+    fn flush_if_due(&mut self) -> Result<u64, WriteError> {
         let Waiting { pieces, bytes, .. } = self.waiting;
         if pieces + 2 > MAX_PIECES || bytes >= self.outlet.call_bytes() { self.flush() } else { Ok(0) }
     }

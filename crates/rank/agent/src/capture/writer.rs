@@ -37,6 +37,14 @@ impl Progress for Silent {
     fn wrote(&mut self, _: u64) {}
 }
 
+/// A stream that is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Ended {
+    pub end: End,
+    /// Bytes that compression has spared.
+    pub spared: u64,
+}
+
 /// A stream being written.
 pub(crate) struct Writer<'a, P> {
     job: &'a WriteJob<'a>,
@@ -60,9 +68,9 @@ impl<'a> Writer<'a, Silent> {
         let scanned = running.as_ref().map(|running| running.result());
         // SAFETY: one scan per image; its lists stay until the next one is prepared.
         let changes = job.scan.zip(scanned).and_then(|(scan, scanned)| unsafe { scan.entries(&scanned) });
-        let Buffers { bounce, regions, residency, batches } = buffers;
+        let Buffers { bounce, regions, residency, batches, compressor } = buffers;
         let running = running.filter(|running| running.in_turn());
-        let stream = Stream::begin(job.out, &job.header, batches)?;
+        let stream = Stream::begin(job.out, &job.header, batches, compressor)?;
         let mut writer = Writer { job, stream, bounce, regions, residency, changes, running, shared_copies: None, progress: Silent };
         for (kind, payload) in job.tables {
             writer.record(kind, 0, 0, payload)?;
@@ -183,12 +191,12 @@ impl<'a, P: Progress> Writer<'a, P> {
     }
 
     /// Writes the end of the stream.
-    pub fn end(mut self) -> Result<End, WriteError> {
-        let end = self.stream.so_far();
+    pub fn end(mut self) -> Result<Ended, WriteError> {
+        let (end, spared) = (self.stream.so_far(), self.stream.spared());
         let mut payload = [0; End::SIZE];
         end.encode(&mut payload).map_err(|_| WriteError::Format)?;
         self.record(Kind::End, 0, 0, &payload)?;
-        Ok(end)
+        Ok(Ended { end, spared })
     }
 
     /// Writes the shared copies, if there are any.

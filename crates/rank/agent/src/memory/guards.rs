@@ -5,6 +5,7 @@ use crate::capture::write_error::WriteError;
 use crate::memory::pages::PAGE;
 use mend_kernel::pagemap;
 use mend_kernel::raw::{check, syscall};
+use mend_messages::agent::Compression;
 use rustix::io::Errno;
 
 /// All of the process, as ranges. None where the kernel cannot tell them.
@@ -15,7 +16,7 @@ pub(crate) fn find(pagemap: i32, scratch: &Scratch) -> Result<Vec<(u64, u64)>, W
         return Ok(guards);
     }
     // SAFETY: the writer has not begun; its buffers are borrowed nowhere else.
-    let regions = unsafe { scratch.buffers() }.regions;
+    let regions = unsafe { scratch.buffers(Compression::Off) }.regions;
     let mut at = 0;
     while at < END_OF_USER_ADDRESSES {
         let (count, next) = pagemap::guards(pagemap, at, END_OF_USER_ADDRESSES, regions)

@@ -10,7 +10,8 @@ pub use built::{compile, restorer};
 use built::{preload, shared_directory};
 use mend_image::launch::{Arguments, GO, Mode, Role, STATUS_HEAD, Status};
 use mend_messages::agent::{
-    FromAgent, Hello, ImageId, Inspection, Reply, Request, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome, Written,
+    Compression, FromAgent, Hello, ImageId, Inspection, Reply, Request, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Welcome,
+    Written,
 };
 use mend_messages::frame;
 use mend_messages::job::Secret;
@@ -40,6 +41,8 @@ pub struct Rank {
     output: UnixStream,
     stdin: Option<UnixStream>,
     pub printed: Vec<u8>,
+    /// For what goes into a stream.
+    pub compression: Compression,
     seq: u64,
     written: Vec<(ImageId, Result<Written, String>)>,
     /// Rounds of a copy that were told of.
@@ -143,6 +146,7 @@ impl Rank {
             output,
             stdin: Some(stdin),
             printed: Vec::new(),
+            compression: Compression::Off,
             seq: 0,
             written: Vec::new(),
             rounds: Vec::new(),
@@ -311,7 +315,8 @@ impl Rank {
     /// Suspends and saves into a stream.
     pub fn save_into(&mut self, stream: &impl AsFd) {
         assert!(matches!(self.ask(Request::Suspend), Reply::Suspended { .. }));
-        self.send_with(Request::Save(SaveOrder::full(SaveTarget::Descriptor)), stream);
+        let order = SaveOrder { compression: self.compression, ..SaveOrder::full(SaveTarget::Descriptor) };
+        self.send_with(Request::Save(order), stream);
     }
 
     /// Copies it into a stream while it runs.
@@ -321,7 +326,7 @@ impl Rank {
 
     /// The same, with or without the receiver's answers.
     pub fn precopy_by(&mut self, stream: &impl AsFd, answered: bool) {
-        self.send_with(Request::Precopy { answered }, stream);
+        self.send_with(Request::Precopy { answered, compression: self.compression }, stream);
         match self.hear() {
             FromAgent::Reply { reply: Reply::Precopying, .. } => {}
             other => panic!("unexpected {other:?}"),

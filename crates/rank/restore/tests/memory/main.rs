@@ -1,6 +1,7 @@
 //! The memory of the test's own process, filled from images.
 
 mod chains;
+mod compressed;
 mod image;
 mod refusals;
 mod rounds;

@@ -23,28 +23,31 @@ use std::os::unix::net::UnixStream;
 const ROUNDS_ID: [u8; 16] = [9; 16];
 
 /// The sender's side: bytes, and after which of them it waits for an answer.
-struct Sender {
+pub struct Sender {
     rounds: Rounds,
     parts: Vec<Vec<u8>>,
 }
 
 impl Sender {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let header = Header { id: ROUNDS_ID, rounds: 1, ..Header::default() }.to_bytes();
         Self { rounds: Rounds::new(&header), parts: vec![header.to_vec()] }
     }
 
     fn record(&mut self, kind: RoundKind, address: u64, payload: &[u8]) {
-        let head: RecordHead = head(kind, address, payload);
+        self.put(head(kind, address, payload), payload);
+    }
+
+    pub fn put(&mut self, head: RecordHead, payload: &[u8]) {
         let raw: [u8; HEAD_SIZE] = head.to_bytes();
         self.rounds.admit(&raw).unwrap();
         let part = self.parts.last_mut().unwrap();
         part.extend(raw);
         part.extend(payload);
-        part.resize(part.len() + (head.padded_length() - head.length) as usize, 0);
+        part.resize(part.len() + head.padded_length() as usize - payload.len(), 0);
     }
 
-    fn areas(&mut self, areas: &[(u64, u64, u32)]) {
+    pub fn areas(&mut self, areas: &[(u64, u64, u32)]) {
         let mut payload = vec![0; areas.len() * Mapping::SIZE];
         for (area, raw) in areas.iter().zip(payload.chunks_exact_mut(Mapping::SIZE)) {
             let (start, end, flags) = *area;
@@ -60,7 +63,7 @@ impl Sender {
         self.record(RoundKind::Zeros, 0, &payload);
     }
 
-    fn done(&mut self) {
+    pub fn done(&mut self) {
         let end = self.rounds.end();
         let mut payload = [0; RoundEnd::SIZE];
         end.encode(&mut payload).unwrap();
@@ -70,7 +73,7 @@ impl Sender {
     }
 
     /// Sends all, with the image behind it, to a restore. An error as it is said.
-    fn restore(mut self, image: &[u8]) -> Result<(), String> {
+    pub fn restore(mut self, image: &[u8]) -> Result<(), String> {
         self.record(RoundKind::Rest, 0, &[]);
         self.parts.last_mut().unwrap().extend(image);
         let (mut ours, theirs) = UnixStream::pair().unwrap();
@@ -108,7 +111,7 @@ fn page_of(byte: u8) -> Vec<u8> {
 }
 
 /// An image that builds on the rounds.
-fn rest(place: &Place, pages: u64) -> Image {
+pub fn rest(place: &Place, pages: u64) -> Image {
     let mut image = Image::new(place, pages);
     (image.header.base, image.header.sequence) = (ROUNDS_ID, 1);
     image

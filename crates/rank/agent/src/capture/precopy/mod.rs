@@ -17,6 +17,7 @@
 
 mod window;
 
+use crate::capture::compression::{Compressor, PART, Taken, now_ns};
 use crate::capture::quiesced_process::HeldAllocator;
 use crate::capture::write_error::{STALL_LIMIT, WriteError};
 use crate::memory::maps::{self, Advice, Area, NODE_MEMORY};
@@ -28,19 +29,21 @@ use mend_image::record::{Mapping, mapping};
 use mend_image::rounds::{RoundEnd, RoundKind, Rounds, TAKEN};
 use mend_image::{Header, kept, ranges};
 use mend_kernel::pagemap::{self, Region};
-use mend_messages::agent::{ImageId, Round};
+use mend_messages::agent::{Compression, ImageId, Round};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::fs::File;
 use std::time::{Duration, Instant};
-use window::{Buffers, Out, Runs, read};
+use window::{Buffers, Link, Out, Runs, read};
 
 /// How long threads may take to stop for the list of a round; those that have stopped wait for the others so long.
 const PARK_LIMIT: Duration = Duration::from_millis(50);
 /// Bytes of a window: a huge page, so that none is split by being protected in part.
 const WINDOW: u64 = 2 << 20;
+/// The same while it is compressed: a step holds up what else the agent does.
+const COMPRESSED_WINDOW: u64 = 4 * PART as u64;
 /// Regions that a window can have.
 const REGIONS: usize = (WINDOW / PAGE) as usize;
 /// From when a page is protected to when it is copied, at least.
@@ -94,6 +97,10 @@ pub(crate) struct Precopy {
     socket: OwnedFd,
     /// The receiver's answers come back on it.
     answers: bool,
+    compressor: Box<Compressor>,
+    /// What the socket took, and since when it is full.
+    taken: Taken,
+    full_since: Option<u64>,
     pagemap: File,
     memory: File,
     method: pagemap::Method,
@@ -129,7 +136,7 @@ pub(crate) struct Precopy {
 impl Precopy {
     /// Begins: sends the header, and lists what there is.
     pub fn begin(
-        (socket, answers): (OwnedFd, bool),
+        (socket, answers, compression): (OwnedFd, bool, Compression),
         tracker: &mut Tracker,
         mut header: Header,
         advice: Advice,
@@ -153,6 +160,9 @@ impl Precopy {
             method: pagemap::probe(pagemap.as_raw_fd()),
             socket,
             answers,
+            compressor: Box::new(Compressor::new(compression, true)),
+            taken: Taken::default(),
+            full_since: None,
             pagemap,
             memory,
             advice,
@@ -421,7 +431,8 @@ impl Precopy {
 
     /// Sends of what was noticed as much as one window has.
     fn send_noticed(&mut self) -> Result<(), WriteError> {
-        let (mut regions, mut count, mut left) = ([Region::default(); REGIONS], 0, WINDOW);
+        let (mut regions, mut count) = ([Region::default(); REGIONS], 0);
+        let mut left = if self.compressor.compresses() { COMPRESSED_WINDOW } else { WINDOW };
         while let Some(waits) = self.noticed.get_mut(self.sent).filter(|_| count < REGIONS && left > 0) {
             let end = waits.1.min(waits.0 + left);
             (regions[count].start, regions[count].end) = (waits.0, end);
@@ -442,6 +453,8 @@ impl Precopy {
     fn send_pages(&mut self, regions: &[Region], noticed: Noticed) -> Result<(), WriteError> {
         let (copy, out) = self.buffers.split();
         let mut out = Out { bytes: out, length: 0 };
+        let mut link = Link { compressor: &mut self.compressor, socket: self.socket.as_fd(), taken: self.taken };
+        let spared = self.rounds.spared();
         let mut zeros: Vec<(u64, u64)> = Vec::new();
         for region in regions {
             let mut at = region.start;
@@ -456,7 +469,7 @@ impl Precopy {
                         continue;
                     }
                 }
-                let runs = Runs { zeros: &mut zeros, out: &mut out, rounds: &mut self.rounds };
+                let runs = Runs { zeros: &mut zeros, out: &mut out, rounds: &mut self.rounds, link: &mut link };
                 runs.put_all(&mut self.live, at, &copy[..length], noticed)?;
                 at += length as u64;
             }
@@ -467,9 +480,11 @@ impl Precopy {
             out.record(&mut self.rounds, RoundKind::Zeros, 0, &payload[..length])?;
         }
         self.waiting = (0, out.length);
-        (self.round.bytes, self.round.total) = (self.round.bytes + out.length as u64, self.round.total + out.length as u64);
+        self.round.spared = self.rounds.spared();
+        let bytes = out.length as u64 + self.round.spared - spared;
+        (self.round.bytes, self.round.total) = (self.round.bytes + bytes, self.round.total + bytes);
         if noticed == Noticed::ByHash {
-            self.hashed += out.length as u64;
+            self.hashed += bytes;
         }
         self.send_some()
     }
@@ -501,9 +516,14 @@ impl Precopy {
                 Ok(count) => {
                     self.waiting.0 += count;
                     self.moved = Instant::now();
+                    self.taken.bytes += count as u64;
+                    self.taken.full_ns += self.full_since.take().map_or(0, |since| now_ns() - since);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => {
+                    self.full_since.get_or_insert_with(now_ns);
+                    return Ok(());
+                }
                 Err(error) => return Err(WriteError::Out(error)),
             }
         }

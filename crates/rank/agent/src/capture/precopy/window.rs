@@ -1,6 +1,7 @@
 //! A window of pages on its way: their copy, and the records that are made of it.
 
 use super::{REGIONS, WINDOW};
+use crate::capture::compression::{Compressor, PART, PART_ROOM, Taken};
 use crate::capture::write_error::WriteError;
 use crate::memory::pages::{PAGE, is_zero};
 use crate::track::{LiveScan, Noticed};
@@ -14,8 +15,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// For the copy of a window.
 const COPY: usize = WINDOW as usize;
-/// For what is sent of it: its pages, and a head for each, should none continue another.
-const OUT: usize = COPY + REGIONS * (HEAD_SIZE + kept::RANGE) + 64 * HEAD_SIZE;
+/// For what is sent of it: its pages, a head for each, should none continue another, and what a part may be longer by while it is compressed.
+const OUT: usize = COPY + REGIONS * (HEAD_SIZE + kept::RANGE) + 64 * HEAD_SIZE + PART_ROOM - PART;
+
+/// Bytes of pages that go as one record if they are not compressed.
+const UNCOMPRESSED: usize = MAX_PAGES as usize;
 
 /// Memory of the agent that is not saved.
 pub(super) struct Buffers {
@@ -68,6 +72,48 @@ impl Out<'_> {
         self.length = end;
         Ok(())
     }
+
+    /// Pages, compressed if that is of use now.
+    fn pages(&mut self, rounds: &mut Rounds, link: &mut Link, address: u64, pages: &[u8]) -> Result<(), WriteError> {
+        let mut at = 0;
+        while at < pages.len() {
+            let part = &pages[at..pages.len().min(at + PART)];
+            let length = if self.compressed(rounds, link, address + at as u64, part)? {
+                part.len()
+            } else {
+                // Short records cost the receiver.
+                let part = &pages[at..pages.len().min(at + UNCOMPRESSED)];
+                self.record(rounds, RoundKind::Pages, address + at as u64, part)?;
+                part.len()
+            };
+            at += length;
+        }
+        Ok(())
+    }
+
+    fn compressed(&mut self, rounds: &mut Rounds, link: &mut Link, address: u64, part: &[u8]) -> Result<bool, WriteError> {
+        if !link.compressor.wants(link.socket, link.taken, part.len()) {
+            return Ok(false);
+        }
+        let at = self.length + HEAD_SIZE;
+        let Some(room) = self.bytes.get_mut(at..at + PART_ROOM) else { return Ok(false) };
+        let Some(length) = link.compressor.compress(part, room) else { return Ok(false) };
+        let head = head(RoundKind::Pages, address, part).compressed_to(length as u32);
+        let padded = head.padded_length() as usize;
+        room[length..padded].fill(0);
+        let raw = head.to_bytes();
+        rounds.admit(&raw).map_err(|_| WriteError::Format)?;
+        self.bytes[self.length..at].copy_from_slice(&raw);
+        self.length = at + padded;
+        Ok(true)
+    }
+}
+
+/// Where a window goes.
+pub(super) struct Link<'a> {
+    pub compressor: &'a mut Compressor,
+    pub socket: BorrowedFd<'a>,
+    pub taken: Taken,
 }
 
 /// Records of a window, run by run.
@@ -75,6 +121,7 @@ pub(super) struct Runs<'a, 'b> {
     pub zeros: &'a mut Vec<(u64, u64)>,
     pub out: &'a mut Out<'b>,
     pub rounds: &'a mut Rounds,
+    pub link: &'a mut Link<'b>,
 }
 
 impl Runs<'_, '_> {
@@ -100,9 +147,7 @@ impl Runs<'_, '_> {
         let address = start + from as u64;
         match sends {
             Some(true) => {
-                for (index, part) in pages.chunks(MAX_PAGES as usize).enumerate() {
-                    self.out.record(self.rounds, RoundKind::Pages, address + index as u64 * MAX_PAGES, part)?;
-                }
+                self.out.pages(self.rounds, self.link, address, pages)?;
             }
             Some(false) if !pages.is_empty() => self.zeros.push((address, address + pages.len() as u64)),
             _ => {}

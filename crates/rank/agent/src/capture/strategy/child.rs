@@ -53,7 +53,7 @@ pub(super) fn run(
 
 /// Ends the stream and makes it durable.
 pub(super) fn finish(writer: Writer<Pace>, report: &Report, target: &OpenTarget, began: Duration) -> Result<Complete, Failure> {
-    let end = writer.end().map_err(Failure::Write)?;
+    let end = writer.end().map_err(Failure::Write)?.end;
     report.state.store(SYNCING, Ordering::Release);
     target.finish().map_err(Failure::Unfinished)?;
     Ok(Complete { end, write_us: (Monotonic.now() - began).as_micros() as u64, hashes: None })

@@ -28,11 +28,10 @@ use crate::capture::shared_copies::SharedCopyMemory;
 use crate::capture::target::OpenTarget;
 use crate::capture::write_error::WriteError;
 use crate::capture::write_job::{MemoryPart, WriteJob};
-use crate::capture::writer::{Silent, Writer};
+use crate::capture::writer::{Ended, Silent, Writer};
 use crate::track::RunningScan;
 use dirty_copy::DirtyCopy;
 use fork::Fork;
-use mend_image::record::End;
 use mend_kernel::copy::Copy;
 use stop::Stop;
 
@@ -52,11 +51,11 @@ pub(crate) struct BackgroundPlan<'a> {
 /// What came of writing.
 pub(crate) enum Done {
     /// All is written.
-    Written(End),
+    Written(Ended),
     /// A process writes on.
     Snapshot { copy: Copy, shares_memory: bool },
     /// All is written; no copy could be made.
-    Refused(End, i32),
+    Refused(Ended, i32),
 }
 
 /// One way to write an image.

@@ -32,6 +32,18 @@ static void talk(MPI_Comm other, int children, int high, int round) {
     for (int i = 0; i < LONG; i++) there[i] = i + all;
     MPI_Sendrecv(there, LONG, MPI_DOUBLE, right, 1, back, LONG, MPI_DOUBLE, left, 1, merged, MPI_STATUS_IGNORE);
     for (int i = 0; i < LONG; i++) require(back[i] == i + left, "element %d of a long message is %g", i, back[i]);
+    /* The same again in the opposite order of ranks. Who is on whose node is known to both worlds alike, or these wait for ever. */
+    MPI_Comm turned;
+    MPI_Comm_split(merged, 0, -all, &turned);
+    int place, first = all, last;
+    MPI_Comm_rank(turned, &place);
+    require(place == size_of_both - 1 - all, "rank %d of the turned worlds", place);
+    MPI_Bcast(&first, 1, MPI_INT, 0, turned);
+    require(first == size_of_both - 1, "rank %d is first", first);
+    MPI_Allreduce(&all, &last, 1, MPI_INT, MPI_MAX, merged);
+    require(last == size_of_both - 1, "rank %d is last", last);
+    MPI_Barrier(merged);
+    MPI_Comm_free(&turned);
     MPI_Comm_free(&merged);
 }
 

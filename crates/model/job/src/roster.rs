@@ -82,19 +82,16 @@ pub(crate) struct Roster {
     pub(crate) ranks: Vec<RankState>,
     /// Processes that were ordered.
     attempts: u64,
-    /// Number of ranks of the job's first world. Other ranks may end before the job does.
-    first_world: u32,
 }
 
 impl Roster {
     /// Ranks that are in this phase at these places.
-    pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase, first_world: u32) -> Self {
+    pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase) -> Self {
         let rank = |&node: &NodeIndex| RankState::new(node, phase);
         Self {
             nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true, room: None, processor: None, unfit: false }).collect(),
             ranks: places.iter().map(rank).collect(),
             attempts: 0,
-            first_world,
         }
     }
 
@@ -178,11 +175,6 @@ impl Roster {
     /// Ranks that have not ended.
     pub(crate) fn all_living(&self) -> Vec<Rank> {
         self.rank_numbers().filter(|&rank| self.living(rank).is_some()).collect()
-    }
-
-    /// The first rank of the first world that has ended.
-    pub(crate) fn first_ended(&self) -> Option<Rank> {
-        (0..self.first_world).find(|&rank| self.living(rank).is_none())
     }
 
     /// Ranks that live on a node.

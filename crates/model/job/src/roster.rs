@@ -324,7 +324,7 @@ mod tests {
     fn roster(processors: &[Option<Features>], ranks: usize) -> Roster {
         let setup = |at: usize| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at as u8], 7000).into() };
         let nodes = (0..processors.len()).map(setup).collect();
-        let mut roster = Roster::new(nodes, &vec![0; ranks], RankPhase::Running, ranks as u32);
+        let mut roster = Roster::new(nodes, &vec![0; ranks], RankPhase::Running);
         for (node, features) in roster.nodes.iter_mut().zip(processors) {
             node.processor = features.map(|features| Cpu { features, ..Cpu::default() });
         }

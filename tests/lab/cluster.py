@@ -282,7 +282,9 @@ class Machine:
         def look():
             names = re.findall(r"^mend: job (\S+):", job.stderr(), re.MULTILINE)
             status = names and next((one.get("status") for one in self.verb("ps") if one["id"] == names[-1]), None)
-            return status and all(rank["state"] == "running" or rank["world"] and rank["ended"] for rank in status["ranks"])
+            # Once it has spawned, a job goes on without ranks that have ended.
+            spawned = status and any(rank["world"] for rank in status["ranks"])
+            return status and all(rank["state"] == "running" or spawned and rank["ended"] for rank in status["ranks"])
 
         job.wait_for(look, "all ranks run")
         return re.findall(r"^mend: job (\S+):", job.stderr(), re.MULTILINE)[-1]

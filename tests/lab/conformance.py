@@ -6,8 +6,7 @@ being test_conformance.py.
 
 programs  every program of tests/apps/conformance, with 1, 2, 4 and 8 ranks on 1 to 4 nodes of a lab
 imb       every IMB program of the Intel MPI wheel, short, on MPICH and on Intel MPI, with 1 to 8 ranks on 1 to 4 nodes
-mpi4py    mpi4py's own test suite, built against this MPICH, with 1, 2 and 4 ranks on this machine and 4 on two nodes of a lab;
-          what spawns must fail, nothing else
+mpi4py    mpi4py's own test suite, built against this MPICH, with 1, 2 and 4 ranks on this machine and 4 on two nodes of a lab
 pingpong  libfabric's fi_pingpong, its two ends as two ranks on one node and on two, on Debian's and on the wheel's libfabric
 
 The last line sums up, "N passed, N failed". Nothing is tried twice.

@@ -5,7 +5,7 @@ import signal
 import unittest
 
 from cases import InDirectory
-from cluster import Lab, compile_mpi
+from cluster import Lab, compile_mpi, intel_environment
 from test_failover import Failover
 from test_healing import Heals
 
@@ -120,9 +120,8 @@ class Stays(Heals):
         job.finish()
         self.assertEqual(job.stdout(), f"spawn: right with {ranks} ranks\n")
 
-
-class Worlds(Stays):
     def disturbed(self, ranks):
+        """Saved, moved, healed and restarted."""
         job, name = self.started(ranks, "node1,node2", "--spares", "node3,node4")
         self.assertEqual(self.living(name)[ranks:], [(ranks, 1, 0), (ranks + 1, 1, 1)])
         shown = self.lab.mend("ps").stdout
@@ -148,6 +147,8 @@ class Worlds(Stays):
         self.assertIn("world_spawned", log)
         self.assertIn("spawn_failed", log)
 
+
+class Worlds(Stays):
     def test_of_one_rank(self):
         self.disturbed(1)
 
@@ -176,6 +177,15 @@ class Worlds(Stays):
         self.lab.kill_daemon(self.host(name, 2))
         self.again(job, name, 1)
         self.ends(job, 2)
+
+
+class Intel(Stays):
+    def setUp(self):
+        super().setUp()
+        self.lab.environment |= intel_environment()
+
+    def test_of_two(self):
+        self.disturbed(2)
 
 
 class Lost(Failover, Stays):

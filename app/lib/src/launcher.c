@@ -64,7 +64,8 @@ void launcher_start(const struct settings *s, const char *program, int ranks) {
     place[0] = seen[0] = answering[0] = answered[0] = 0;
     if (!s->requests[0])
         return;
-    const char *rank = getenv("PMI_RANK");
+    /* PMI's is a rank of one world. */
+    const char *rank = getenv("MEND_RANK") ? getenv("MEND_RANK") : getenv("PMI_RANK");
     bool number = rank && *rank && strlen(rank) < 11 && strspn(rank, "0123456789") == strlen(rank);
     snprintf(place, sizeof place, "%s/%s", s->requests, number ? rank : "0");
     snprintf(announced, sizeof announced, "directory = %s\nranks = %d\nprogram = %s\n", s->directory, ranks, program);

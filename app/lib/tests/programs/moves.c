@@ -1,10 +1,10 @@
 /* Heat on a rod and sums over rows, columns and a ring, on ranks that move. The last line is the same with moves and without.
  *
- *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS]
+ *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP]
  *
  * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for ten steps: window, request, persistent, communicator, file. -a: in a new process:
  * order (registers in another order), missing (doesn't register `total`), more (registers another variable), early (ends before the safe point), silent (leaves out a
- * communicator). -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step.
+ * communicator). -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step. -u: rank 0 waits at STEP until there is a file `go`.
  */
 #include <inttypes.h>
 #include <mend_app_mpi.h>
@@ -88,7 +88,7 @@ static uint64_t mixed(const void *value, uint64_t index) {
 int main(int argc, char **argv) {
     struct request asks[MOST];
     int asked = 0, done;
-    int64_t steps, open_at = -1, checkpoint_at = -1, kill_at = -1, pause = 0;
+    int64_t steps, open_at = -1, checkpoint_at = -1, kill_at = -1, pause = 0, until = -1;
     cells = argc > 1 ? atoll(argv[1]) : 1000;
     steps = argc > 2 ? atoll(argv[2]) : 60;
     for (int i = 3; i < argc; i++) {
@@ -106,6 +106,8 @@ int main(int argc, char **argv) {
             kill_at = atoll(argv[++i]);
         } else if (is(argv[i], "-p") && i + 1 < argc) {
             pause = atoll(argv[++i]);
+        } else if (is(argv[i], "-u") && i + 1 < argc) {
+            until = atoll(argv[++i]);
         }
     }
     MPI_Init(&argc, &argv);
@@ -176,6 +178,8 @@ int main(int argc, char **argv) {
             raise(SIGKILL);
         if (pause)
             usleep(pause);
+        while (step == until && rank == 0 && access("go", F_OK) != 0)
+            usleep(10000);
         fprintf(log, "step %" PRId64 "\n", step);
         exchange(mend_app_world());
         scratch[0] = u[0];

@@ -195,17 +195,17 @@ impl Manifest {
         self.images.get(at)
     }
 
-    /// What is wrong with its ranks: those of the first world have images, and others that are the job's.
+    /// True if a rank that a restart needs has no image, or an image is of no rank of the job's.
     fn missing_ranks(&self) -> bool {
-        let first = self.spawned.first().map_or(self.images.len(), |spawned| spawned.world.first as usize);
-        let size = self.spawned.iter().try_fold(first as Rank, |end, spawned| {
+        let first = self.spawned.first().map_or(self.images.len() as Rank, |spawned| spawned.world.first);
+        let size = self.spawned.iter().try_fold(first, |end, spawned| {
             let fits = spawned.world.first == end && spawned.world.size() > 0 && spawned.world.ranks().end <= MAX_RANKS;
             fits.then(|| spawned.world.ranks().end)
         });
         let ascending = self.images.windows(2).all(|pair| pair[0].rank < pair[1].rank);
-        let complete = self.images.iter().take(first).enumerate().all(|(at, image)| image.rank as usize == at);
-        let last = self.images.last().map_or(0, |image| image.rank);
-        self.images.len() < first || !ascending || !complete || size.is_none_or(|size| last >= size)
+        let within = self.images.last().is_some_and(|last| size.is_some_and(|size| last.rank < size));
+        let worlds = self.worlds();
+        !ascending || !within || (0..first).any(|rank| self.image(rank).is_none() && !worlds.may_leave(rank))
     }
 
     /// Numbers of the checkpoints that it builds on directly.

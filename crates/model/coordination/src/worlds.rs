@@ -80,6 +80,13 @@ impl Worlds {
         }
     }
 
+    /// True if a checkpoint may do without this rank when it has ended: it is of a spawned world, or of the first one in a job that has others,
+    /// and has called `MPI_Finalize`.
+    #[must_use]
+    pub fn may_leave(&self, rank: Rank) -> bool {
+        !self.spawned.is_empty() && (self.place(rank).0 > 0 || self.client(rank) == ClientState::Finalized)
+    }
+
     fn server(&mut self, world: usize) -> &mut PmiServer {
         match world.checked_sub(1) {
             Some(at) => &mut self.spawned[at].server,
@@ -254,6 +261,17 @@ mod tests {
         assert_eq!((world.first, world.parent, restored.place(4)), (4, 3, (2, 0)));
         assert_eq!(restored.receive(4, b"cmd=init\n"), [begun(4)]);
         assert_eq!(restored.receive(5, b"cmd=init\n"), [begun(5), reply(3, "cmd=spawn_result rc=0")]);
+    }
+
+    #[test]
+    fn a_rank_of_the_first_world_may_leave_when_there_are_others_and_it_has_finalized() {
+        let mut worlds = Worlds::from(PmiServer::new(2, &[7; 16]));
+        let finalized = reply(0, "cmd=finalize_ack rc=0");
+        assert_eq!(worlds.receive(0, b"cmd=finalize\n"), [finalized]);
+        assert_eq!([0, 1].map(|rank| worlds.may_leave(rank)), [false, false]);
+        let request = asked(&mut worlds, 1);
+        worlds.add(&[7; 16], 1, &request);
+        assert_eq!([0, 1, 2, 3].map(|rank| worlds.may_leave(rank)), [true, false, true, true]);
     }
 
     #[test]

@@ -87,19 +87,16 @@ pub(crate) struct Roster {
     pub(crate) ranks: Vec<RankState>,
     /// Processes that were ordered.
     attempts: u64,
-    /// Number of ranks of the job's first world. Other ranks may end before the job does.
-    first_world: u32,
 }
 
 impl Roster {
     /// Ranks that are in this phase at these places.
-    pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase, first_world: u32) -> Self {
+    pub(crate) fn new(nodes: Vec<NodeSetup>, places: &[NodeIndex], phase: RankPhase) -> Self {
         let rank = |&node: &NodeIndex| RankState::new(node, phase);
         Self {
             nodes: nodes.into_iter().map(|setup| NodeState { setup, alive: true, room: None, processor: None, unfit: false }).collect(),
             ranks: places.iter().map(rank).collect(),
             attempts: 0,
-            first_world,
         }
     }
 
@@ -183,11 +180,6 @@ impl Roster {
     /// Ranks that have not ended.
     pub(crate) fn all_living(&self) -> Vec<Rank> {
         self.rank_numbers().filter(|&rank| self.living(rank).is_some()).collect()
-    }
-
-    /// The first rank of the first world that has ended.
-    pub(crate) fn first_ended(&self) -> Option<Rank> {
-        (0..self.first_world).find(|&rank| self.living(rank).is_none())
     }
 
     /// Ranks that live on a node.
@@ -358,7 +350,7 @@ mod tests {
     fn roster(processors: &[Option<Features>], ranks: usize) -> Roster {
         let setup = |at: usize| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at as u8], 7000).into() };
         let nodes = (0..processors.len()).map(setup).collect();
-        let mut roster = Roster::new(nodes, &vec![0; ranks], RankPhase::Running, ranks as u32);
+        let mut roster = Roster::new(nodes, &vec![0; ranks], RankPhase::Running);
         for (node, features) in roster.nodes.iter_mut().zip(processors) {
             node.processor = features.map(|features| Cpu { features, ..Cpu::default() });
         }

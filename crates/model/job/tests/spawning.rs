@@ -282,3 +282,36 @@ fn a_checkpoint_that_a_spawned_rank_ends_in_is_taken_anew() {
     world.answer_agents();
     assert_eq!(world.saved(), Some(vec![0, 1, 3]));
 }
+
+#[test]
+fn a_rank_of_the_first_world_that_has_finalized_leaves_a_job_that_has_spawned() {
+    let mut world = World::new();
+    world.pmi(0, SPAWN);
+    world.begin_ranks();
+    for rank in [2, 3] {
+        world.pmi(rank, b"cmd=init\n");
+    }
+    let ends = |world: &mut World, rank: Rank| {
+        let attempt = world.attempt(rank);
+        world.hear(rank, FromDaemon::Exited { rank, attempt, status: ExitStatus::Code(0) });
+        world.take_sent();
+    };
+    world.pmi(0, b"cmd=finalize\n");
+    ends(&mut world, 0);
+    assert!(world.job.end_reason().is_none());
+    world.handle(Event::Ask { verb: 1, ask: Ask::Checkpoint { mode: None } });
+    world.take_sent();
+    world.handle(Event::Prepared { number: 1, result: Ok(true) });
+    world.answer_agents();
+    assert_eq!(world.saved(), Some(vec![1, 2, 3]));
+    world.handle(Event::Published { number: 1, result: Ok("/c/1".into()) });
+    // One that has not may be waited for by others.
+    ends(&mut world, 1);
+    world.effects.clear();
+    world.handle(Event::Ask { verb: 2, ask: Ask::Checkpoint { mode: None } });
+    assert!(
+        world.effects.iter().any(|effect| matches!(effect, Effect::Answer { verb: 2, outcome: Outcome::Failed(_) })),
+        "{:?}",
+        world.effects
+    );
+}

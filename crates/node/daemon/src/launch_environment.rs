@@ -60,6 +60,9 @@ pub fn rank_environment(user: &[(String, String)], identity: RankIdentity<'_>) -
         ("FI_PROVIDER_PATH", provider_path(directory, user)),
         ("FI_PROVIDER", provider_filter(user)),
         ("MPIR_CVAR_CH4_NETMOD", "ofi".to_owned()),
+        // MPICH 5 tells ranks of other worlds that are on one node by its name, which contradicts what PMI says of its own world
+        // (PMI_process_mapping): collectives over both would wait for ever. With this it asks for no names.
+        ("MPIR_CVAR_NOLOCAL", "1".to_owned()),
         // Intel MPI: no shared memory of its own, this provider whatever the site prefers, and no pinning, since every
         // rank believes to be alone on its node and they would all take the same cores.
         ("I_MPI_FABRICS", "ofi".to_owned()),

@@ -93,27 +93,36 @@ fn a_manifest_names_no_directory_as_its_job() {
 }
 
 #[test]
-fn only_ranks_of_spawned_worlds_may_have_no_image() {
+fn only_ranks_that_may_leave_may_have_no_image() {
     let request = b"mcmd=spawn\nnprocs=3\nexecname=a\nargcnt=0\nendcmd\n";
     let mut worlds = Worlds::from(PmiServer::new(2, &[1; 16]));
     worlds.add(&[1; 16], 0, &SpawnRequest::read(request).unwrap());
+    let left = {
+        let mut worlds = worlds.clone();
+        worlds.receive(1, b"cmd=finalize\n");
+        worlds.into_parts().0
+    };
     let (pmi, spawned) = worlds.into_parts();
     let with = |ranks: &[Rank]| {
         let images = ranks.iter().map(|&rank| ImageEntry { rank, ..entry(None, 0) }).collect();
         Manifest { format: FORMAT_OF_WORLDS, images, pmi: pmi.clone(), spawned: spawned.clone(), ..manifest() }
     };
-    for (number, ranks, good) in [
-        (1, &[0, 1, 2, 3, 4][..], true),
-        (2, &[0, 1, 3], true),
-        (3, &[0, 1], true),
-        (4, &[0, 2, 3], false),
-        (5, &[0, 1, 5], false),
-        (6, &[0, 1, 3, 3], false),
+    for (number, ranks, pmi, good) in [
+        (1, &[0, 1, 2, 3, 4][..], &pmi, true),
+        (2, &[0, 1, 3], &pmi, true),
+        (3, &[0, 1], &pmi, true),
+        (4, &[0, 2, 3], &pmi, false),
+        (5, &[0, 1, 5], &pmi, false),
+        (6, &[0, 1, 3, 3], &pmi, false),
+        (7, &[0, 2, 3], &left, true),
+        (8, &[0], &left, true),
+        (9, &[2, 3], &left, false),
+        (10, &[], &left, false),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let part = prepare(directory.path(), number).unwrap();
         ranks.iter().for_each(|rank| fs::write(part.join(image_name(*rank)), "abc").unwrap());
-        let manifest = Manifest { number, ..with(ranks) };
+        let manifest = Manifest { number, pmi: pmi.clone(), ..with(ranks) };
         let read = read_alone(&publish(&part, &manifest, None).unwrap(), None);
         assert_eq!(read.is_ok(), good, "{ranks:?}");
         if good {

@@ -21,7 +21,7 @@ impl Job {
         let number = newest.max(last) + 1;
         let (base, bases) = self.periodic.choose_bases();
         let mode = mode.unwrap_or(self.saving.mode);
-        if let Some(rank) = self.roster.first_ended() {
+        if let Some(rank) = self.first_ended() {
             self.note_checkpoint(number, mode, base, asker);
             return self.refuse_checkpoint(number, asker, Code::RankEnded, Failure::RankEnded { rank });
         }
@@ -47,7 +47,7 @@ impl Job {
         if let Err(trouble) = result {
             return self.refuse_checkpoint(number, asker, Code::Directory, Failure::Storage(trouble));
         }
-        if let Some(rank) = self.roster.first_ended() {
+        if let Some(rank) = self.first_ended() {
             self.drop_checkpoint(number);
             return self.refuse_checkpoint(number, asker, Code::RankEnded, Failure::RankEnded { rank });
         }

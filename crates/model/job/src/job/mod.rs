@@ -171,7 +171,7 @@ impl Job {
             lists: 0,
             newer_than_lists: BTreeSet::new(),
             adopted: setup.adopted,
-            roster: Roster::new(setup.nodes, &setup.places, phase, setup.worlds.first_size()).without(&setup.gone),
+            roster: Roster::new(setup.nodes, &setup.places, phase).without(&setup.gone),
             worlds: setup.worlds,
             spawning: Spawning::default(),
             noted: Noted::default(),

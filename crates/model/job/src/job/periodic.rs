@@ -43,7 +43,7 @@ impl Job {
         self.periodic.is_due(self.now_us)
             && self.is_idle()
             && self.roster.ranks.iter().all(|rank| rank.phase == RankPhase::Running || rank.has_ended())
-            && self.roster.first_ended().is_none()
+            && self.first_ended().is_none()
     }
 
     fn ask_periodic(&mut self) {
@@ -81,7 +81,7 @@ impl Job {
 
     fn tell_failure(&mut self, failure: Failure) {
         // At the end of a job nobody waits for one more.
-        let ends = self.ending.is_some() || failure.is_an_end() || self.roster.first_ended().is_some();
+        let ends = self.ending.is_some() || failure.is_an_end() || self.first_ended().is_some();
         if ends && self.keeps(Safeguard::EndsAreNoFailures) {
             return;
         }

@@ -46,11 +46,11 @@ pub(crate) struct Spawning {
     judged: Option<Judged>,
     /// Times that one was, since the last that succeeded.
     again: u32,
-    /// When a rank of a spawned world ended last.
+    /// When a rank ended last that the job goes on without.
     ended_us: u64,
 }
 
-/// A checkpoint that failed while spawned worlds were there: if a rank of one has ended meanwhile, that is why, and all is well.
+/// A checkpoint that failed while spawned worlds were there: if a rank has ended meanwhile that may, that is why, and all is well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Judged {
     /// When it began.
@@ -196,9 +196,14 @@ impl Job {
         self.spawning.again = 0;
     }
 
-    /// A rank of a spawned world has ended: its peers are told soon, before they have to drain channels.
+    /// The first rank that has ended, and that a checkpoint cannot do without.
+    pub(crate) fn first_ended(&self) -> Option<Rank> {
+        self.roster.rank_numbers().find(|&rank| self.roster.living(rank).is_none() && !self.worlds.may_leave(rank))
+    }
+
+    /// A rank has ended. If the job goes on without it, its peers are told soon, before they have to drain channels.
     pub(crate) fn spawned_rank_ended(&mut self, rank: Rank) {
-        if self.worlds.place(rank).0 > 0 {
+        if self.worlds.may_leave(rank) {
             self.spawning.ended_us = self.now_us;
             self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
         }

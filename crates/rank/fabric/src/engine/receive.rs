@@ -169,6 +169,14 @@ impl Engine {
         Ok(())
     }
 
+    /// Says in the completion queue that [`Engine::peek`] found nothing: `FI_ENOMSG`.
+    pub fn report_missed(&mut self, endpoint: u16, receive: &Receive) {
+        let (tagged, tag, _) = pattern(receive.tag);
+        let kind = if tagged { FI_TAGGED } else { FI_MSG };
+        let completion = Completion { context: receive.context, flags: FI_RECV | kind, error: FI_ENOMSG, tag, ..Completion::default() };
+        self.finish(endpoint, Class::Receive, true, completion);
+    }
+
     /// Receives (or with `discard` drops) the message that was claimed with the same context.
     ///
     /// # Errors

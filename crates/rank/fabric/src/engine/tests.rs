@@ -377,6 +377,9 @@ fn probe_claim_discard_and_cancel() {
     let [_, wire] = &mut pair.wires;
     assert_eq!(two.peek(wire, 0, &probe(1), true, false), Err(FI_ENOMSG));
     let _ = one;
+    two.report_missed(0, &probe(5));
+    let missed = pair.completions(1);
+    assert_eq!((missed.len(), missed[0].error, missed[0].context, missed[0].tag), (1, FI_ENOMSG, 5, 4));
     pair.send(0, &body, Some(4), 0, FI_COMPLETION);
     pair.send(0, &body, Some(4), 1, FI_COMPLETION);
     pair.settle();

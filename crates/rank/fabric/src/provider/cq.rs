@@ -120,7 +120,8 @@ unsafe fn read_into(cq: *mut FidCq, buffer: *mut c_void, count: usize, sources: 
         let mut state = fabric.lock();
         // SAFETY: by the caller's promise.
         if let Some(got) = unsafe { take(&mut state, cq, buffer, count, sources) } {
-            state.probed = false;
+            // That a probe found nothing is not what it found.
+            state.probed &= got < 0;
             return got;
         }
         // Before the MPI library probes again it looks here: what comes now is for that probe.

@@ -3,8 +3,8 @@
 use super::{Seed, keep};
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::agent::{
-    Compression, FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent,
-    Tracking, Unasked, Unwritten, Welcome, Written,
+    Compression, FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget,
+    Saved, ToAgent, Tracking, Unasked, Unwritten, Welcome, Written,
 };
 use mend_messages::control::{
     Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, PortableNote, Precopied,
@@ -107,7 +107,15 @@ fn phases() -> Phases {
 
 fn order() -> SaveOrder {
     let target = SaveTarget::File("/srv/7/rank-0.image".into());
-    SaveOrder { target, mode: SaveMode::CopyOnWrite, base: Some(id(1)), track: true, rate: Some(1 << 30), files_kept: true, compression: Compression::Auto }
+    SaveOrder {
+        target,
+        mode: SaveMode::CopyOnWrite,
+        base: Some(id(1)),
+        track: true,
+        rate: Some(1 << 30),
+        files_kept: true,
+        compression: Compression::Auto,
+    }
 }
 
 fn requests() -> Vec<Request> {

@@ -242,7 +242,7 @@ TIERS = [
     Tier("chaos", "jobs on nodes that fail in all ways at once, their controllers too", chaos_steps, 30, beside=True),
     Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40, beside=True),
     Tier("events", "random checkpoints, migrations and restarts", event_steps, 60, beside=True),
-    Tier("app", "libmend-app and mend-cc: portable checkpoints, in C, C++, Fortran and Python", app_steps, 15),
+    Tier("app", "libmend-app and mend-cc: portable checkpoints, in C, C++, Fortran and Python", app_steps, 30),
     Tier("readme", "the README's commands, executed", readme_steps, 15, beside=True),
     Tier("demo", "make demo's script, half as long", demo_steps, 20, beside=True),
 ]

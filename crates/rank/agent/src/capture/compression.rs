@@ -267,7 +267,7 @@ fn idle_hundredths(text: &[u8], counts: impl Fn(usize) -> bool) -> u64 {
 mod tests {
     use super::*;
     use rustix::fd::AsFd;
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
@@ -295,40 +295,40 @@ mod tests {
         assert_eq!(compressor.compress(&noise(PART), &mut room), None);
     }
 
-    /// A connection whose reader takes a piece now and then, and how many of so many parts the compressor wanted.
-    fn wanted(pause: Duration, part: &[u8], parts: usize) -> usize {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut back, _) = listener.accept().unwrap();
-        rustix::net::sockopt::set_socket_send_buffer_size(&out, 1 << 20).unwrap();
-        let reader = std::thread::spawn(move || {
-            let mut room = vec![0; 1 << 20];
-            while back.read(&mut room).unwrap() > 0 {
-                std::thread::sleep(pause);
-            }
-        });
-        let mut compressor = Compressor::new(Compression::Auto, false);
-        let (mut taken, mut count, mut room) = (Taken::default(), 0, vec![0; PART_ROOM]);
-        for _ in 0..parts {
-            if compressor.wants(out.as_fd(), taken, part.len()) {
-                count += 1;
-                compressor.compress(part, &mut room);
-            }
-            let began = Instant::now();
-            out.write_all(part).unwrap();
-            taken.bytes += part.len() as u64;
-            taken.full_ns += began.elapsed().as_nanos() as u64;
-        }
-        drop(out);
-        reader.join().unwrap();
-        count
+    #[test]
+    fn a_receiver_that_is_slow_is_not_taken_for_the_link() {
+        let all = |from: u64, receiver_full: u64| Busy { all: from, receiver_full };
+        let mut lately = Busy::default();
+        assert!(!lately.waits_for_receiver());
+        // The link alone is slow.
+        (0..20).for_each(|at| lately.add(all(at * 20_000, 0), all((at + 1) * 20_000, 0)));
+        assert!(!lately.waits_for_receiver());
+        // For a quarter of the time the receiver has no room, told now and then.
+        (0..20).for_each(|at| lately.add(all(at * 20_000, at / 4 * 20_000), all((at + 1) * 20_000, (at + 1) / 4 * 20_000)));
+        assert!(lately.waits_for_receiver());
+        // Counters that go back count as nothing.
+        lately.add(all(9, 9), all(0, 0));
+        (0..20).for_each(|at| lately.add(all(at * 20_000, 0), all((at + 1) * 20_000, 0)));
+        assert!(!lately.waits_for_receiver(), "that is a while ago");
     }
 
     #[test]
-    fn a_receiver_that_is_slow_is_not_taken_for_the_link() {
-        let parts = 300;
-        let count = wanted(Duration::from_millis(20), &text(PART), parts);
-        assert!(count < parts / 10, "{count}");
+    fn the_kernel_tells_of_a_receiver_that_takes_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut out = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_back, _) = listener.accept().unwrap();
+        assert_eq!(busy(out.as_fd()).map(|busy| busy.receiver_full), Some(0));
+        out.set_nonblocking(true).unwrap();
+        while out.write(&[7; 1 << 16]).is_ok() {}
+        assert!(unsent(out.as_fd()).is_some_and(|bytes| bytes > 0));
+        let until = Instant::now() + Duration::from_secs(60);
+        while busy(out.as_fd()).is_some_and(|busy| busy.receiver_full == 0) {
+            assert!(Instant::now() < until, "it is never told");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Neither a file nor another socket tells anything.
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(busy(one.as_fd()).is_none());
     }
 
     #[test]

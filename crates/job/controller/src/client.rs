@@ -106,8 +106,10 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
         }
         if record.goes_on && directory.is_running() {
             // Its next life answers, which may take long to come.
-            if matches!(ask, Ask::Kill) && request.is_none() {
-                request = Some(KillRequest::leave(directory)?);
+            match &request {
+                _ if !matches!(ask, Ask::Kill) => {}
+                Some(request) => KillRequest::renew(request),
+                None => request = Some(KillRequest::leave(directory)?),
             }
         } else {
             match reach(directory, &record).await {

@@ -24,6 +24,14 @@ impl KillRequest {
         fs::write(&path, "").map_err(|error| directory.io(error))?;
         Ok(Self { path })
     }
+
+    /// Asks again if the request is gone: it came before anybody looked for one.
+    pub(crate) fn renew(&self) {
+        if !self.path.exists() {
+            // Whatever keeps it from being written now may be over at the next time.
+            let _ = fs::write(&self.path, "");
+        }
+    }
 }
 
 impl Drop for KillRequest {

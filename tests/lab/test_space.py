@@ -221,8 +221,9 @@ class Losses(Space):
             self.assertEqual(self.got(), "")
 
 
-@unittest.skipUnless(fuse_is_open(), "this user may not open /dev/fuse, so no data space can be mounted")
-class Ranks(Space):
+class Readers:
+    """For tests of ranks that read the space `input` through a mount in `seen`; beside a class that has the space."""
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -256,6 +257,9 @@ class Ranks(Space):
         job.finish()
         self.assertEqual(self.output().splitlines()[-1], self.expected)
 
+
+@unittest.skipUnless(fuse_is_open(), "this user may not open /dev/fuse, so no data space can be mounted")
+class Ranks(Readers, Space):
     def test_another_space_of_the_same_name_is_another_one(self):
         """A job still runs that sees the one that was destroyed."""
         job, name = self.begun(ranks=1)

@@ -10,9 +10,9 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import MIB, InDirectory
-from cluster import OTHERS, PATIENCE, Lab, compile_mpi
+from cluster import OTHERS, PATIENCE, Lab
 from object_store import SECRET, ObjectStore
-from test_space import NODES, SIZE, UNREACHABLE, Ranks, Space, fuse_is_open
+from test_space import NODES, SIZE, UNREACHABLE, Readers, Space, fuse_is_open
 from tiers import commit_seed
 
 MISUSED, BAD_VALUE, DAMAGED = 2, 64, 65
@@ -271,20 +271,7 @@ class Losses(InBucket):
 
 
 @unittest.skipUnless(fuse_is_open(), "this user may not open /dev/fuse, so no data space can be mounted")
-class Jobs(InBucket):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.program = compile_mpi("mpi_input.c", os.path.join(cls.work, "input"))
-
-    plain, begun, ends_well = Ranks.plain, Ranks.begun, Ranks.ends_well
-
-    def setUp(self):
-        super().setUp()
-        self.stage()
-        self.seen = os.path.join(self.directory, "seen")
-        self.expected = self.plain()
-
+class Jobs(Readers, InBucket):
     def test_ranks_read_move_and_restart_while_objects_are_lost(self):
         job, name = self.begun("--spares", "node4")
         self.assertEqual(self.lab.verb("migrate", name, "1", "--to", "node4")["to"], "node4")

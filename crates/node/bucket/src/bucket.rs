@@ -7,11 +7,11 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use mend_data::space::Id;
 use mend_data::space::target::Failed;
 use mend_object::{ObjectError, Patience, brief};
+use mend_report::with_causes;
 use mend_space::server::Failure;
 use mend_wire::secret::to_hex;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
-use std::error::Error as _;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -138,12 +138,7 @@ impl Bucket {
     /// What is told of an error.
     fn failure(&self, error: &Error) -> Failure {
         let shown = &self.shown;
-        let mut whole = error.to_string();
-        let mut cause = error.source();
-        while let Some(next) = cause {
-            whole = format!("{whole}: {next}");
-            cause = next.source();
-        }
+        let whole = with_causes(error);
         match error {
             _ if whole.contains("NoSuchBucket") => {
                 failed(format!("the bucket of {shown} is not there"), "make the bucket, or name another one")
@@ -152,7 +147,9 @@ impl Bucket {
                 failed(format!("the store refuses its credentials for {shown} ({})", code(&whole)), CREDENTIALS)
             }
             Error::NotFound { .. } => Failure::new(Failed::Absent, format!("{shown} lacks an object")),
-            _ if whole.contains("416") => Failure::new(Failed::Short, format!("an object of {shown} is shorter than it must be")),
+            _ if whole.contains("status code: 416") => {
+                Failure::new(Failed::Short, format!("an object of {shown} is shorter than it must be"))
+            }
             _ if ["error sending request", "onnect", "timed out", "dns"].iter().any(|sign| whole.contains(sign)) => {
                 failed(format!("the store of {shown} cannot be reached: {}", brief(error)), ENDPOINT)
             }
@@ -250,7 +247,8 @@ impl Bucket {
     }
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// What a mutex holds.
+pub fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What it holds is only ever changed as a whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -22,7 +22,7 @@ struct State {
     last: Option<(Instant, Duration, Result<Arc<Lengths>, Failure>)>,
 }
 
-/// Makes listings.
+/// Listings of the bucket: made in a thread of their own, one at a time, and shared by those who ask.
 #[derive(Debug, Default)]
 pub struct Listings {
     state: Arc<(Mutex<State>, Condvar)>,

@@ -18,18 +18,17 @@ mod opening;
 #[cfg(test)]
 mod tests;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, held};
 use crate::catalogue::{Catalogue, Known, written_down};
 use crate::listing::Listings;
 use crate::writes::Pieces;
 use lru::LruCache;
-use mend_data::patterns::Recorder;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, Failed, Request, UNBOUNDED};
 use mend_data::space::written::Shape;
 use mend_data::space::{Entry, Id};
-use mend_space::server::{Claims, Failure, Served, Turns};
+use mend_space::server::{Answered, Clients, Failure, Served, bytes, encoded};
 use mend_wire::secret::to_hex;
 use opening::Snapshot;
 use serde::Serialize;
@@ -54,18 +53,13 @@ fn failed(kind: Failed, why: &str) -> Failure {
     Failure::new(kind, why)
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What they hold is only ever changed as a whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What is done when another process serves the target.
 pub type Replaced = Box<dyn Fn() + Send + Sync>;
 
 /// Pages of checksums, by file and number.
 type Pages = LruCache<(Id, u32), Vec<u8>>;
 
-/// A target.
+/// A target of a space whose objects are in a bucket.
 pub struct Store {
     bucket: Arc<Bucket>,
     /// This process, drawn when it began; and another name for the numbers of its catalogue.
@@ -84,9 +78,7 @@ pub struct Store {
     /// When it was seen last that no other process serves the target.
     seen: Mutex<Option<Instant>>,
     listings: Listings,
-    recorder: Mutex<Recorder>,
-    turns: Turns,
-    claims: Claims,
+    clients: Clients,
     /// What is to be written into the snapshot: entries as they were read, with their tags. Empty if it is good enough.
     snapshot: Mutex<Snapshot>,
     gone: Mutex<Sender<Id>>,
@@ -123,9 +115,7 @@ impl Store {
             pages: Mutex::new(LruCache::new(PAGES)),
             seen: Mutex::default(),
             listings: Listings::default(),
-            recorder: Mutex::default(),
-            turns: Turns::default(),
-            claims: Claims::default(),
+            clients: Clients::default(),
             snapshot: Mutex::default(),
             gone: Mutex::new(gone),
             removing: Mutex::new(Some(removing)),
@@ -293,7 +283,7 @@ impl Store {
         }
     }
 
-    fn answer(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure> {
+    fn answer(&self, request: Request, payload: &[u8]) -> Answered {
         let done = match request {
             Request::Look => self.look()?,
             Request::Changes { after } => self.changes(after)?,
@@ -304,16 +294,11 @@ impl Store {
             Request::Read { file, position, offset, length } => return bytes(self.read(&file, position, offset, length)?),
             Request::ReadSums { file, page } => return bytes(self.sums(&file, page)?),
             Request::Forget { ids } => self.forget(&ids).map(|()| Answer::Done)?,
-            Request::Touched { reports } => {
-                let mut recorder = held(&self.recorder);
-                reports.iter().for_each(|report| recorder.take(report));
-                Answer::Done
-            }
-            Request::Patterns { from } => return encoded(&held(&self.recorder).tell(from)),
             Request::Lacking { at } => return encoded(&self.lacking(at)?),
             Request::Verify { file, position, first, count } => return bytes(self.verify(&file, position, first, count)?),
-            Request::Heal { who, verify_after, done } => self.turns.take(who, verify_after, done).map(|()| Answer::Done)?,
-            Request::Claim { claim, who, over } => self.claims.take(claim, who, over).map(|()| Answer::Done)?,
+            request @ (Request::Touched { .. } | Request::Patterns { .. } | Request::Heal { .. } | Request::Claim { .. }) => {
+                return self.clients.answer(request);
+            }
             Request::Leave => self.leave().map(|()| Answer::Done)?,
             Request::Discard { file } => self.discard(&file).map(|()| Answer::Done)?,
             Request::Begin { entry } => self.begin(&entry).map(|()| Answer::Done)?,
@@ -336,7 +321,7 @@ impl Store {
 }
 
 impl Served for Store {
-    fn carry_out(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure> {
+    fn carry_out(&self, request: Request, payload: &[u8]) -> Answered {
         let told = |Failure { kind, why }: Failure| Failure::new(kind, why.replace('\t', "; "));
         self.answer(request, payload).map_err(told)
     }
@@ -360,13 +345,4 @@ fn attempt(bucket: &Bucket) -> Result<(), Failure> {
 
 fn refused() -> Failure {
     failed(Failed::Nonsense, "ranks cannot write to a bucket")
-}
-
-fn bytes(bytes: Vec<u8>) -> Result<(Answer, Vec<u8>), Failure> {
-    // Requests for more are refused.
-    Ok((Answer::Bytes { length: bytes.len() as u32 }, bytes))
-}
-
-fn encoded<T: Serialize>(what: &T) -> Result<(Answer, Vec<u8>), Failure> {
-    bytes(postcard::to_stdvec(what).map_err(|error| failed(Failed::Nonsense, &error.to_string()))?)
 }

@@ -1,16 +1,20 @@
 //! A target: what keeps objects of a space and its entries. One process serves one of them.
 //!
-//! `store` is what a directory of a node has, `serve` who may ask for it, `turns` what one client does at a time. Whatever else keeps objects is [`Served`] in the same way.
+//! `store` is what a directory of a node has, `serve` who may ask for it, `clients` what is known of these, `turns` what one client does at a time. Whatever else keeps objects is [`Served`] in the same way.
 
+mod clients;
 mod serve;
 mod store;
 mod turns;
 
+pub use clients::{Clients, bytes, encoded};
 pub use serve::{run, serve};
-pub use turns::{Claims, Turns};
 
 use mend_data::space::target::{Answer, Failed, Request};
 use std::io;
+
+/// The answer to a request, with the bytes that belong to it.
+pub type Answered = Result<(Answer, Vec<u8>), Failure>;
 
 /// What answers the requests of clients.
 pub trait Served: Send + Sync + 'static {
@@ -18,7 +22,7 @@ pub trait Served: Send + Sync + 'static {
     ///
     /// # Errors
     /// What the client is told.
-    fn carry_out(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure>;
+    fn carry_out(&self, request: Request, payload: &[u8]) -> Answered;
 
     /// Called once, in a thread of its own, when clients can come.
     fn begun(&self) {}

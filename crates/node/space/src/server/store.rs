@@ -14,10 +14,8 @@ mod holds;
 mod verify;
 mod written;
 
-use super::turns::{Claims, Turns};
-use super::{Failure, Served};
+use super::{Answered, Clients, Failure, Served, bytes};
 use holds::Holds;
-use mend_data::patterns::Recorder;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, CHANGES_BYTES, Failed, Request};
@@ -75,11 +73,9 @@ pub struct Store {
     /// Files that are being written, and when they last got something.
     begun: Mutex<HashMap<Id, Instant>>,
     /// Who touches which blocks: in memory, since it is of use for minutes.
-    recorder: Mutex<Recorder>,
-    turns: Turns,
+    clients: Clients,
     writing: Writing,
     holds: Holds,
-    claims: Claims,
 }
 
 fn hex(id: &Id) -> String {
@@ -123,11 +119,9 @@ impl Store {
             life: mend_wire::random_bytes(),
             used: AtomicU64::new(0),
             begun: Mutex::default(),
-            recorder: Mutex::default(),
-            turns: Turns::default(),
+            clients: Clients::default(),
             writing: Writing::default(),
             holds: Holds::default(),
-            claims: Claims::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
@@ -235,7 +229,7 @@ impl Store {
         }
     }
 
-    fn answer(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure> {
+    fn answer(&self, request: Request, payload: &[u8]) -> Answered {
         let done = match request {
             Request::Look => self.look()?,
             Request::Changes { after } => self.changes(after)?,
@@ -246,18 +240,8 @@ impl Store {
             Request::Read { file, position, offset, length } => return bytes(self.read(&file, position, offset, length)?),
             Request::ReadSums { file, page } => return bytes(self.sums(&file, page)?),
             Request::Forget { ids } => self.forget(&ids).map(|()| Answer::Done)?,
-            Request::Touched { reports } => {
-                let mut recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner);
-                reports.iter().for_each(|report| recorder.take(report));
-                Answer::Done
-            }
-            Request::Patterns { from } => {
-                let told = self.recorder.lock().unwrap_or_else(PoisonError::into_inner).tell(from);
-                return bytes(postcard::to_stdvec(&told).map_err(|error| Failure::new(Failed::Nonsense, error.to_string()))?);
-            }
             Request::Lacking { at } => return bytes(self.lacking(at)?),
             Request::Verify { file, position, first, count } => return bytes(self.verify(&file, position, first, count)?),
-            Request::Heal { who, verify_after, done } => self.turns.take(who, verify_after, done).map(|()| Answer::Done)?,
             Request::Leave => self.leave().map(|()| Answer::Done)?,
             Request::Discard { file } => self.discard(&file).map(|()| Answer::Done)?,
             Request::WriteRange { file, epoch, position, offset, sum, .. } => {
@@ -280,7 +264,9 @@ impl Store {
             }
             Request::Writing { files } => return bytes(self.are_written(&files)),
             Request::Begin { entry } => self.begin(&entry).map(|()| Answer::Done)?,
-            Request::Claim { claim, who, over } => self.claims.take(claim, who, over).map(|()| Answer::Done)?,
+            request @ (Request::Touched { .. } | Request::Patterns { .. } | Request::Heal { .. } | Request::Claim { .. }) => {
+                return self.clients.answer(request);
+            }
         };
         Ok((done, Vec::new()))
     }
@@ -496,7 +482,7 @@ impl Store {
 }
 
 impl Served for Store {
-    fn carry_out(&self, request: Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Failure> {
+    fn carry_out(&self, request: Request, payload: &[u8]) -> Answered {
         self.answer(request, payload)
     }
 
@@ -508,11 +494,6 @@ impl Served for Store {
 /// The place of an object; `None` of what belongs to one.
 fn place_of(found: &fs::DirEntry) -> Option<u16> {
     found.file_name().to_str().and_then(|name| name.split_once('.'))?.1.parse().ok()
-}
-
-fn bytes(bytes: Vec<u8>) -> Result<(Answer, Vec<u8>), Failure> {
-    // Requests for more are refused.
-    Ok((Answer::Bytes { length: bytes.len() as u32 }, bytes))
 }
 
 /// Writes down what came to be known, instead of what was known of the entry before.

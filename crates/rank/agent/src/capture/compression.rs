@@ -11,6 +11,7 @@
 //!
 //! Like the writer it works for, it allocates nothing and calls nothing of the C library.
 
+use crate::park::monotonic;
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use mend_kernel::raw::{check, syscall};
 use mend_messages::agent::Compression;
@@ -148,7 +149,7 @@ impl Compressor {
 
     /// Opens or closes the gate, by what the link did lately.
     fn look(&mut self, out: BorrowedFd, taken: Taken) {
-        let now = now_ns();
+        let now = monotonic();
         if self.since == 0 {
             (self.since, self.taken, self.busy) = (now, taken, busy(out).unwrap_or_default());
             return;
@@ -183,9 +184,9 @@ impl Compressor {
 
     /// Compresses a part, [`PART`] at most, into a room of [`PART_ROOM`]; the length of the block. `None`: it gets hardly shorter.
     pub fn compress(&mut self, part: &[u8], room: &mut [u8]) -> Option<usize> {
-        let began = now_ns();
+        let began = monotonic();
         let length = compress_into_with_table(part, room, &mut self.table).ok().filter(|length| *length <= part.len() - part.len() / WORTH);
-        let took = (now_ns() - began).max(1);
+        let took = (monotonic() - began).max(1);
         let speed = (part.len() as u128 * u128::from(SECOND) / u128::from(took)) as u64;
         self.speed = if self.speed == 0 { speed } else { self.speed - self.speed / 8 + speed / 8 }.max(1);
         if let Some(idle) = &mut self.idle {
@@ -195,14 +196,6 @@ impl Compressor {
         self.skips = self.skipped;
         length
     }
-}
-
-/// `CLOCK_MONOTONIC`, nanoseconds.
-pub(crate) fn now_ns() -> u64 {
-    let mut time = [0i64; 2];
-    // SAFETY: clock_gettime writes two numbers.
-    unsafe { syscall(libc::SYS_clock_gettime, [libc::CLOCK_MONOTONIC as usize, time.as_mut_ptr() as usize, 0, 0, 0, 0]) };
-    time[0] as u64 * SECOND + time[1] as u64
 }
 
 /// Bytes that wait in a socket.

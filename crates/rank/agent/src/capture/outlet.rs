@@ -1,7 +1,8 @@
 //! Where a stream goes: a file or a socket that takes bytes.
 
-use crate::capture::compression::{Taken, now_ns};
+use crate::capture::compression::Taken;
 use crate::capture::write_error::{STALL_LIMIT, WriteError};
+use crate::park::monotonic;
 use mend_kernel::raw::syscall;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -128,13 +129,13 @@ impl<'a> Outlet<'a> {
                 Ok(count) => IoSlice::advance_slices(&mut pieces, count),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    let since = now_ns();
+                    let since = monotonic();
                     match poll(&mut [PollFd::new(&self.out, PollFlags::OUT)], Some(&STALL_LIMIT)) {
                         Ok(0) => return Err(WriteError::Stalled),
                         Ok(_) | Err(Errno::INTR) => {}
                         Err(error) => return Err(WriteError::Out(error)),
                     }
-                    self.full_ns += now_ns() - since;
+                    self.full_ns += monotonic() - since;
                 }
                 Err(error) => return Err(WriteError::Out(error)),
             }

@@ -22,6 +22,7 @@ mod thread_request;
 
 use crate::process::tasks::{self, Task};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use deadlines::monotonic;
 use deadlines::{Asleep, Clocks};
 use handler::{on_park, return_from_signal};
 use mend_image::handoff::Context;

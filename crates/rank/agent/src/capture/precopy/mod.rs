@@ -17,11 +17,12 @@
 
 mod window;
 
-use crate::capture::compression::{Compressor, PART, Taken, now_ns};
+use crate::capture::compression::{Compressor, PART, Taken};
 use crate::capture::quiesced_process::HeldAllocator;
 use crate::capture::write_error::{STALL_LIMIT, WriteError};
 use crate::memory::maps::{self, Advice, Area, NODE_MEMORY};
 use crate::memory::pages::PAGE;
+use crate::park::monotonic;
 use crate::park::park;
 use crate::track::{LiveScan, Noticed, Prepared, Tracker, devices_write};
 use mend_image::fixed::Fixed;
@@ -517,11 +518,11 @@ impl Precopy {
                     self.waiting.0 += count;
                     self.moved = Instant::now();
                     self.taken.bytes += count as u64;
-                    self.taken.full_ns += self.full_since.take().map_or(0, |since| now_ns() - since);
+                    self.taken.full_ns += self.full_since.take().map_or(0, |since| monotonic() - since);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    self.full_since.get_or_insert_with(now_ns);
+                    self.full_since.get_or_insert_with(monotonic);
                     return Ok(());
                 }
                 Err(error) => return Err(WriteError::Out(error)),

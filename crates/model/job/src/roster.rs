@@ -7,6 +7,7 @@ use mend_coordination::failure::Failure;
 use mend_image::cpu::{Cpu, CpuNeeds};
 use mend_messages::daemon::{ExitStatus, NodeRoom};
 use mend_messages::job::{FabricAddress, JobMap, MapEntry, NodeIndex, Rank};
+use mend_policy::back::is_clearly_busier;
 use mend_policy::spares::{Candidate, choose_target};
 use serde::{Deserialize, Serialize};
 
@@ -77,8 +78,6 @@ pub struct NodeState {
 
 /// A rank that follows its data takes at most this part of the memory that a node has left.
 const FOLLOWER_SHARE: u64 = 4;
-/// A node is busier than another one if it has more threads per processor than this factor of the other's, and so many more.
-const BUSIER: (f64, f64) = (1.25, 0.5);
 
 /// All nodes and ranks of a job, by their numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,7 +272,7 @@ impl Roster {
             Some(f64::from(room.load) / 100.0 / f64::from(room.processors.max(1)))
         };
         // A node with a thread for each processor is as good as one that has nothing to do.
-        load(node).zip(load(than)).is_some_and(|(there, here)| there > BUSIER.0 * here.max(1.0) + BUSIER.1)
+        load(node).zip(load(than)).is_some_and(|(there, here)| is_clearly_busier(there, here.max(1.0)))
     }
 
     /// Where else a rank moves that needs so many bytes: where it fits, and is not to avoid.

@@ -37,6 +37,12 @@ pub const MOST: u32 = 4;
 const PAUSE_US: u64 = 60_000_000;
 /// A node may be busier by this factor, and by so many threads per processor, than it was, or than the one here, and still count as what was measured.
 const BUSIER: (f64, f64) = (1.25, 0.5);
+/// Whether a node is clearly busier than another, or than it was, by threads per processor: by more than what changes all the time.
+#[must_use]
+pub fn is_clearly_busier(there: f64, here: f64) -> bool {
+    there > here * BUSIER.0 + BUSIER.1
+}
+
 /// For so long a node has to be the better one by load alone, which is an average over a minute. Microseconds.
 const LOAD_TIME_US: u64 = 60_000_000;
 
@@ -423,8 +429,7 @@ impl Ledger {
     fn holds(&self, load: Option<f64>, candidate: &Candidate) -> bool {
         let then = self.companies.get(&candidate.node).and_then(|company| company.load);
         let (Some(then), Some(now)) = (then, candidate.load_with_it()) else { return true };
-        let bound = |other: f64| other * BUSIER.0 + BUSIER.1;
-        now <= bound(then) || load.is_some_and(|here| now <= bound(here))
+        !is_clearly_busier(now, then) || load.is_some_and(|here| !is_clearly_busier(now, here))
     }
 
     /// Whether this reason to stay is to be told: it is another one than the last, and that was a while ago.

@@ -267,7 +267,7 @@ fn target(text: &str) -> Result<(String, String), String> {
     Ok((host.to_owned(), directory.to_owned()))
 }
 
-/// `s3://BUCKET/PREFIX`.
+/// Reads `s3://BUCKET/PREFIX` as the option has it; a "/" at the end is dropped.
 fn bucket(text: &str) -> Result<String, String> {
     bucket_obstacle(text)
         .map_or_else(|| Ok(text.trim_end_matches('/').to_owned()), |why| Err(format!("expected s3://BUCKET/PREFIX: {why}")))

@@ -104,14 +104,13 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         if !running && !arguments.all {
             continue;
         }
-        let asked = running && !record.goes_on;
-        let answer = match asked {
-            true => timeout(STATUS_TIMEOUT, client::ask(&directory, &record, &Ask::Status, |_| {})).await,
-            false => Ok(Err(AskError::Ended(None))),
+        let answer = match running && !record.goes_on {
+            true => Some(timeout(STATUS_TIMEOUT, client::ask(&directory, &record, &Ask::Status, |_| {})).await),
+            false => None,
         };
-        let silent = answer.is_err();
+        let silent = matches!(answer, Some(Err(_)));
         let status = match answer {
-            Ok(Ok(Answer::Status(status))) => Some(status),
+            Some(Ok(Ok(Answer::Status(status)))) => Some(status),
             _ => None,
         };
         let cause = if running { None } else { crate::journal::state(&directory).ended.map(|end| end.cause) };

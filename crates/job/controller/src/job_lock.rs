@@ -20,16 +20,16 @@ const SEIZING_TIME: Duration = Duration::from_secs(2);
 /// Held while the job runs.
 #[derive(Debug)]
 pub struct JobLock {
-    path: PathBuf,
+    directory: PathBuf,
     identity: LockIdentity,
     /// The lock lasts as long as it is open.
     _file: File,
 }
 
 impl JobLock {
-    fn of(path: PathBuf, file: File) -> io::Result<Self> {
+    fn of(directory: &Path, file: File) -> io::Result<Self> {
         let identity = LockIdentity(file.metadata()?.ino());
-        Ok(Self { path, identity, _file: file })
+        Ok(Self { directory: directory.to_owned(), identity, _file: file })
     }
 
     /// Which file it is.
@@ -41,7 +41,7 @@ impl JobLock {
     /// Whether the job is still this process's. If that cannot be seen, it counts as not.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        LockIdentity::of(&self.path) == Some(self.identity)
+        LockIdentity::of(&self.directory) == Some(self.identity)
     }
 }
 
@@ -59,7 +59,7 @@ impl JobDirectory {
             let file = self.open_lock()?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    let lock = JobLock::of(self.lock_path(), file).map_err(|error| self.io(error))?;
+                    let lock = JobLock::of(self.path(), file).map_err(|error| self.io(error))?;
                     // It may have been opened just before another file took its place.
                     if lock.is_ours() {
                         return Ok(lock);
@@ -91,18 +91,12 @@ impl JobDirectory {
             file => file.map_err(|error| self.io(error))?,
         };
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| self.io(error.into()))?;
-        if LockIdentity::of(&path) != Some(of) {
+        if LockIdentity::of(self.path()) != Some(of) {
             let _ = fs::remove_file(&ours);
             return Err(taken());
         }
         mend_durable::rename(&ours, &path).map_err(|error| self.io(error))?;
-        JobLock::of(path, file).map_err(|error| self.io(error))
-    }
-
-    /// Which file the lock is; `None` if it cannot be seen.
-    #[must_use]
-    pub fn lock_identity(directory: &Path) -> Option<LockIdentity> {
-        LockIdentity::of(&directory.join(FILE_NAME))
+        JobLock::of(self.path(), file).map_err(|error| self.io(error))
     }
 
     /// True if a controller holds the lock.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Name of the file in the job's directory.
+/// Name of the file.
 pub(crate) const FILE_NAME: &str = "lock";
 
 /// Which file the job's lock is. Another one: somebody has taken the job over.
@@ -12,8 +12,8 @@ pub(crate) const FILE_NAME: &str = "lock";
 pub struct LockIdentity(pub(crate) u64);
 
 impl LockIdentity {
-    /// Of the file of this name; `None` if it cannot be seen.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        fs::metadata(path).ok().map(|found| Self(found.ino()))
+    /// Of the job with this directory; `None` if it cannot be seen.
+    pub(crate) fn of(directory: &Path) -> Option<Self> {
+        fs::metadata(directory.join(FILE_NAME)).ok().map(|found| Self(found.ino()))
     }
 }

@@ -5,7 +5,7 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
-use crate::lock_identity::{FILE_NAME, LockIdentity};
+use crate::lock_identity::LockIdentity;
 use mend_job::event::MeasuredRates;
 use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
@@ -362,7 +362,7 @@ impl JobDirectory {
         let Some(LockIdentity(holder)) = self.holder else { return mend_durable::write(&path, &text).map_err(|e| self.io(e)) };
         // Two controllers may write at a time: one that stood still knows late that it is lost.
         let partial = path.with_extension(format!("{holder}.new"));
-        let ours = || LockIdentity::of(&self.path.join(FILE_NAME)) == self.holder;
+        let ours = || LockIdentity::of(&self.path) == self.holder;
         match mend_durable::write_if(&path, &partial, &text, ours) {
             Ok(true) => Ok(()),
             Ok(false) => Err(RecordError::TakenOver { path }),

@@ -12,6 +12,7 @@ use crate::job_link::{Lost, Opening, heard_ago, succeed};
 use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
 use crate::life::{Constants, Life};
+use crate::lock_identity::LockIdentity;
 use crate::made_spaces::MadeSpaces;
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
@@ -50,7 +51,7 @@ const ANSWER_TIME: (Duration, u32) = (Duration::from_millis(1500), 6);
 pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> {
     let mut directory = JobDirectory::open(id)?;
     // Of whoever holds it now, and of no successor that has it by then.
-    let holder = JobDirectory::lock_identity(directory.path());
+    let holder = LockIdentity::of(directory.path());
     let lock = match (locked(&directory, id, silent).await, holder) {
         (None, Some(holder)) if silent && is_silent(&directory).await? => {
             detached::seize();

@@ -2,7 +2,6 @@
 
 use crate::job_link::Pulse;
 use crate::lock_identity::LockIdentity;
-use crate::record::JobDirectory;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +31,7 @@ impl LockWatch {
         std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 let now = Instant::now();
-                match JobDirectory::lock_identity(&directory) {
+                match LockIdentity::of(&directory) {
                     Some(found) if ours == found => pulse.seen(now),
                     Some(_) => leave(&id),
                     // What cannot be seen gives no leave to go on.

@@ -205,11 +205,10 @@ fn greet(lab: &Lab) -> Result<(), LabError> {
 
 fn list(name: Option<String>, json: bool) -> Result<i32, LabError> {
     mend_kernel::signal_queue::end_on_closed_pipe();
-    let labs = match name {
-        Some(name) => vec![find(&name)?],
-        None => Lab::all()?,
+    let states = match name {
+        Some(name) => vec![find(&name)?.status()?],
+        None => states_of_all()?,
     };
-    let states: Vec<LabStatus> = labs.iter().map(Lab::status).collect::<Result<_, _>>()?;
     if json {
         let text = serde_json::to_string_pretty(&states).map_err(|error| doing("write JSON")(io::Error::from(error)))?;
         say(&format!("{text}\n"));
@@ -219,6 +218,22 @@ fn list(name: Option<String>, json: bool) -> Result<i32, LabError> {
         states.iter().for_each(|state| say(&table(state)));
     }
     Ok(0)
+}
+
+/// What the caller's labs say of themselves. One that ends meanwhile is left out; one that does not answer is named on stderr.
+fn states_of_all() -> Result<Vec<LabStatus>, LabError> {
+    let mut states = Vec::new();
+    for lab in Lab::all()? {
+        match lab.status() {
+            Ok(state) => states.push(state),
+            Err(error) if error.is_an_end() => {}
+            Err(error) => {
+                eprintln!("mend: {error}");
+                error.hint().iter().for_each(|hint| eprintln!("  hint: {hint}"));
+            }
+        }
+    }
+    Ok(states)
 }
 
 fn table(lab: &LabStatus) -> String {

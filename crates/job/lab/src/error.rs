@@ -153,6 +153,16 @@ impl LabError {
         })
     }
 
+    /// True if the lab has ended, or hung up without an answer because it is ending.
+    pub(crate) fn is_an_end(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match self {
+            LabError::NoSuchLab(_) => true,
+            LabError::Connection { source, .. } => matches!(source.kind(), BrokenPipe | ConnectionReset | UnexpectedEof),
+            _ => false,
+        }
+    }
+
     /// The exit code that a command line should end with: as a shell does for a program that was not found (127)
     /// or cannot be executed (126), 64 for a value that cannot be used, 69 for a lab or node that is not there, else 1.
     pub fn exit_code(&self) -> i32 {

@@ -20,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Move {
     /// The state machine that takes its steps.
     pub(crate) machine: Migration,
+    /// When it began.
+    pub(crate) begun_us: u64,
     /// The place that it comes from.
     pub(crate) from: NodeIndex,
     /// The node that it moves to.

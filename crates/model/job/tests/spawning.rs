@@ -6,8 +6,8 @@ use mend_job::Job;
 use mend_job::event::{Effect, Event, Notice, Outcome};
 use mend_job::phase::RankPhase;
 use mend_job::setup::{CheckpointPlan, Moving, NodeSetup, Saving, Setup};
-use mend_messages::agent::{Inspection, Reply, Request, SaveMode, Saved};
-use mend_messages::control::Ask;
+use mend_messages::agent::{Inspection, Reply, Request, SaveMode, Saved, Unasked};
+use mend_messages::control::{Ask, MoveMode};
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_policy::follow::Mode;
@@ -281,6 +281,71 @@ fn a_checkpoint_that_a_spawned_rank_ends_in_is_taken_anew() {
     world.handle(Event::Prepared { number: 1, result: Ok(true) });
     world.answer_agents();
     assert_eq!(world.saved(), Some(vec![0, 1, 3]));
+}
+
+/// What agents and targets are asked next, answered by `reply`.
+fn answer_once(world: &mut World, reply: impl Fn(Rank, &Request) -> Reply) -> Vec<(Rank, &'static str)> {
+    let mut asked = Vec::new();
+    for (node, message) in world.take_sent() {
+        match message {
+            ToDaemon::Ask(steps) => {
+                for question in steps.into_iter().flatten() {
+                    asked.push((question.rank, question.request.kind()));
+                    let reply = reply(question.rank, &question.request);
+                    world.hear(question.rank, FromDaemon::Agent { seq: question.seq, rank: question.rank, reply });
+                }
+            }
+            ToDaemon::Compare { seq, rank, .. } => {
+                asked.push((rank, "compare"));
+                world.handle(Event::Daemon { node, message: FromDaemon::Agent { seq, rank, reply: Reply::Compared(Vec::new()) } });
+            }
+            _ => {}
+        }
+    }
+    asked
+}
+
+#[test]
+fn a_move_that_a_spawned_peer_ends_in_begins_anew() {
+    for ends in [true, false] {
+        let mut world = World::new();
+        world.pmi(0, SPAWN);
+        world.begin_ranks();
+        for rank in [2, 3] {
+            world.pmi(rank, b"cmd=init\n");
+        }
+        world.take_sent();
+        let ask = Ask::Migrate { rank: 1, to: Some("n0".into()), avoid: Vec::new(), mode: MoveMode::Frozen, deadline_ms: None };
+        world.handle(Event::Ask { verb: 1, ask });
+        let reply = |rank, request: &Request| match request {
+            Request::Inspect { .. } => Reply::Inspected(Inspection::default()),
+            Request::Suspend => Reply::Suspended { us: 1 },
+            Request::SuspendPeer(_) if rank == 2 => Reply::Unasked(Unasked::Left),
+            Request::SuspendPeer(_) => Reply::Suspended { us: 1 },
+            _ => Reply::Resumed { stopped_us: 1 },
+        };
+        assert_eq!(answer_once(&mut world, reply), [(1, "inspect")]);
+        assert_eq!(answer_once(&mut world, reply), [(1, "compare")]);
+        assert_eq!(answer_once(&mut world, reply), [(0, "suspend-peer"), (2, "suspend-peer"), (1, "suspend"), (3, "suspend-peer")]);
+        while !answer_once(&mut world, reply).is_empty() {}
+        let failed =
+            |world: &World| world.effects.iter().any(|effect| matches!(effect, Effect::Answer { outcome: Outcome::Failed(_), .. }));
+        assert!(!failed(&world), "it waits for the rank's end");
+        if ends {
+            world.pmi(2, b"cmd=finalize\n");
+            let attempt = world.attempt(2);
+            world.hear(2, FromDaemon::Exited { rank: 2, attempt, status: ExitStatus::Code(0) });
+            assert_eq!(answer_once(&mut world, reply), [(1, "inspect")]);
+            assert_eq!(answer_once(&mut world, reply), [(1, "compare")]);
+            assert_eq!(answer_once(&mut world, reply), [(0, "suspend-peer"), (1, "suspend"), (3, "suspend-peer")]);
+            assert!(!failed(&world));
+        } else {
+            world.now_us = world.job.next_deadline().unwrap();
+            world.handle(Event::Time);
+            assert!(failed(&world), "the rank has not ended");
+            assert_eq!(answer_once(&mut world, reply), []);
+        }
+    }
 }
 
 #[test]

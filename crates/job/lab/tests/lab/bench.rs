@@ -40,6 +40,11 @@ pub fn as_user(test: impl Fn(&Bench)) {
     test(&Bench::new(root.then_some(USER)));
 }
 
+/// As `as_user`, with room for two labs.
+pub fn two_as_user(test: impl Fn(&Bench, &Bench)) {
+    as_user(|bench| test(bench, &Bench::new(bench.user)));
+}
+
 impl Bench {
     fn new(user: Option<u32>) -> Bench {
         static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -49,6 +49,25 @@ fn a_stopped_holder_is_ended_by_force() {
 }
 
 #[test]
+fn a_lab_that_ends_while_labs_are_listed_hides_no_other() {
+    super::bench::two_as_user(|stays, ends| {
+        stays.up(&["--nodes", "1"]);
+        ends.up(&["--nodes", "1"]);
+        let holder = ends.holder() as u32;
+        send(libc::SIGSTOP, holder);
+        let list =
+            stays.command(super::bench::programs().join("lab")).arg("ls").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Time to ask; without it the lab is gone before, and that holds too.
+        sleep(Duration::from_millis(200));
+        send(libc::SIGKILL, holder);
+        let output = list.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let listed = String::from_utf8(output.stdout).unwrap();
+        assert!(listed.contains(&stays.name) && !listed.contains(&ends.name), "{listed}");
+    });
+}
+
+#[test]
 fn interrupted_while_starting() {
     as_everybody(|bench| {
         for (round, signal) in [libc::SIGINT, libc::SIGKILL, libc::SIGTERM].into_iter().cycle().take(18).enumerate() {

@@ -1,10 +1,16 @@
 //! What a migration tells of itself: for people, for the journal, for the next time.
 
-use super::{Migration, State};
+use super::{Manner, Migration, State};
 use mend_messages::control::{MoveProgress, Precopied, Storage};
 use mend_policy::precopy::{MeasuredRates, Precopy};
 
 impl Migration {
+    /// How the rank moves; if that was left open, as it was decided.
+    #[must_use]
+    pub fn manner(&self) -> Manner {
+        self.manner
+    }
+
     /// Where its image is stored on its way, if it is.
     #[must_use]
     pub fn storage(&self) -> Option<Storage> {

@@ -3,6 +3,7 @@
 //! Invariant: what a failed checkpoint wrote is removed.
 
 use super::Job;
+use super::anew::{Attempt, Kind};
 use crate::event::{Asker, Effect, Outcome, Publication, PublishedImage};
 use crate::operation::Operation;
 use crate::safeguard::Safeguard;
@@ -172,11 +173,13 @@ impl Job {
                 self.background = Some(Operation::Publishing { publication, notes, asker });
             }
             (Ok(_), None) => self.checkpoint_failed(number, asker, Failure::NoSnapshot),
-            (Err(failure), _) if self.may_be_taken_anew(number, begun_us, &failure) => {
-                self.drop_checkpoint(number);
-                self.waiting.push_front((Ask::Checkpoint { mode: Some(mode) }, asker, self.now_us));
+            (Err(failure), _) => {
+                let attempt = Attempt { kind: Kind::Checkpoint(number), begun_us };
+                match self.begins_anew(attempt, (Ask::Checkpoint { mode: Some(mode) }, asker), &failure) {
+                    true => self.drop_checkpoint(number),
+                    false => self.checkpoint_failed(number, asker, failure),
+                }
             }
-            (Err(failure), _) => self.checkpoint_failed(number, asker, failure),
         }
     }
 
@@ -190,7 +193,7 @@ impl Job {
         };
         match result {
             Ok(directory) => {
-                self.taken_at_last();
+                self.anew.completed();
                 self.last_number = self.last_number.max(number);
                 self.listed.insert(number);
                 if self.lists > 0 {

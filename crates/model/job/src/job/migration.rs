@@ -2,6 +2,7 @@
 //! their targets. Several may be under way; one at a time stops its rank.
 
 use super::Job;
+use super::anew::{Attempt, Kind};
 use crate::course::Course;
 use crate::event::{Asker, Effect, Outcome};
 use crate::operation::{Move, Operation};
@@ -55,6 +56,7 @@ impl Job {
                 let (named, avoid) = (to.0.is_some(), to.1.to_vec());
                 let new = Move {
                     machine,
+                    begun_us: self.now_us,
                     from,
                     target,
                     named,
@@ -278,15 +280,24 @@ impl Job {
         self.questions.forget_mover(mover);
         self.note_migrated(ended.clone(), result.as_ref());
         if let Ok(outcome) = &result {
+            self.anew.completed();
             self.place_changed(&ended, outcome);
         }
-        let Move { machine, from, target, asker, .. } = ended;
+        let Move { machine, begun_us, from, target, named, avoid, asker, .. } = ended;
         if let Some(rates) = machine.rates() {
             self.rates.insert(machine.rank(), rates);
             self.program_rates = Some(rates);
             self.effect(Effect::KeepRates { rank: machine.rank(), rates });
         }
-        let name = |node: NodeIndex| self.roster.nodes[node as usize].setup.name.clone();
+        if let Err(failure) = &result {
+            let (rank, Manner { mode, bounds, .. }) = (machine.rank(), machine.manner());
+            let deadline_ms = bounds.deadline_us.map(|due_us| due_us.saturating_sub(self.now_us) / 1000);
+            let ask = Ask::Migrate { rank, to: named.then(|| self.roster.node_name(target).to_owned()), avoid, mode, deadline_ms };
+            if self.begins_anew(Attempt { kind: Kind::Move(rank), begun_us }, (ask, asker), failure) {
+                return;
+            }
+        }
+        let name = |node: NodeIndex| self.roster.node_name(node).to_owned();
         let outcome = match result {
             Ok(outcome) => Outcome::Migrated(MigrationDone {
                 rank: machine.rank(),

@@ -10,6 +10,7 @@
 //! Faults assumed: daemons and nodes die or fall silent at any moment; agents do not answer; disks are full; messages come late,
 //! twice or for something that is over.
 
+mod anew;
 mod checkpoint;
 mod comparison;
 mod ending;
@@ -32,6 +33,7 @@ mod spawning;
 mod tiers;
 mod time_up;
 
+use self::anew::Anew;
 use self::following::Following;
 use self::going_back::Returns;
 use self::input::MovingInput;
@@ -95,6 +97,7 @@ pub struct Job {
     pub(crate) roster: Roster,
     pub(crate) worlds: Worlds,
     pub(crate) spawning: Spawning,
+    pub(crate) anew: Anew,
     pub(crate) noted: Noted,
     pub(crate) operation: Option<Operation>,
     /// A checkpoint whose images are still being written while all ranks run, or whose manifest is.
@@ -174,6 +177,7 @@ impl Job {
             roster: Roster::new(setup.nodes, &setup.places, phase).without(&setup.gone),
             worlds: setup.worlds,
             spawning: Spawning::default(),
+            anew: Anew::default(),
             noted: Noted::default(),
             operation: None,
             background: None,
@@ -351,7 +355,7 @@ impl Job {
         let leave = self.departures.due();
         let all = [self.map_due_us, self.move_due(), agents, tidy, obey, reap, leave];
         let all =
-            all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due(), self.time_up_due(), self.spawning.due()]);
+            all.into_iter().chain([self.questions.due(), self.losses_due(), self.periodic.due(), self.time_up_due(), self.anew.due()]);
         // What is overdue waits for something else: it is looked at again when that came.
         all.flatten().filter(|&due| due > self.now_us).min()
     }

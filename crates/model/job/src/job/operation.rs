@@ -39,7 +39,7 @@ impl Job {
         if !self.agents_ready(since) || images_zero && self.awaits_left_input() {
             return false;
         }
-        if checkpoint && self.checkpoint_is_judged() {
+        if self.first_is_judged() {
             return false;
         }
         self.tell_of_ends();

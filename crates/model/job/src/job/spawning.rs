@@ -13,23 +13,18 @@ use super::{AGENTS_US, Job, MAP_DELAY_US};
 use crate::event::Notice;
 use crate::notice::SpawnTrouble;
 use crate::phase::RankPhase;
-use mend_coordination::failure::{Failure, Gone};
+use mend_coordination::failure::Gone;
 use mend_coordination::pmi::ClientState;
 use mend_coordination::spawn_request::SpawnRequest;
 use mend_journal::Event;
 use mend_journal::event::cut;
 use mend_journal::ranks::Ranks;
-use mend_messages::control::Ask;
 use mend_messages::daemon::{ExitStatus, ToDaemon};
 use mend_messages::job::{MAX_RANKS, NodeIndex, Rank};
 use mend_messages::world::World;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A checkpoint is taken anew so often because ranks end.
-const MOST_ANEW: u32 = 8;
-/// From what is first seen of a rank's end until that is known, at most.
-const LEAVE_US: u64 = 500_000;
 /// Reasons that are told; of more the journal tells.
 const MAX_TOLD: usize = 16;
 
@@ -42,34 +37,12 @@ pub(crate) struct Spawning {
     starting: BTreeSet<Rank>,
     /// Why there were no processes, as it was told.
     told: Vec<SpawnTrouble>,
-    /// A checkpoint that failed, and may be taken anew.
-    judged: Option<Judged>,
-    /// Times that one was, since the last that succeeded.
-    again: u32,
-    /// When a rank ended last that the job goes on without.
-    ended_us: u64,
-}
-
-/// A checkpoint that failed while spawned worlds were there: if a rank has ended meanwhile that may, that is why, and all is well.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Judged {
-    /// When it began.
-    begun_us: u64,
-    /// When the rank's end is waited for no more.
-    due_us: u64,
-    number: u64,
-    failure: Failure,
 }
 
 impl Spawning {
     /// Ranks are being started, or were asked for before `asked_us`: no operation begins that was asked for then.
     pub(crate) fn comes_before(&self, asked_us: u64) -> bool {
         !self.starting.is_empty() || self.waiting.front().is_some_and(|(.., since)| *since <= asked_us)
-    }
-
-    /// When a checkpoint that failed is given up.
-    pub(crate) fn due(&self) -> Option<u64> {
-        self.judged.as_ref().map(|judged| judged.due_us)
     }
 }
 
@@ -162,40 +135,6 @@ impl Job {
         self.worlds.is_beginning() && self.now_us.saturating_sub(asked_us) < AGENTS_US
     }
 
-    /// Whether a checkpoint that failed so may be taken anew: then it waits, as [`Job::checkpoint_is_judged`] has it. What a rank, or a peer of it, says
-    /// of its end comes before the end itself is known.
-    pub(crate) fn may_be_taken_anew(&mut self, number: u64, begun_us: u64, failure: &Failure) -> bool {
-        let by_ranks = matches!(failure, Failure::Lost { how: Gone::Ended, .. } | Failure::Refused { .. });
-        let may = by_ranks && self.worlds.spawned().next().is_some() && self.spawning.again < MOST_ANEW && self.ending.is_none();
-        if may {
-            let due_us = self.now_us.saturating_add(LEAVE_US);
-            self.spawning.judged = Some(Judged { begun_us, due_us, number, failure: failure.clone() });
-        }
-        may
-    }
-
-    /// The next operation is a checkpoint that failed, if there is one: whether it is to wait, or fails for good.
-    pub(crate) fn checkpoint_is_judged(&mut self) -> bool {
-        let Some(Judged { begun_us, due_us, number, failure }) = self.spawning.judged.clone() else { return false };
-        if self.spawning.ended_us >= begun_us {
-            self.spawning.judged = None;
-            self.spawning.again += 1;
-            return false;
-        }
-        if self.now_us >= due_us {
-            self.spawning.judged = None;
-            if let Some((Ask::Checkpoint { .. }, asker, _)) = self.waiting.pop_front() {
-                self.checkpoint_failed(number, asker, failure);
-            }
-        }
-        true
-    }
-
-    /// A checkpoint was taken.
-    pub(crate) fn taken_at_last(&mut self) {
-        self.spawning.again = 0;
-    }
-
     /// The first rank that has ended, and that a checkpoint cannot do without.
     pub(crate) fn first_ended(&self) -> Option<Rank> {
         self.roster.rank_numbers().find(|&rank| self.roster.living(rank).is_none() && !self.worlds.may_leave(rank))
@@ -204,7 +143,7 @@ impl Job {
     /// A rank has ended. If the job goes on without it, its peers are told soon, before they have to drain channels.
     pub(crate) fn spawned_rank_ended(&mut self, rank: Rank) {
         if self.worlds.may_leave(rank) {
-            self.spawning.ended_us = self.now_us;
+            self.anew.rank_ended(self.now_us);
             self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
         }
     }

@@ -5,7 +5,7 @@ import re
 import unittest
 
 from cases import InDirectory
-from cluster import MEND, compile_mpi
+from cluster import MEND, Failed, compile_mpi
 from slurm_cluster import SlurmLab, needed_by_tests
 
 # Stays in its middle until there is a file `go`.
@@ -47,7 +47,10 @@ class SlurmTest(InDirectory):
             return file.read()
 
     def said(self, what, count=1):
-        self.lab.wait_for(lambda: len(re.findall(what, self.out())) >= count, f"`{what}` in the batch job's output: {self.out()}")
+        try:
+            self.lab.wait_for(lambda: len(re.findall(what, self.out())) >= count, f"`{what}` in the batch job's output")
+        except Failed as failure:
+            raise Failed(f"{failure}: {self.out()}") from None
 
     def let_go(self):
         with open(os.path.join(self.directory, "go"), "w", encoding="utf-8"):

@@ -161,22 +161,30 @@ impl BatchSession {
 
     /// The job's time is up, and it has ended: has the batch job queued again, if that is wanted.
     pub(crate) async fn requeue(&self, quiet: bool) {
-        let system = self.system.clone();
-        let wanted = mend_settings::REQUEUE.choice().unwrap_or("never");
-        let requeued = ask(move || {
-            let again = match wanted {
-                "always" => true,
-                "preempted" => system.is_preempted()?,
-                _ => false,
-            };
-            if again { system.requeue().map(|()| true) } else { Ok(false) }
-        });
-        match requeued.await {
-            Ok(true) if !quiet => eprintln!("mend: {} queues the batch job {} again", self.system.name(), self.system.run().job),
-            Ok(_) => {}
-            Err(error) => {
-                eprintln!("mend: {} could not queue the batch job {} again: {error}", self.system.name(), self.system.run().job);
+        let failed = |error: BatchError| {
+            eprintln!("mend: {} could not queue the batch job {} again: {error}", self.system.name(), self.system.run().job);
+        };
+        let again = match mend_settings::REQUEUE.choice().unwrap_or("never") {
+            "always" => true,
+            "preempted" => {
+                let system = self.system.clone();
+                ask(move || system.is_preempted()).await.unwrap_or_else(|error| {
+                    failed(error);
+                    false
+                })
             }
+            _ => false,
+        };
+        if !again {
+            return;
+        }
+        if !quiet {
+            // Before it does: it may end this process as soon as it has been told.
+            eprintln!("mend: {} queues the batch job {} again", self.system.name(), self.system.run().job);
+        }
+        let system = self.system.clone();
+        if let Err(error) = ask(move || system.requeue()).await {
+            failed(error);
         }
     }
 }

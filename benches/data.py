@@ -7,6 +7,8 @@
     again    what one rank has read another one of its node reads: against a FUSE pass-through over a file in memory; and what came over the network meanwhile
     names    making, looking at and removing 10,000 files by one rank: against SeaweedFS and sshfs
     lost     a job that reads a file of which one of four targets is lost, before it starts and in its middle, whose source gives 34 or 6 MB/s: against the same job without a loss
+    probe    256 targets on 64 nodes, four of which are killed, so that 16 targets are silent: looking at all of them, against the time after which one counts as lost; and what
+             is fetched for a file that lay on all of them, against what was lost of it
 
 Peers want root, sshfs and fuse3; what is not there is left out, and named.
 """
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import results
 from side_by_side import HERE, main, report
@@ -35,6 +38,8 @@ NAMES = 10_000
 CAPPED, READERS, CAPPED_MIB = ("node1", "node2", "node3", "node4"), ("node5", "node6", "node7", "node8"), 256
 # Sizes of the file in MiB, rate of its source in MB/s, and computing per MiB in ms: none, and enough to cover what a lost target's quarter takes.
 LOSSES = ((64, 34, 0), (256, 34, 0), (64, 6, 0), (64, 34, 20), (256, 34, 20), (1024, 34, 20), (64, 6, 80), (256, 6, 80))
+# Nodes with so many targets each; those that are killed.
+WIDE, WIDE_EACH, WIDE_KILLED = 64, 4, ("node5", "node20", "node35", "node50")
 SOURCE_PORT = 18790
 seconds = lambda span: span[1] - span[0]
 
@@ -137,6 +142,40 @@ def names(runs, work):
                 report(what, theirs, figures[Space.name], "a second", name)
 
 
+def probe(runs, work):
+    silent_ms = 1000
+    probed, patience, fetched, gone = [], [], [], []
+    for _ in range(runs):
+        with Lab(WIDE) as lab, tempfile.TemporaryDirectory(prefix="mend-bench-") as where:
+            targets = [f"node{node}:{MEMORY}-{number}" for node in range(1, WIDE + 1) for number in range(WIDE_EACH)]
+            data = lambda *words: must(lab.mend("data", *words))
+            lab.set("MEND_SPACE_TIMEOUT_MS", str(silent_ms))
+            data("create", "wide", *[word for target in targets for word in ("--target", target)])
+            source = os.path.join(where, "source")
+            with open(source, "wb") as file:
+                for _ in range(len(targets)):
+                    file.write(os.urandom(1 << 20))
+            with serving(lab, source, 10_000) as served:
+                data("stage", f"http://{address(lab, 'head')}:{SOURCE_PORT}/source", "wide:data")
+            data("check", "wide:")
+            for node in WIDE_KILLED:
+                must(subprocess.run([MEND, "lab", "kill", "--name", lab.name, node], capture_output=True, text=True, check=False))
+            begun = time.monotonic()
+            lab.mend("data", "check", "wide:")
+            probed.append(time.monotonic() - begun)
+            patience.append(silent_ms / 1e3)
+            with serving(lab, source, 10_000) as served:
+                data("repair", "wide:")
+                served.terminate()
+                fetched.append(int(served.stdout.read()) / 2**20)
+            gone.append(float(len(WIDE_KILLED) * WIDE_EACH))
+            data("check", "wide:")
+    results.note("looking at 256 targets, 16 of them silent", "s", probed, patience, "time until a silent one counts as lost")
+    results.note("fetched for a file of which 16 of 256 parts were lost", "MiB", fetched, gone, "lost bytes")
+    print(f"256 targets looked at in {statistics.median(probed):.2f} s, of which one waits {silent_ms / 1e3} s for the silent ones; "
+          f"{statistics.median(fetched):.2f} MiB fetched, {statistics.median(gone):.0f} MiB lost")
+
+
 @contextlib.contextmanager
 def serving(lab, path, rate):
     """Serves a file from the lab's head, at so many MB/s."""
@@ -144,7 +183,7 @@ def serving(lab, path, rate):
     server = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         server.stdout.readline()
-        yield
+        yield server
     finally:
         server.terminate()
         server.wait()
@@ -189,4 +228,4 @@ def lost(runs, work):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, {"rates": rates, "links": links, "again": again, "names": names, "lost": lost}))
+    sys.exit(main(__doc__, {"rates": rates, "links": links, "again": again, "names": names, "probe": probe, "lost": lost}))

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """An HTTP server of one file that gives so many bytes a second in all, whatever the number of those who ask: `paced_source.py FILE PORT MB_A_SECOND`.
 
-It says `ready` when it can be asked.
+It says `ready` when it can be asked, and how many bytes it has given when SIGTERM ends it.
 """
 
 import http.server
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -18,12 +19,13 @@ class Pace:
     """Lets bytes pass at a rate; none are saved up while nobody asks."""
 
     def __init__(self, rate):
-        self.rate, self.free_at, self.lock = rate, 0.0, threading.Lock()
+        self.rate, self.free_at, self.lock, self.given = rate, 0.0, threading.Lock(), 0
 
     def pass_through(self, count):
         with self.lock:
             self.free_at = max(self.free_at, time.monotonic()) + count / self.rate
             wait = self.free_at - time.monotonic()
+            self.given += count
         if wait > 0:
             time.sleep(wait)
 
@@ -69,6 +71,7 @@ def main():
     server = http.server.ThreadingHTTPServer(("0.0.0.0", int(port)), Source)
     server.daemon_threads = True
     server.pace = Pace(float(rate) * 1e6)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(print(server.pace.given, flush=True)))
     with open(path, "rb") as server.file:
         print("ready", flush=True)
         server.serve_forever()

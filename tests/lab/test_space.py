@@ -129,6 +129,15 @@ class Files(Space):
         self.assertIn("there is no data space other", done.stderr)
         self.assertIn("./other:in.dat", done.stderr)
 
+    def test_a_space_of_many_targets_whose_checks_ask_one_for_checksums(self):
+        targets = [f"{node}:{self.target(node)}-{number}" for node in NODES for number in range(24)]
+        self.data("create", "many", "--stripe", "64K", *[word for target in targets for word in ("--target", target)])
+        self.addCleanup(self.lab.mend, "data", "destroy", "many")
+        self.stage("many:in.dat")
+        self.assertEqual(len(json.loads(self.data("getstripe", "--json", "many:in.dat").stdout)["objects"]), len(targets))
+        for _ in range(3):
+            self.assertIn("1 whole", self.data("check", "many:").stdout)
+
     def test_spaces_that_cannot_be_are_refused_and_leave_nothing(self):
         self.assertIn("there is a data space input", self.data("create", "input", "--nodes", "node1", code=1).stderr)
         there = self.target("node1")

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 /// How long a target that could not be reached is left alone, at first. The time doubles with each failure, up to the second one.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
@@ -24,6 +25,8 @@ const MAKING: Duration = Duration::from_secs(40);
 const LEAST: Duration = Duration::from_millis(1);
 /// Connections that are kept.
 const IDLE: usize = 16;
+/// Connections to a target that are begun at once. A target, and the daemon that finds four of one node, take the handshakes of [`mend_wire::MAX_PENDING_OF_PEER`].
+const BEGUN: usize = 4;
 
 /// A target.
 #[derive(Debug)]
@@ -37,6 +40,8 @@ pub struct Peer {
     patience: Duration,
     create: bool,
     idle: Mutex<Vec<Link>>,
+    /// Turns to begin a connection.
+    turns: Semaphore,
     /// Until when it is left alone, how long that was, and why.
     lost: Mutex<Option<(Instant, Duration, Fault)>>,
     /// Somebody asked another one because this one said nothing, and it has said nothing since.
@@ -62,6 +67,7 @@ impl Peer {
             patience,
             create,
             idle: Mutex::default(),
+            turns: Semaphore::new(BEGUN),
             lost: Mutex::default(),
             silent: AtomicBool::new(false),
         }
@@ -218,6 +224,8 @@ impl Peer {
                     let meeting = async { tokio::time::timeout(limit, self.meet(daemon)).await };
                     runtime.block_on(meeting).unwrap_or_else(|_| Err(self.broken(&io::ErrorKind::TimedOut.into())))
                 };
+                // Nobody closes the turns.
+                let _turn = runtime.block_on(self.turns.acquire());
                 self.first_of(meet)
             });
             dialling.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))

@@ -1,21 +1,26 @@
 """Portable checkpoints in Mend's tiers, on nodes of a lab: written to memory, copied to a partner and to the directory behind the program, found again when a node is lost, listed and removed."""
 
 import os
+import random
 import re
 import shutil
 import sys
+import time
 import unittest
+import unittest.mock
 
 from programs import ROOT, InDirectory, program, run, skip
 
-sys.path.append(os.path.join(ROOT, "tests", "lab"))
+sys.path += [os.path.join(ROOT, "tests"), os.path.join(ROOT, "tests", "lab")]
 
 # Each step takes 8 ms, so that there is time to copy.
 STEPS = ["500", "5000", "-p", "0", "8000"]
 FILES = "find /dev/shm/mend.* -path '*/portable/*' -name 'rank-*' | sed 's|.*/portable/||; s|/[0-9a-f]*/|/|' | sort"
 
 
-class Tiers(InDirectory):
+class InLab(InDirectory):
+    """Three nodes, and a program that takes steps."""
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -51,7 +56,7 @@ class Tiers(InDirectory):
         return [f"{kind}/checkpoint-{number:06}/rank-{rank:05}.{suffix}" for rank in ranks for suffix in ("h5", "seal")]
 
     def undisturbed(self):
-        os.mkdir(self.path("undisturbed"))
+        os.makedirs(self.path("undisturbed"), exist_ok=True)
         return self.line(self.good(run(1, [self.heat, *STEPS[:2]], self.path("undisturbed"))), "heat digest")
 
     def again(self, tiers, hosts, wanted, **environment):
@@ -64,6 +69,8 @@ class Tiers(InDirectory):
         self.assertEqual(self.line(job.stdout(), "heat digest"), self.undisturbed())
         return said
 
+
+class Tiers(InLab):
     def test_a_lost_node_s_files_come_from_its_partner(self):
         job, name = self.begin("memory,partner")
         first = self.take(name)
@@ -140,6 +147,81 @@ class Tiers(InDirectory):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("other tiers stay", done.stdout)
         self.assertEqual(self.checkpoints(), [])
+
+    def test_killed_anywhere_the_newest_whole_one_is_used(self):
+        """Ranks, daemons and nodes are killed while checkpoints are taken and copied. What was announced as taken is there as long as a copy of it must be."""
+        from tiers import commit_seed
+
+        draw = random.Random(f"{commit_seed()} {self.id()}")
+        # A checkpoint at every twentieth step.
+        self.lab.environment["MEND_APP_CALLS"] = "20"
+        undisturbed = self.undisturbed()
+        for earlier, blow in enumerate(("rank", "job", "daemon", "node")):
+            with self.subTest(blow):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                job, name = self.begin("memory,partner,shared", options=("--on-failure", "stop"))
+                whole = lambda: [number for number, tiers in self.listed(name).items() if "partner" in tiers or "shared" in tiers]
+                job.wait_for(whole, "one has two copies")
+                safe = max(whole())
+                time.sleep(draw.uniform(0, 0.5))
+                if blow == "rank":
+                    self.assertTrue(self.lab.kill_rank("node2", 2, 9))
+                elif blow == "job":
+                    self.lab.mend("kill", name)
+                elif blow == "daemon":
+                    self.lab.kill_daemon("node2")
+                else:
+                    self.lab.kill("node2")
+                job.finish(None)
+                if blow == "daemon":
+                    self.lab.start_daemon("node2", self.directory)
+                hosts = "node1,node3" if blow == "node" else "node1,node2"
+                again = self.lab.start(self.directory, "run", "-n", "4", "--hosts", hosts, "--tiers", "memory,partner,shared", "--", self.heat, *STEPS[:2])
+                again.finish(0)
+                # Of the last run: all write to the same files.
+                restored = re.findall(r"checkpoint (\d+) of 4 ranks is restored", again.stderr())
+                self.assertEqual(len(restored), earlier + 1, again.stderr())
+                self.assertGreaterEqual(int(restored[-1]), safe)
+                self.assertEqual(again.stdout().splitlines()[-1], undisturbed)
+
+
+class Stored(InLab):
+    """A real S3 server, SeaweedFS, on the lab's head node."""
+
+    def setUp(self):
+        super().setUp()
+        from object_store import ObjectStore
+
+        self.store = ObjectStore(self.directory)
+        self.addCleanup(self.store.end)
+        self.enterContext(unittest.mock.patch.dict(os.environ, self.store.variables))
+        self.lab = self.enterContext(self.cluster.Lab(3))
+        self.store.start(self.lab)
+
+    def test_lost_nodes_files_come_from_the_store(self):
+        job, name = self.begin("memory,s3://lab/portable")
+        first = self.take(name)
+        job.wait_for(lambda: self.listed(name).get(first) == ["memory", "object"], "the store has the first")
+        second = self.take(name)
+        job.wait_for(lambda: self.listed(name).get(second) == ["memory", "object"], "the store has the second")
+        self.lab.kill("node2")
+        job.finish(None)
+        said = self.again("memory,s3://lab/portable", "node1,node3", second)
+        self.assertNotIn("can't be used", said)
+
+    def test_a_store_that_is_away_holds_nobody_up(self):
+        self.store.end()
+        job, name = self.begin("memory,s3://lab/portable")
+        first = self.take(name)
+        job.wait_for(lambda: f"s3://lab/portable does not hold the whole portable checkpoint {first}" in job.stderr(), "it is told")
+        self.assertEqual(self.listed(name)[first], ["memory"])
+        self.store.start(self.lab)
+        second = self.take(name)
+        job.wait_for(lambda: self.listed(name).get(second) == ["memory", "object"], "the store has the second")
+        self.lab.mend("kill", name)
+        job.finish(137)
+        # The node's own files serve before those of the store.
+        self.again("memory,s3://lab/portable", "node1,node2", second)
 
 
 if __name__ == "__main__":

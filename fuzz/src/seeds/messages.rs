@@ -23,7 +23,7 @@ use mend_messages::portable::{FileName, Part, PortableOrder, PortableReport};
 use mend_messages::progress::{Progress, RankProgress, Step};
 use mend_messages::report::Report;
 use mend_messages::tier::{
-    Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport, parse_tiers,
+    Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport, parse_tiers,
 };
 use mend_messages::transfer::{Answer as TransferAnswer, Offer};
 use mend_messages::world::{SpawnedCommand, World};
@@ -430,6 +430,7 @@ fn tier_reports() -> Vec<TierReport> {
         TierReport::Portable(PortableReport::Wanted { name: file() }),
         TierReport::Portable(PortableReport::Taken { name: file(), result: Ok(1 << 20) }),
         TierReport::Portable(PortableReport::Taken { name: file(), result: Err("no room".into()) }),
+        TierReport::Portable(PortableReport::NotCopied { name: file(), tier: Tier::Shared, why: "no space left on device".into() }),
     ]
 }
 

@@ -417,6 +417,11 @@ impl Names {
                 };
                 eprintln!("mend: on {}, what {tier} would hold goes to the next tier: {why}", self.node(*node));
             }
+            Notice::PortableNotCopied { tier, number, why } => {
+                eprintln!(
+                    "mend: {tier} does not hold the whole portable checkpoint {number}: {why}; it is tried again until a newer one is there"
+                );
+            }
             Notice::TierGaveUp { tier, number, why } => eprintln!("mend: {tier} does not hold the whole checkpoint {number}: {why}"),
             Notice::BadCopy { image, node, source, why } => {
                 let place = source.describe(self.node(*node), |node| self.node(node).to_owned());

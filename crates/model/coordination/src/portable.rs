@@ -68,6 +68,8 @@ impl Copies {
                     None => Vec::new(),
                 }
             }
+            // Which people are told.
+            PortableReport::NotCopied { .. } => Vec::new(),
             PortableReport::Wanted { name } => self.wanted(node, name, alive),
             PortableReport::Taken { name, result } => {
                 let way = self.on_way.remove(&(node, name.clone()));

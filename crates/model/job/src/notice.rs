@@ -245,6 +245,15 @@ pub enum Notice {
         /// What went wrong.
         why: String,
     },
+    /// Files of a portable checkpoint do not get to a tier, for now.
+    PortableNotCopied {
+        /// Name of the tier.
+        tier: String,
+        /// Of the checkpoint.
+        number: u64,
+        /// What went wrong.
+        why: String,
+    },
     /// A copy of an image is not good.
     BadCopy {
         /// Of which image.

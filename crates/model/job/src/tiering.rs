@@ -31,6 +31,7 @@ pub struct Tiering {
     /// What the user was told once, and is not told again.
     pub(crate) told: BTreeSet<(NodeIndex, NodeStore)>,
     pub(crate) told_of_tiers: BTreeSet<(String, String)>,
+    pub(crate) told_of_portable: BTreeSet<String>,
 }
 
 /// Node stores of these tiers, each once, nearest first.
@@ -55,9 +56,20 @@ impl Tiering {
         let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let machine = Replication::new(setup.specs.clone(), 0..nodes, keep, u64::from_le_bytes(*seed), setup.writers);
         let (sizes, placed, tasks) = Default::default();
-        let (told, told_of_tiers) = Default::default();
-        let portable = Copies::default();
-        Self { specs: setup.specs.clone(), rate: setup.rate, machine, portable, sizes, placed, tasks, next_task: 0, told, told_of_tiers }
+        let (portable, told, told_of_tiers, told_of_portable) = Default::default();
+        Self {
+            specs: setup.specs.clone(),
+            rate: setup.rate,
+            machine,
+            portable,
+            sizes,
+            placed,
+            tasks,
+            next_task: 0,
+            told,
+            told_of_tiers,
+            told_of_portable,
+        }
     }
 
     pub(crate) fn task(&mut self, of_machine: u64) -> u64 {

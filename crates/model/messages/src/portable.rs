@@ -12,6 +12,7 @@
 //! ```
 //! A file is named by what it is, never by a path: what comes from others cannot lead anywhere else.
 
+use crate::tier::Tier;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -202,6 +203,15 @@ pub enum PortableReport {
         name: FileName,
         /// Its length.
         result: Result<u64, String>,
+    },
+    /// A file cannot be copied to what all nodes share, for now. Said once a minute at most.
+    NotCopied {
+        /// The file.
+        name: FileName,
+        /// The tier where it should be.
+        tier: Tier,
+        /// What went wrong.
+        why: String,
     },
 }
 

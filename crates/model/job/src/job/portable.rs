@@ -2,11 +2,12 @@
 //! `mend_coordination::portable`'s.
 
 use super::Job;
+use crate::event::Notice;
 use mend_coordination::portable::Step;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::NodeIndex;
 use mend_messages::portable::{PortableOrder, PortableReport};
-use mend_messages::tier::TierOrder;
+use mend_messages::tier::{Tier, TierOrder};
 
 impl Job {
     /// Has ranks write to the nodes' stores of the first tier, if it has any.
@@ -21,9 +22,21 @@ impl Job {
 
     /// A daemon tells of its files.
     pub(crate) fn portable_report(&mut self, node: NodeIndex, report: PortableReport) {
+        if let PortableReport::NotCopied { name, tier, why } = &report {
+            self.tell_of_portable(name.checkpoint, tier, why);
+        }
         let alive = self.roster.alive();
         let steps = self.tiers.as_mut().map(|tiering| tiering.portable.reported(node, report, &alive));
         self.do_portable(steps.unwrap_or_default());
+    }
+
+    /// People are told once of each tier.
+    fn tell_of_portable(&mut self, number: u64, tier: &Tier, why: &str) {
+        let Some(tiering) = &mut self.tiers else { return };
+        let (tier, why) = (tier.to_string(), why.to_owned());
+        if tiering.told_of_portable.insert(tier.clone()) {
+            self.tell(Notice::PortableNotCopied { tier, number, why });
+        }
     }
 
     /// A node is lost, with its files.

@@ -41,6 +41,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const TOUCH_AGAIN: Duration = Duration::from_secs(60);
 /// A file that was offered or asked for so long ago, and did not come, is offered or asked for again.
 const SAY_AGAIN: Duration = Duration::from_secs(30);
+/// That a tier does not get files is told so often at most.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// What was touched so lately may be written just now.
 const YOUNG: Duration = Duration::from_secs(60);
 /// How long the nodes whose ranks wrote a file have for copying it, before one that holds a copy does.
@@ -51,8 +53,8 @@ struct Said {
     offered: HashMap<FileName, Instant>,
     wanted: HashMap<FileName, Instant>,
     kept: HashSet<FileName>,
-    /// Told already.
-    failures: HashSet<String>,
+    /// When it was told last that a tier does not get files.
+    failures: HashMap<String, Instant>,
 }
 
 /// What both threads and the job's loop share.
@@ -413,7 +415,7 @@ impl Place {
                 };
                 match done {
                     Ok(()) => *stored.entry(name.rank).or_default() += 1,
-                    Err(why) => self.tell_once(tier, &why),
+                    Err(why) => self.tell(tier, &name, why),
                 }
                 if tier == "object" && stored.get(&name.rank) == Some(&2) {
                     mark(&directory.path, &name, "object");
@@ -422,9 +424,16 @@ impl Place {
         }
     }
 
-    fn tell_once(&self, tier: &str, why: &str) {
-        if self.said().failures.insert(format!("{tier}: {why}")) {
-            tracing::warn!(tier, why, "files of a portable checkpoint are not copied");
+    fn tell(&self, called: &str, name: &FileName, why: String) {
+        let mut said = self.said();
+        if said.failures.get(called).is_some_and(|at| at.elapsed() < TELL_AGAIN) {
+            return;
+        }
+        said.failures.insert(called.to_owned(), Instant::now());
+        drop(said);
+        tracing::warn!(tier = called, %name, why, "a file of a portable checkpoint is not copied");
+        if let Some(spec) = self.tiers.iter().find(|spec| name_of(&spec.tier) == called) {
+            self.say(PortableReport::NotCopied { name: name.clone(), tier: spec.tier.clone(), why });
         }
     }
 

@@ -90,6 +90,8 @@ pub enum SpaceRequest {
         targets: Vec<(String, String)>,
         /// For its files, unless a directory says otherwise.
         striping: Striping,
+        /// Targets on which each byte is that ranks write.
+        copies: usize,
     },
     /// `mend data destroy`.
     Destroy {

@@ -2,18 +2,22 @@
 """What it brings when ranks move to their data: eight ranks on four nodes that compute, two nodes that store, links of 300 Mbit/s.
 
 Each program runs three times in turn: its ranks stay where they were started, follow their data, or are put where partners are together (the optimum: no rank has
-its partner on another node then). Every byte is on two targets in all three.
+its partner on another node then). Every byte is on one target in all three.
 
     rounds    ranks write one file and read what rank N + 4 wrote, after each has read its own: the rate of reading, once ranks that move have moved;
               of writing; and how long that took
     members   a model and its filter: the time of a step, likewise
     nothing   all ranks read what all others wrote, in turn: nobody is to move, and it is to take no longer
+    cost      recording and comparing alone: processor time and memory of what a target records (160 ranks), of comparing 10,000 to 40,000 simulated ranks
+              (crates/model/data/examples/patterns_cost.rs), and of the process that looks at what the ranks of a running job read
 """
 
 import contextlib
+import json
 import os
 import re
 import statistics
+import subprocess
 import sys
 import time
 
@@ -78,7 +82,7 @@ class Run:
 def lab_with_space(work):
     with Lab(6, "--bandwidth", LINK) as lab:
         targets = [word for node in STORAGE for word in ("--target", f"{node}:{work}/targets/{node}")]
-        done = lab.mend("data", "create", "scratch", *targets)
+        done = lab.mend("data", "create", "scratch", "--copies", "1", *targets)
         if done.returncode:
             sys.exit(done.stderr)
         lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "2000")
@@ -151,5 +155,63 @@ def nothing(runs, work):
     print(f"moves where nothing is to be gained: {moves}")
 
 
+# Blocks of 64 KiB that a target gives or takes in a second at 1 GiB/s: an event each, at most.
+EVENTS_OF_GIB = 16384
+# For how long the process that looks is watched, seconds.
+WATCHED = 20
+
+
+def looking():
+    """Processes that look at what ranks of jobs read."""
+    found = set()
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{number}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+            if len(words) > 1 and os.path.basename(words[0]) == b"mend-data" and words[1] == b"follow":
+                found.add(number)
+    return found
+
+
+def processor_seconds(number):
+    """Of all threads of a process, as the kernel counts them."""
+    total = 0
+    for thread in os.listdir(f"/proc/{number}/task"):
+        with open(f"/proc/{number}/task/{thread}/schedstat", encoding="ascii") as file:
+            total += int(file.read().split()[0])
+    return total / 1e9
+
+
+def cost(runs, work):
+    command = ["cargo", "run", "--release", "--quiet", "--package", "mend-data", "--example", "patterns_cost"]
+    told = [json.loads(subprocess.run(command, cwd=results.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout) for _ in range(runs)]
+
+    def note(what, unit, numbers):
+        results.note(what, unit, numbers)
+        print(f"{what:76} {statistics.median(numbers):10.3f} {unit}", flush=True)
+
+    note("recording an event at a target, processor time", "ns", [one["event_ns"] for one in told])
+    note("recording at a target that gives 1 GiB/s, of a processor", "%", [one["event_ns"] * EVENTS_OF_GIB / 1e7 for one in told])
+    note("memory of a target's full ring, 160 ranks", "MiB", [one["memory"] / (1 << 20) for one in told])
+    for kind in ("clustered", "random"):
+        for at, ranks in enumerate(row["ranks"] for row in told[0][kind]):
+            note(f"comparing {ranks} ranks, {kind}, processor time", "ms", [one[kind][at]["ms"] for one in told])
+        note(f"pairs found of those that looking at all pairs of 2000 ranks finds, {kind}", "%", [one["recall"][kind] * 100 for one in told])
+    program = compile_mpi("io_rounds.c", os.path.join(work, "io_rounds"))
+    argv = ["-n", str(RANKS), program, "SEEN/rounds.dat", "-b", str(KIB), "-i", "0,4", "-r", "3", "-u", "go"]
+    shares = []
+    with lab_with_space(work) as lab:
+        for _ in range(runs):
+            others = looking()
+            run = Run(lab, work, "advise", argv)
+            lab.running(run.job)
+            run.job.wait_for(lambda: looking() - others and len(run.lines(r"^round \d+ distance \d+ write [\d.]+ read [\d.]+")) > BEFORE, "rounds")
+            [number] = looking() - others
+            before, begun = processor_seconds(number), time.monotonic()
+            time.sleep(WATCHED)
+            shares.append((processor_seconds(number) - before) / (time.monotonic() - begun) * 100)
+            run.end()
+    note("looking at what 8 ranks read, every 2 s, of a processor", "%", shares)
+
+
 if __name__ == "__main__":
-    sys.exit(main(__doc__, {"rounds": rounds, "members": members, "nothing": nothing}))
+    sys.exit(main(__doc__, {"rounds": rounds, "members": members, "nothing": nothing, "cost": cost}))

@@ -118,6 +118,39 @@ class Patterns(Space):
         self.assertEqual(len(self.followed(name, "migration_committed")), 2)
         self.ends_well(job)
 
+    def reasons(self, name):
+        return [entry["data"]["why"] for entry in self.followed(name, "stays_from_data") if "would begin to cross nodes" in entry["data"]["why"]]
+
+    def test_who_exchanges_more_by_mpi_with_a_neighbour_stays(self):
+        self.looks_every("1000")
+        quiet = os.path.join(self.directory, "quiet")
+        # Neighbours exchange more than partners on one node would save.
+        job, name = self.start("-x", "40", "-q", quiet, run=("--follow-data", "auto"))
+        [why, *_] = until(lambda: self.reasons(name), "messages keep ranks where they are")
+        self.assertRegex(why, r"MPI messages of [\d.]+ [KMG]iB/s would begin to cross nodes .* and [\d.]+ [KMG]iB/s need not be fetched")
+        self.assertIn("would begin to cross nodes", self.lab.mend("explain", name, "--why").stdout)
+        self.assertEqual(self.followed(name, "follows_data", "migration_asked"), [])
+        self.assertEqual(self.lab.places(name), ["node1", "node1", "node2", "node2"])
+        # Without the messages the same ranks move.
+        open(quiet, "w").close()
+        until(lambda: all(len({self.lab.places(name)[rank] for rank in pair}) == 1 for pair in PARTNERS), "partners are together")
+        self.ends_well(job)
+
+    def test_what_ranks_exchange_is_known_after_a_restart_too(self):
+        self.looks_every("1000")
+        job, name = self.start("-x", "40", run=("--follow-data", "auto"))
+        until(lambda: self.reasons(name), "messages keep ranks where they are")
+        # The counters of the fabric are in the image.
+        self.lab.verb("checkpoint", name)
+        before = len(self.reasons(name))
+        self.lab.verb("kill", name)
+        job.process.wait()
+        again = self.lab.start(self.directory, "restart", name)
+        until(lambda: len(self.reasons(name)) > before, "messages keep ranks where they are in the second life")
+        self.assertEqual(self.followed(name, "follows_data", "migration_asked"), [])
+        again.let_go()
+        again.finish()
+
     def test_advice_is_in_the_journal_and_nobody_moves(self):
         self.looks_every("1000")
         job, name = self.start()

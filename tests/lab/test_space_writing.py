@@ -77,6 +77,48 @@ class Posix(Writes):
         done = self.lab.mend("run", "--hosts", "node1", "--data", f"input:{self.seen}", "--", "bash", "-c", script, cwd=self.directory)
         self.assertIn("Read-only file system", done.stderr)
 
+    def test_a_space_of_one_copy_has_each_byte_once_and_loses_it_with_its_target(self):
+        places = {node: f"{self.directory}/once-{node}" for node in NODES[:2]}
+        self.data("create", "once", "--copies", "1", *(word for node, place in places.items() for word in ("--target", f"{node}:{place}")))
+        self.addCleanup(self.lab.mend, "data", "destroy", "once")
+        # POSIX holds in it as with two copies.
+        command = ["run", "--hosts", "node3", "--data", f"once:{self.seen}:rw", "--", sys.executable, PROGRAM, "posix", f"{self.seen}/own"]
+        done = self.lab.mend(*command, cwd=self.directory)
+        self.assertIn("all of POSIX", done.stdout, done.stderr)
+        size = 3 * MIB + 4321
+        write = f"head -c {size} /dev/urandom > {self.seen}/new && md5sum < {self.seen}/new"
+        done = self.lab.mend("run", "--hosts", "node3", "--data", f"once:{self.seen}:rw", "--", "bash", "-c", write, cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # What the targets have of it is as long as the file.
+        shown = json.loads(self.data("getstripe", "--json", "once:new").stdout)["objects"]
+        self.assertEqual([len(copies) for copies in shown], [1, 1])
+        self.assertIn("in one copy", self.data("getstripe", "once:new").stdout)
+        [new] = [file for file in json.loads(self.data("ls", "--json", "once:").stdout) if file["name"] == "new"]
+        self.assertEqual((new["size"], new["copies"]), (size, 1))
+        self.assertIn("new (1 copy)", self.data("ls", "once:").stdout)
+        room = json.loads(self.data("df", "--json", "once").stdout)
+        self.assertEqual(room["copies"], 1)
+        self.assertIn("in one copy: it is lost with its target", self.data("df", "once").stdout)
+        self.assertEqual(self.data("check", "once:").returncode, 0)
+        # Without one of its objects nothing can bring it back, and that is said.
+        gone = self.lab.on("node1", "sh", "-c", f"rm {places['node1']}/objects/*/*.[01]")
+        self.assertEqual(gone.returncode, 0, gone.stderr)
+        said = self.lab.mend("data", "check", "once:")
+        self.assertEqual(said.returncode, 65, said.stdout + said.stderr)
+        self.assertRegex(said.stdout + said.stderr, r"once:new: the only copy of 1 of its objects is lost, from node1:")
+        said = self.lab.mend("data", "repair", "once:")
+        self.assertEqual(said.returncode, 65, said.stdout + said.stderr)
+        self.assertIn("have the job write the file again", said.stderr)
+        refused = self.lab.mend("run", "--hosts", "node3", "--data", f"once:{self.seen}:rw", "--", "true", cwd=self.directory)
+        self.assertEqual(refused.returncode, 69, refused.stderr)
+
+    def test_copies_that_make_no_sense_are_refused(self):
+        for words in (["--copies", "3"], ["--copies", "0"], ["--copies", "1", "--bucket", "s3://lab/x"]):
+            done = self.lab.mend("data", "create", "never", "--nodes", "node1,node2", *words)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("--copies", done.stderr)
+        self.assertEqual(self.lab.mend("data", "ls", "never:").returncode, 1)
+
     def test_full_targets_lose_nothing(self):
         small = os.path.join(self.directory, "small")
         for node in NODES[:2]:

@@ -20,7 +20,7 @@ use mend_messages::health::{Grade, Milli, NodeHealth, NodeReport, Reading, Unrea
 use mend_messages::job::{FabricAddress, FurtherProgram, JobMap, MapEntry, Program, Secret};
 use mend_messages::needs::{Difference, FileDifference, FileUsage, NeededFile, NodeNeeds};
 use mend_messages::portable::{FileName, Part, PortableOrder, PortableReport};
-use mend_messages::progress::{Progress, RankProgress, Step};
+use mend_messages::progress::{Progress, RankProgress, RankTraffic, Sent, Step, Traffic};
 use mend_messages::report::Report;
 use mend_messages::tier::{
     Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport, parse_tiers,
@@ -59,6 +59,10 @@ fn map() -> JobMap {
     let address = FabricAddress { tcp: address(), unix: "mend-fabric-0".into() };
     let entry = |rank, open| MapEntry { rank, node: rank, generation: 2, open, address: open.then(|| address.clone()), ended: false };
     JobMap { version: 3, entries: vec![entry(0, true), entry(1, false)] }
+}
+
+fn traffic() -> Traffic {
+    Traffic { over_us: 2_000_100, sent: vec![Sent { peer: 3, bytes: 1 << 20, messages: 80 }, Sent { peer: 0, bytes: 8, messages: 1 }] }
 }
 
 fn progress() -> Progress {
@@ -263,6 +267,7 @@ fn from_agent() -> Vec<FromAgent> {
     all.push(FromAgent::Round(round()));
     all.push(FromAgent::PrecopyFailed { error: "the receiver is gone".into(), hint: "try again".into() });
     all.push(FromAgent::Progress(progress()));
+    all.push(FromAgent::Traffic(traffic()));
     all
 }
 
@@ -280,6 +285,7 @@ fn to_agent() -> Vec<ToAgent> {
     };
     let mut all = vec![ToAgent::Welcome(welcome), ToAgent::Map(map())];
     all.extend(requests().into_iter().zip(1..).map(|(request, seq)| ToAgent::Request { seq, request }));
+    all.push(ToAgent::WatchTraffic);
     all
 }
 
@@ -562,6 +568,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     ]);
     all.extend([FromDaemon::Health(health()), FromDaemon::Seen(Box::new(node_report()))]);
     all.push(FromDaemon::Progress(vec![RankProgress { rank: 2, attempt: 5, progress: progress() }]));
+    all.push(FromDaemon::Traffic(vec![RankTraffic { rank: 2, attempt: 5, traffic: traffic() }]));
     all
 }
 

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use clap::Args;
 use mend_data::offload::check_destination;
 use mend_data::request::{OffloadOptions, PathBytes, SpaceRequest};
-use mend_data::space::{Striping, bucket_obstacle, default_directory, is_in_bucket};
+use mend_data::space::{COPIES, Striping, bucket_obstacle, default_directory, is_in_bucket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +48,9 @@ pub struct Create {
     /// Over how many targets a file is spread; 0: all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub count: u16,
+    /// Targets on which each byte is that ranks write: 2, or 1, which is lost with its target
+    #[arg(long, value_name = "N", default_value_t = COPIES as u16, conflicts_with = "bucket", value_parser = clap::value_parser!(u16).range(1..=COPIES as i64))]
+    pub copies: u16,
 }
 
 /// `mend data destroy`.
@@ -304,7 +307,7 @@ impl Create {
     /// # Errors
     /// If the directory is no text.
     pub fn request(self) -> Result<SpaceRequest, Failure> {
-        let Self { name, nodes, directory, memory, bucket, target, stripe, count } = self;
+        let Self { name, nodes, directory, memory, bucket, target, stripe, count, copies } = self;
         let of_batch = if nodes.is_none() && target.is_empty() { nodes_of_batch()? } else { Vec::new() };
         if nodes.is_none() && of_batch.is_empty() && (directory.is_some() || memory || bucket.is_some()) {
             return Err(Failure::usage("--directory, --memory and --bucket are about nodes", "name nodes with --nodes"));
@@ -333,7 +336,7 @@ impl Create {
                 "name nodes with --nodes, or --target HOST:DIR; in a job of Slurm's its nodes are taken",
             ));
         }
-        Ok(SpaceRequest::Create { name, targets, striping: Striping { size: stripe, count } })
+        Ok(SpaceRequest::Create { name, targets, striping: Striping { size: stripe, count }, copies: usize::from(copies) })
     }
 }
 

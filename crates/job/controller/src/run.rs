@@ -12,6 +12,7 @@ mod carry_out;
 mod written_down;
 
 pub use self::written_down::{Earlier, by_rank, streams};
+use crate::data_watch::TrafficFeed;
 use crate::detached;
 use crate::error::RunError;
 use crate::failover::confirmations::{Confirmations, Printing};
@@ -120,6 +121,8 @@ pub struct Shell {
     pub told: Option<ToldLog>,
     /// What daemons keep for that.
     pub confirmations: Option<Confirmations>,
+    /// Who is told what ranks send each other.
+    pub traffic: TrafficFeed,
     /// Sees whether the job is still this controller's, for as long as it is there.
     pub _watch: Option<LockWatch>,
 }
@@ -183,6 +186,7 @@ impl Shell {
             lease,
             told,
             confirmations,
+            traffic: TrafficFeed::default(),
             _watch: watch,
         }
     }

@@ -344,7 +344,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     let reading = source.map(|source| tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked)));
     let setup = life.setup.clone();
     let local = embedded.is_some();
-    let shell = Shell::of(
+    let mut shell = Shell::of(
         life,
         Parts {
             directory,
@@ -362,7 +362,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         },
     );
     if let Some(watch) = DataWatch::of(&shell.program, &shell.names.job, &shell.names.nodes, &setup.places)? {
-        tokio::spawn(watch.run(shell.arrivals.clone()));
+        shell.traffic = watch.begin(shell.arrivals.clone());
     }
     let offloads = Offloads::of(&shell.program, identity)?;
     if let Some(offloads) = &offloads {

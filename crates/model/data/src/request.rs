@@ -63,17 +63,20 @@ pub enum Request {
     },
     /// Verbs about data spaces.
     Space(SpaceRequest),
-    /// What a job's ranks touch, for as long as somebody reads it: a line of JSON for each look.
-    Follow {
-        /// The job.
-        job: String,
-        /// Spaces that its ranks see.
-        spaces: Vec<String>,
-        /// Ranks that each node may have, by name; more only where there are more.
-        slots: BTreeMap<String, u32>,
-        /// Pause between two looks, milliseconds.
-        pause_ms: u64,
-    },
+}
+
+/// What a job's ranks touch is to be told, for as long as somebody reads it: a line of JSON for each look. This is a line of JSON, too; those behind it tell what ranks
+/// send each other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FollowRequest {
+    /// The job.
+    pub job: String,
+    /// Spaces that its ranks see.
+    pub spaces: Vec<String>,
+    /// Ranks that each node may have, by name; more only where there are more.
+    pub slots: BTreeMap<String, u32>,
+    /// Pause between two looks, milliseconds.
+    pub pause_ms: u64,
 }
 
 /// A verb about a data space. A place is `NAME:PATH`.
@@ -87,6 +90,8 @@ pub enum SpaceRequest {
         targets: Vec<(String, String)>,
         /// For its files, unless a directory says otherwise.
         striping: Striping,
+        /// Targets on which each byte is that ranks write.
+        copies: usize,
     },
     /// `mend data destroy`.
     Destroy {

@@ -105,8 +105,20 @@ pub enum Event {
     /// Why this rank does not go back to the node where it belongs; told when that changes.
     StaysAway { home: String, why: String },
     /// This rank moves to where its data is, changing places with another one if there is no room, or, with `goes` false, it would pay if it did: the share of its
-    /// time for which a rank waits for data, the share of that which is saved; seconds that are left, that it saves, and that it has to save.
-    FollowsData { from: String, to: String, with: Option<u32>, goes: bool, waits: f64, share: f64, left_s: f64, gain_s: f64, price_s: f64 },
+    /// time for which a rank waits for data, the share of that which is saved, the share which messages take of it that begin to cross nodes; seconds that are left, that it saves, and that it has to save.
+    FollowsData {
+        from: String,
+        to: String,
+        with: Option<u32>,
+        goes: bool,
+        waits: f64,
+        share: f64,
+        #[serde(default)]
+        messages: f64,
+        left_s: f64,
+        gain_s: f64,
+        price_s: f64,
+    },
     /// Why this rank does not move to where its data is; told when that changes.
     StaysFromData { to: String, why: String },
     /// Files that ranks wrote into a data space have arrived where they are sent to.

@@ -14,6 +14,19 @@ pub fn duration(us: u64) -> String {
     }
 }
 
+/// What a move does to messages between nodes, behind the share that it saves; empty if next to nothing.
+#[must_use]
+pub fn of_messages(share: f64) -> String {
+    let percent = (share.abs() * 100.0).round();
+    if percent < 1.0 {
+        String::new()
+    } else if share > 0.0 {
+        format!(", less {percent:.0} % for messages that begin to cross nodes")
+    } else {
+        format!(", and {percent:.0} % by messages that cease to cross nodes")
+    }
+}
+
 /// A size for people, binary units.
 #[must_use]
 pub fn size(bytes: u64) -> String {
@@ -215,14 +228,15 @@ pub fn sentence(entry: &Entry) -> String {
             )
         }
         Event::StaysAway { home, why } => format!("{rank} does not go back to {home}: {why}"),
-        Event::FollowsData { from, to, with, goes, waits, share, left_s, gain_s, price_s } => {
+        Event::FollowsData { from, to, with, goes, waits, share, messages, left_s, gain_s, price_s } => {
             let with = with.map_or_else(String::new, |with| format!(", in exchange for rank {with}"));
             let what = if *goes { "moves to its data" } else { "would gain by moving to its data" };
             format!(
-                "{rank} {what}, from {from} to {to}{with}: ranks wait for data {:.1} % of their time, of which that saves {:.0} %; of {left_s:.1} s that are \
+                "{rank} {what}, from {from} to {to}{with}: ranks wait for data {:.1} % of their time, of which that saves {:.0} %{}; of {left_s:.1} s that are \
                  left it saves {gain_s:.1} s, and has to save {price_s:.1} s",
                 waits * 100.0,
-                share * 100.0
+                share * 100.0,
+                of_messages(*messages)
             )
         }
         Event::StaysFromData { to, why } => format!("{rank} does not move to its data on {to}: {why}"),

@@ -26,7 +26,7 @@
 use crate::files::{KeepOrder, KeptFile};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
 use crate::needs::{Difference, NodeNeeds};
-use crate::progress::Progress;
+use crate::progress::{Progress, Traffic};
 use crate::report::Report;
 use mend_image::cpu::Features;
 use serde::{Deserialize, Serialize};
@@ -432,6 +432,8 @@ pub enum FromAgent {
     },
     /// How far the program has come; once a second at most, and only if it has come further.
     Progress(Progress),
+    /// What was sent to whom; only after [`ToAgent::WatchTraffic`], every two seconds while the program runs.
+    Traffic(Traffic),
 }
 
 /// Everything a daemon says to an agent.
@@ -448,4 +450,6 @@ pub enum ToAgent {
         /// What the agent is to do.
         request: Request,
     },
+    /// The job may follow its data: whom its ranks send how much is wanted, for as long as the connection lasts.
+    WatchTraffic,
 }

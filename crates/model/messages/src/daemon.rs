@@ -17,7 +17,7 @@ pub use crate::health::NodeRoom;
 use crate::health::{NodeHealth, NodeReport};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::needs::NodeNeeds;
-use crate::progress::RankProgress;
+use crate::progress::{RankProgress, RankTraffic};
 use crate::report::Report;
 use crate::tier::{TierOrder, TierReport};
 use crate::world::World;
@@ -524,4 +524,6 @@ pub enum FromDaemon {
     Seen(Box<NodeReport>),
     /// How far ranks here have come that came further since this was said last; once a second at most.
     Progress(Vec<RankProgress>),
+    /// What ranks here sent to whom, in a job that may follow its data: of each rank the newest reading, once a second at most.
+    Traffic(Vec<RankTraffic>),
 }

@@ -68,6 +68,7 @@ impl FromAgent {
             Self::PrecopyFailed { .. } => "precopy-failed",
             Self::Report(_) => "report",
             Self::Progress(_) => "progress",
+            Self::Traffic(_) => "traffic",
         }
     }
 }

@@ -7,7 +7,7 @@
 //! ranks that go, and why others stay
 //! ```
 //! What a move gains is time: of that for which ranks wait, the share of what it saves of all that is fetched, for as long as the job still runs. What it costs was
-//! measured of the job's own moves.
+//! measured of the job's own moves. Messages that would cross nodes after the move, and don't now, are taken off what it saves: they take the same network.
 //!
 //! Faults assumed: scans of any kind. What is not known keeps a rank where it is.
 
@@ -76,6 +76,17 @@ pub struct Wish {
     pub back: Option<Rank>,
     /// Of all bytes that nodes fetched, the share that need not be, 0 to 1.
     pub share: f64,
+    /// What MPI messages that begin to cross nodes weigh, less those that cease to, as a share of the bytes that nodes fetched. Any number: less than 0 if the
+    /// network is spared messages, too.
+    #[serde(default)]
+    pub messages: f64,
+}
+
+impl Wish {
+    /// Of what nodes fetched, the share that the network is spared.
+    fn net(&self) -> f64 {
+        (self.share.min(1.0) - self.messages).min(1.0)
+    }
 }
 
 /// What was seen of a job's data since the scan before.
@@ -89,12 +100,23 @@ pub struct Scan {
     pub fetched: u64,
     /// The best move first.
     pub wishes: Vec<Wish>,
+    /// Moves that would be among these if ranks sent each other nothing. They are not made; why not is told.
+    #[serde(default)]
+    pub kept: Vec<Wish>,
 }
 
 impl Scan {
     fn is_sound(&self) -> bool {
-        let share = |wish: &Wish| wish.share.is_finite() && wish.share > 0.0 && wish.back != Some(wish.rank) && wish.from != wish.to;
-        self.seconds.is_finite() && self.seconds > 0.0 && self.waited_s.is_finite() && self.waited_s >= 0.0 && self.wishes.iter().all(share)
+        let share = |wish: &Wish| {
+            wish.share.is_finite() && wish.share > 0.0 && wish.messages.is_finite() && wish.back != Some(wish.rank) && wish.from != wish.to
+        };
+        let wishes = || self.wishes.iter().chain(&self.kept);
+        self.seconds.is_finite() && self.seconds > 0.0 && self.waited_s.is_finite() && self.waited_s >= 0.0 && wishes().all(share)
+    }
+
+    /// Bytes per second of a share of what was fetched.
+    fn rate(&self, share: f64) -> f64 {
+        share * self.fetched as f64 / self.seconds
     }
 }
 
@@ -118,8 +140,10 @@ pub struct Circumstances {
 pub struct Reckoned {
     /// Share of its time for which a rank waits for data, in the mean.
     pub waits: f64,
-    /// Share of that which the move saves.
+    /// Share of that which the move saves by what need not be fetched.
     pub share: f64,
+    /// Share of that which messages take of it: see [`Wish::messages`].
+    pub messages: f64,
     /// Seconds that are left, as far as that is relied on: no more than the job has run.
     pub left_s: f64,
     /// Seconds that the move saves.
@@ -135,6 +159,8 @@ pub enum Why {
     Once,
     /// It gains less than it costs.
     NotWorth(Reckoned),
+    /// Messages would begin to cross nodes: bytes per second of these, and bytes per second that need not be fetched.
+    Messages(f64, f64),
     /// Moves have cost enough for now: seconds that they may cost by now, and what they would have with this one.
     Budget(f64, f64),
     /// It came from there, or moved a short while ago.
@@ -179,7 +205,7 @@ impl Follow {
             return Vec::new();
         }
         let name = |wish: &Wish| (wish.rank, wish.back, wish.to.clone());
-        let before = std::mem::replace(&mut self.before, scan.wishes.iter().map(name).collect());
+        let before = std::mem::replace(&mut self.before, scan.wishes.iter().chain(&scan.kept).map(name).collect());
         let ran_s = now.now_us.saturating_sub(now.begun_us) as f64 / 1e6;
         let left_s = now.left_s.unwrap_or(f64::INFINITY).min(ran_s);
         let waits = scan.waited_s / scan.seconds / f64::from(now.ranks);
@@ -188,10 +214,12 @@ impl Follow {
         for wish in &scan.wishes {
             let movers = 1.0 + f64::from(u8::from(wish.back.is_some()));
             let cost_s = movers * self.cost_s.unwrap_or(UNKNOWN_COST_S);
-            let gain_s = waits.min(1.0) * wish.share.min(1.0) * left_s;
-            let reckoned = Reckoned { waits, share: wish.share, left_s, gain_s, price_s: MARGIN * cost_s };
+            let gain_s = waits.min(1.0) * wish.net() * left_s;
+            let reckoned = Reckoned { waits, share: wish.share, messages: wish.messages, left_s, gain_s, price_s: MARGIN * cost_s };
             let verdict = if !before.contains(&name(wish)) {
                 Verdict::Stays(Why::Once)
+            } else if wish.net() <= 0.0 {
+                Verdict::Stays(Why::Messages(scan.rate(wish.messages), scan.rate(wish.share)))
             } else if gain_s <= reckoned.price_s {
                 Verdict::Stays(Why::NotWorth(reckoned))
             } else if std::iter::once(wish.rank).chain(wish.back).any(|rank| going.contains(&rank)) {
@@ -206,6 +234,10 @@ impl Follow {
                 Verdict::Goes(reckoned)
             };
             verdicts.push((wish.clone(), verdict));
+        }
+        for wish in &scan.kept {
+            let why = if before.contains(&name(wish)) { Why::Messages(scan.rate(wish.messages), scan.rate(wish.share)) } else { Why::Once };
+            verdicts.push((wish.clone(), Verdict::Stays(why)));
         }
         verdicts
     }
@@ -264,6 +296,7 @@ impl Follow {
             Verdict::Stays(Why::Budget(..)) => 2,
             Verdict::Stays(Why::ToAndFro) => 3,
             Verdict::Stays(Why::Often) => 4,
+            Verdict::Stays(Why::Messages(..)) => 5,
         };
         let past = self.past.entry(rank).or_default();
         let again = past.told.is_none_or(|(before, at_us)| before != kind || now_us >= at_us.saturating_add(TOLD_AGAIN_US));
@@ -280,12 +313,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn wish(rank: Rank, from: &str, to: &str, share: f64) -> Wish {
-        Wish { rank, from: from.into(), to: to.into(), back: None, share }
+        Wish { rank, from: from.into(), to: to.into(), back: None, share, messages: 0.0 }
     }
 
     /// Four ranks that wait for this share of their time.
     fn scan(waits: f64, wishes: Vec<Wish>) -> Scan {
-        Scan { seconds: 5.0, waited_s: 5.0 * 4.0 * waits, fetched: 1 << 30, wishes }
+        Scan { seconds: 5.0, waited_s: 5.0 * 4.0 * waits, fetched: 1 << 30, wishes, kept: Vec::new() }
     }
 
     fn at(seconds: u64) -> Circumstances {
@@ -318,6 +351,39 @@ mod tests {
             follow.weigh(&seen, &now);
             assert!(matches!(follow.weigh(&seen, &now)[0].1, Verdict::Stays(Why::NotWorth(_))), "{waits} {share} {left_s:?}");
         }
+    }
+
+    #[test]
+    fn messages_that_would_cross_nodes_are_taken_off() {
+        let of = |share: f64, messages: f64| {
+            let mut follow = Follow::default();
+            let seen = scan(0.5, vec![Wish { messages, ..wish(2, "b", "a", share) }]);
+            follow.weigh(&seen, &at(60));
+            follow.weigh(&seen, &at(65))[0].1.clone()
+        };
+        let gain_s = |verdict: Verdict| if let Verdict::Goes(reckoned) = verdict { reckoned.gain_s } else { panic!("{verdict:?}") };
+        assert!((gain_s(of(0.5, 0.2)) - 0.5 * 0.3 * 65.0).abs() < 1e-9);
+        assert!((gain_s(of(0.5, -0.3)) - 0.5 * 0.8 * 65.0).abs() < 1e-9);
+        // No more than all of the waiting can be saved.
+        assert!((gain_s(of(0.5, -90.0)) - 0.5 * 65.0).abs() < 1e-9);
+        assert!(matches!(of(0.5, 0.49), Verdict::Stays(Why::NotWorth(_))));
+        let rate = f64::from(1 << 30) / 5.0;
+        assert_eq!(of(0.5, 0.5), Verdict::Stays(Why::Messages(0.5 * rate, 0.5 * rate)));
+        assert_eq!(of(0.5, 3.0), Verdict::Stays(Why::Messages(3.0 * rate, 0.5 * rate)));
+    }
+
+    #[test]
+    fn what_messages_keep_from_being_suggested_is_told_and_never_made() {
+        let mut follow = Follow::default();
+        let kept = vec![Wish { messages: 0.1, ..wish(2, "b", "a", 0.5) }];
+        let seen = Scan { kept, ..scan(0.9, Vec::new()) };
+        assert_eq!(follow.weigh(&seen, &at(60))[0].1, Verdict::Stays(Why::Once));
+        let (_, verdict) = &follow.weigh(&seen, &at(65))[0];
+        assert!(matches!(verdict, Verdict::Stays(Why::Messages(..))));
+        assert!(follow.tells(65_000_000, 2, verdict) && !follow.tells(66_000_000, 2, verdict));
+        // A number that is none spoils the scan.
+        let wrong = Scan { kept: vec![Wish { messages: f64::NAN, ..wish(2, "b", "a", 0.5) }], ..seen };
+        assert!(follow.weigh(&wrong, &at(70)).is_empty());
     }
 
     #[test]
@@ -361,16 +427,19 @@ mod tests {
         /// Whatever scans say, all moves together cost no more than the budget, and no rank comes back to a node that it left for its data.
         #[test]
         fn scans_of_any_kind_keep_to_the_budget(
-            scans in prop::collection::vec((0.0f64..2.0, prop::collection::vec((0u32..4, 0u32..3, 0u32..3, 0.0f64..1.5), 0..4)), 1..60),
+            scans in prop::collection::vec((0.0f64..2.0, prop::collection::vec((0u32..4, 0u32..3, 0u32..3, 0.0f64..1.5, -2.0f64..2.0), 0..4)), 1..60),
             cost in 0.01f64..3.0,
         ) {
             let (mut follow, mut spent) = (Follow::default(), 0.0);
             let mut left: BTreeMap<Rank, BTreeSet<String>> = BTreeMap::new();
             for (step, (waits, wishes)) in scans.into_iter().enumerate() {
                 let seconds = 5 * (step as u64 + 1);
-                let wishes = wishes.into_iter().map(|(rank, from, to, share)| wish(rank, &from.to_string(), &to.to_string(), share)).collect();
+                let wishes = wishes.into_iter()
+                    .map(|(rank, from, to, share, messages)| Wish { messages, ..wish(rank, &from.to_string(), &to.to_string(), share) })
+                    .collect();
                 for (wish, verdict) in follow.weigh(&scan(waits, wishes), &at(seconds)) {
-                    if let Verdict::Goes(_) = verdict {
+                    if let Verdict::Goes(reckoned) = verdict {
+                        prop_assert!(wish.messages < wish.share && reckoned.gain_s > reckoned.price_s);
                         prop_assert!(!left.entry(wish.rank).or_default().contains(&wish.to));
                         left.entry(wish.rank).or_default().insert(wish.from.clone());
                         follow.followed(seconds * 1_000_000, wish.rank, &wish.from, cost);

@@ -6,12 +6,13 @@
 //! Reading order: [`interval`] and [`chain`] (the formulas), [`restarts`] (what restarts took), [`schedule`] (the state that a
 //! job keeps), [`retention`] (what may go, what is to be merged). On their own: [`precopy`] (live or
 //! frozen), [`spares`], [`back`], [`health`] (when a node is left, and how), [`recovery`] (pause, restart or stop), [`placement`] (ranks near
-//! their data), [`follow`] (whether they go there).
+//! their data), [`exchanges`] (what they send each other), [`follow`] (whether they go there).
 //!
 //! Units: the formulas take seconds as `f64`, the state machine microseconds as `u64` on the caller's clock.
 
 pub mod back;
 pub mod chain;
+pub mod exchanges;
 pub mod follow;
 pub mod health;
 pub mod interval;

@@ -18,7 +18,7 @@ use crate::agents::{AgentEvent, AgentId, AgentLink};
 use crate::conversation;
 use crate::local_rank::{LocalRanks, PendingRestore};
 use crate::outbox::{Ordered, Urgent};
-use crate::progress_news::ProgressNews;
+use crate::progress_news::{ProgressNews, may_follow_data};
 use crate::rank::{Command, Milestone, RankEvent};
 use crate::sink::{Sink, Sinks, hinting, keep_saved, not_kept};
 use mend_coordination::batch::Batch;
@@ -28,7 +28,7 @@ use mend_messages::agent::{
 };
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Question, Way};
 use mend_messages::job::{JobMap, Rank};
-use mend_messages::progress::RankProgress;
+use mend_messages::progress::{RankProgress, RankTraffic};
 use mend_messages::report::Report;
 use mend_report::with_causes;
 use mend_transfer::TransferError;
@@ -460,13 +460,16 @@ impl AgentRouter {
         if let Some(map) = &self.map {
             link.send(&ToAgent::Map(map.clone()), None);
         }
+        if may_follow_data(&self.job) {
+            link.send(&ToAgent::WatchTraffic, None);
+        }
         self.agents.insert(id, Agent { rank, attempt, link, descendant, abandoned: false, behind: Vec::new() });
     }
 
     fn words(&mut self, id: AgentId, message: FromAgent, ranks: &mut LocalRanks) {
         let Some((agent, rank)) = self.agents.get(&id).map(|agent| (agent, agent.rank)) else { return };
         let Some(slot) = ranks.get(&rank).filter(|slot| slot.attempt == agent.attempt) else { return };
-        if !matches!(message, FromAgent::Progress(_)) {
+        if !matches!(message, FromAgent::Progress(_) | FromAgent::Traffic(_)) {
             conversation::said(rank, agent.attempt, &message);
         }
         // Of a main process and its child only the child's fabric counts.
@@ -479,6 +482,10 @@ impl AgentRouter {
             FromAgent::MessagesLost { peer, why } if speaks_for_fabric => self.urgent.send(FromDaemon::MessagesLost { rank, peer, why }),
             FromAgent::FabricUp(_) | FromAgent::FabricInUse | FromAgent::MessagesLost { .. } => {}
             FromAgent::Progress(progress) => self.progress.note(RankProgress { rank, attempt: agent.attempt, progress }),
+            FromAgent::Traffic(traffic) if speaks_for_fabric => {
+                self.progress.note_traffic(RankTraffic { rank, attempt: agent.attempt, traffic });
+            }
+            FromAgent::Traffic(_) => {}
             FromAgent::Report(report) => self.urgent.send(FromDaemon::Report { rank, report }),
             FromAgent::Round(round) => self.urgent.send(FromDaemon::Round { rank, round }),
             FromAgent::PrecopyFailed { error, hint } => self.urgent.send(FromDaemon::PrecopyFailed { rank, error, hint }),

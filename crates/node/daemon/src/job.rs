@@ -427,9 +427,7 @@ impl Job {
         match message {
             ToDaemon::Ping { .. } => {
                 self.urgent.send(FromDaemon::Pong(self.room.now()));
-                if let Some(news) = self.agent_router.progress.take() {
-                    self.urgent.send(FromDaemon::Progress(news));
-                }
+                self.agent_router.progress.tell(&self.urgent);
             }
             ToDaemon::Start { rank, attempt, stdin } => {
                 let beginning = ProgramStart {

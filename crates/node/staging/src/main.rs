@@ -49,14 +49,19 @@ fn main() {
 }
 
 fn run() -> Result<i32, Failure> {
-    let ranges = std::env::args_os().nth(1).is_some_and(|word| word == "ranges");
+    let word = std::env::args_os().nth(1);
+    let is = |name: &str| word.as_ref().is_some_and(|word| word == name);
     let mut bytes = Vec::new();
     let mut input = std::io::stdin();
     let misused = || Failure::new("mend-data is a part of mend: it is called by `mend data`", "mend data --help", 64);
     if input.is_terminal() {
         return Err(misused());
     }
-    let request: Option<Request> = if ranges {
+    if is("follow") {
+        // One thread, which waits most of the time.
+        return spaces::follow::run(|| misused());
+    }
+    let request: Option<Request> = if is("ranges") {
         None
     } else {
         input.read_to_end(&mut bytes).map_err(|_| misused())?;
@@ -98,8 +103,5 @@ async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> 
         }
         Request::Move { from, to } => sources::rename(path_of(from), path_of(to)),
         Request::Space(request) => spaces::run(request, fetcher).await,
-        Request::Follow { job, spaces: names, slots, pause_ms } => {
-            tokio::task::block_in_place(|| spaces::follow::run(&job, &names, &slots, Duration::from_millis(pause_ms)))
-        }
     }
 }

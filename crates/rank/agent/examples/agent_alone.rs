@@ -41,6 +41,7 @@ impl Network for Nobody {
     fn counters(&self) -> Counters {
         Counters::default()
     }
+    fn traffic(&self, _: &mut Vec<(u64, u64)>) {}
     fn in_use(&self) -> bool {
         false
     }

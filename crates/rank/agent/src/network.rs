@@ -45,6 +45,8 @@ pub trait Network: Sync {
     fn catch_up(&self);
     /// What was counted so far.
     fn counters(&self) -> Counters;
+    /// Bytes and messages that were sent to each rank so far, by its number: put behind what `sent` has.
+    fn traffic(&self, sent: &mut Vec<(u64, u64)>);
     /// Whether the program uses the fabric.
     fn in_use(&self) -> bool;
     /// Stops sending, drains all channels.

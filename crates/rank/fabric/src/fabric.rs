@@ -7,6 +7,7 @@ use crate::channel::ChannelError;
 use crate::counter::cycles;
 use crate::engine::Engine;
 use crate::engine::slab::Slab;
+use crate::engine::traffic::Count;
 use crate::identity::Identity;
 use crate::idle::{HALFWAY_CYCLES, Idle, NAP, POLLS_PER_COUNTER, Rest, gave_way};
 use crate::links::{DrainError, Links};
@@ -232,6 +233,11 @@ impl Fabric {
     pub fn counters(&self) -> (u64, u64, u64) {
         let state = self.state.lock_first();
         (state.engine.calls, state.idle.waited(), cycles())
+    }
+
+    /// What was sent to each rank so far, in the order of their numbers. `each` is called with the fabric's lock held, and calls nothing of it.
+    pub fn traffic(&self, each: impl FnMut(&Count)) {
+        self.state.lock_first().engine.traffic.counts().iter().for_each(each);
     }
 
     fn tell(&self) {

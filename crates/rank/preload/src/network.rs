@@ -77,6 +77,10 @@ impl Network for ProcessFabric {
         mend_agent::Counters { calls, waited, clock }
     }
 
+    fn traffic(&self, sent: &mut Vec<(u64, u64)>) {
+        fabric().traffic(|count| sent.push((count.bytes, count.messages)));
+    }
+
     fn in_use(&self) -> bool {
         fabric().in_use()
     }

@@ -71,10 +71,13 @@ impl World {
             let from = home(rank).unwrap_or_else(|| name(0));
             let there: Vec<Rank> = (0..self.size).filter(|&other| other != rank && home(other).as_ref() == Some(&to)).collect();
             let back = (self.data.draw(2) == 0).then(|| there.first().copied()).flatten();
-            wishes.push(Wish { rank, from, to, back, share: self.data.draw(100) as f64 / 100.0 });
+            let messages = self.data.draw(4).saturating_sub(2) as f64 * (self.data.draw(100) as f64 - 40.0) / 100.0;
+            wishes.push(Wish { rank, from, to, back, share: self.data.draw(100) as f64 / 100.0, messages });
         }
         wishes.retain(|wish| wish.from != wish.to && wish.share > 0.0);
-        Scan { seconds: 2.0, waited_s: self.data.draw(100) as f64 / 50.0 * f64::from(self.size), fetched: 1 << 20, wishes }
+        // Some are kept by messages, and are not to be made.
+        let kept = if self.data.draw(4) == 0 { wishes.split_off(wishes.len() / 2) } else { Vec::new() };
+        Scan { seconds: 2.0, waited_s: self.data.draw(100) as f64 / 50.0 * f64::from(self.size), fetched: 1 << 20, wishes, kept }
     }
 
     /// A life of the job begins: it remembers nothing of who followed its data.

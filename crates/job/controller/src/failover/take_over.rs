@@ -255,17 +255,17 @@ async fn go_on_in_place(
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let key = constants.key.clone();
     let names: Vec<String> = life.setup.nodes.iter().map(|node| node.name.clone()).collect();
-    if let Some(watch) = DataWatch::of(&life.program, &id, &names, &life.setup.places)? {
-        tokio::spawn(watch.run(arrivals.clone()));
-    }
+    let looks = DataWatch::of(&life.program, &id, &names, &life.setup.places)?;
+    let traffic = looks.map(|looks| looks.begin(arrivals.clone())).unwrap_or_default();
     let (offloads, spaces) = (Offloads::of(&life.program, life.setup.identity)?, MadeSpaces::of(&life.program));
     if let Some(offloads) = &offloads {
         offloads.begin(&arrivals);
     }
-    let shell = Shell::of(
+    let mut shell = Shell::of(
         life,
         Parts { directory, record, journal, local: false, key, nodes, input, output, arrivals, told, heard, watch: Some(watch) },
     );
+    shell.traffic = traffic;
     let end = go_on(shell, standing, left, earlier, incoming).await;
     reading.abort();
     let _ = reading.await;

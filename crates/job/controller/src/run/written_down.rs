@@ -61,6 +61,13 @@ impl Running {
             self.ready = (self.ready.0 + 1, self.ready.1 + usize::from(*succeeds));
             self.tell_of_successors();
         }
+        if let FromDaemon::Traffic(ranks) = message {
+            if let Some(name) = self.shell.names.nodes.get(node as usize) {
+                self.shell.traffic.tell(name, ranks);
+            }
+            // The machine has no use for it. Like a room below, it is confirmed with the next message that is written down.
+            return None;
+        }
         if matches!(message, FromDaemon::Pong(_)) && self.shell.told.is_some() {
             let told = self.room_told.get_mut(node as usize)?;
             if told.is_some_and(|told| told.elapsed() < ROOM_INTERVAL) {

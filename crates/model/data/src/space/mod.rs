@@ -146,9 +146,21 @@ pub struct Space {
     pub targets: Vec<Target>,
     /// For files of which no directory says otherwise.
     pub striping: Striping,
+    /// Targets on which each byte is that ranks write: one, or [`COPIES`].
+    #[serde(default = "two_copies", skip_serializing_if = "are_two_copies")]
+    pub copies: usize,
     /// The job that it was made for, and goes with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
+}
+
+fn two_copies() -> usize {
+    COPIES
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn are_two_copies(copies: &usize) -> bool {
+    *copies == COPIES
 }
 
 /// A file or directory of a space.

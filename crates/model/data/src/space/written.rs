@@ -6,6 +6,7 @@
 //! ```
 //! An entry says where objects are, and nothing that a write changes: a file is as long as its objects make it ([`size`]), so two nodes that write beyond its end need not
 //! agree on a size. Objects have holes; what is in none of them reads as zeros. Each object is on two different targets, and both take each write before it counts.
+//! In a space of one copy both are the same target: what it has goes with it.
 //!
 //! What does change is the name, and where an object's copies are. Then the entry is told again with a higher version, and of one entry the highest counts.
 
@@ -26,7 +27,7 @@ pub const MODES: u32 = 0o777;
 pub struct Written {
     /// Bytes in one object before the next one's turn.
     pub stripe: u64,
-    /// For each object its two targets. The first one is read.
+    /// For each object its two targets, or twice the same one. The first one is read.
     pub objects: Vec<[u16; COPIES]>,
     /// How often a copy came onto another target. Who writes by an older map is refused.
     pub epoch: u32,
@@ -40,9 +41,11 @@ impl Written {
     /// True if this can be a file of a space with so many targets.
     #[must_use]
     pub fn is_sound(&self, targets: usize) -> bool {
-        let good = |[one, two]: &[u16; COPIES]| one != two && usize::from(*one) < targets && usize::from(*two) < targets;
+        let good = |[one, two]: &[u16; COPIES]| usize::from(*one) < targets && usize::from(*two) < targets;
         let count = (1..=MAX_TARGETS).contains(&self.objects.len());
-        let filling = self.filling.len() <= self.objects.len() && self.filling.iter().all(|at| usize::from(*at) < self.objects.len());
+        // A copy that is filled from itself would never be whole.
+        let fills = |at: &u16| self.objects.get(usize::from(*at)).is_some_and(|[one, two]| one != two);
+        let filling = self.filling.len() <= self.objects.len() && self.filling.iter().all(fills);
         count && filling && self.objects.iter().all(good) && self.mode & !MODES == 0 && Striping { size: self.stripe, count: 0 }.is_sound()
     }
 
@@ -56,7 +59,14 @@ impl Written {
     #[must_use]
     pub fn whole(&self, position: u16) -> &[u16] {
         let copies = self.objects.get(usize::from(position)).map_or(&[][..], |copies| &copies[..]);
-        if self.filling.contains(&position) { copies.get(..1).unwrap_or_default() } else { copies }
+        let one = self.filling.contains(&position) || matches!(copies, [one, two] if one == two);
+        if one { copies.get(..1).unwrap_or_default() } else { copies }
+    }
+
+    /// True if some of it is on one target alone, and was never to be on two.
+    #[must_use]
+    pub fn has_one_copy(&self) -> bool {
+        self.objects.iter().any(|[one, two]| one == two)
     }
 
     /// The file with other targets that answer in the place of those that do not; what has to be copied there is [filling](Self::filling) then.
@@ -131,24 +141,25 @@ pub fn pieces(file: &Written, range: Range, most: u64) -> impl Iterator<Item = (
     })
 }
 
-/// Targets for a new file. `free` has the free bytes of each; `None` means that it does not answer.
+/// Targets for a new file, each byte of which is on so many of them: one or two. `free` has the free bytes of each; `None` means that it does not answer.
 ///
 /// # Errors
-/// [`NoPlace`], also if only one target answers: a byte of a written file is on two.
-pub fn place(free: &[Option<u64>], striping: Striping, mode: u32, file: &Id) -> Result<Written, NoPlace> {
+/// [`NoPlace`], also if fewer targets answer than a byte is to be on.
+pub fn place(free: &[Option<u64>], striping: Striping, copies: usize, mode: u32, file: &Id) -> Result<Written, NoPlace> {
+    let copies = copies.clamp(1, COPIES);
     let there = free.iter().flatten().count();
-    if there < COPIES {
-        return Err(NoPlace::TooFew { wanted: COPIES, there });
+    if there < copies {
+        return Err(NoPlace::TooFew { wanted: copies, there });
     }
     let known = (0_u16..).zip(free).filter_map(|(at, free)| Some((at, (*free)?)));
     let mut roomy: Vec<u16> = known.filter(|(_, free)| *free > RESERVE).map(|(at, _)| at).collect();
-    if roomy.len() < COPIES {
-        return Err(NoPlace::Full { needed: RESERVE, count: COPIES, roomy: roomy.len() });
+    if roomy.len() < copies {
+        return Err(NoPlace::Full { needed: RESERVE, count: copies, roomy: roomy.len() });
     }
     // By chance, or all first stripes would be on one; neighbours in this order are each other's second copy.
     roomy.sort_unstable_by_key(|at| xxh3_64_with_seed(file, u64::from(*at)));
     let count = if striping.count == 0 { roomy.len() } else { usize::from(striping.count).min(roomy.len()) };
-    let objects = (0..count).map(|at| [roomy[at], roomy[(at + 1) % roomy.len()]]).collect();
+    let objects = (0..count).map(|at| [roomy[at], roomy[(at + copies - 1) % roomy.len()]]).collect();
     Ok(Written { stripe: striping.size, objects, epoch: 0, filling: Vec::new(), mode: mode & MODES })
 }
 
@@ -182,13 +193,29 @@ mod tests {
     fn each_byte_is_on_two_targets_or_there_is_no_file() {
         const GIB: u64 = 1 << 30;
         let all = Striping::default();
-        assert_eq!(place(&[Some(GIB), None], all, 0o644, &[0; 16]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
-        assert_eq!(place(&[Some(GIB), Some(5)], all, 0o644, &[0; 16]), Err(NoPlace::Full { needed: RESERVE, count: 2, roomy: 1 }));
-        let two = place(&[Some(GIB), None, Some(GIB)], all, 0o100_644, &[0; 16]).unwrap();
+        assert_eq!(place(&[Some(GIB), None], all, 2, 0o644, &[0; 16]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+        assert_eq!(place(&[Some(GIB), Some(5)], all, 2, 0o644, &[0; 16]), Err(NoPlace::Full { needed: RESERVE, count: 2, roomy: 1 }));
+        let two = place(&[Some(GIB), None, Some(GIB)], all, 2, 0o100_644, &[0; 16]).unwrap();
         assert!(two.is_sound(3) && two.objects.len() == 2 && two.mode == 0o644);
-        let one = place(&[Some(GIB); 3], Striping { count: 1, ..all }, 0o644, &[0; 16]).unwrap();
+        let one = place(&[Some(GIB); 3], Striping { count: 1, ..all }, 2, 0o644, &[0; 16]).unwrap();
         assert!(one.is_sound(3) && one.objects.len() == 1);
-        assert!(!Written { objects: vec![[1, 1]], ..one.clone() }.is_sound(3) && !Written { objects: vec![], ..one }.is_sound(3));
+        assert!(!Written { objects: vec![[1, 3]], ..one.clone() }.is_sound(3) && !Written { objects: vec![], ..one }.is_sound(3));
+    }
+
+    #[test]
+    fn a_file_of_one_copy_is_lost_with_its_target_and_never_moved() {
+        const GIB: u64 = 1 << 30;
+        let all = Striping::default();
+        let alone = place(&[None, Some(GIB)], all, 1, 0o644, &[0; 16]).unwrap();
+        assert_eq!((&alone.objects[..], alone.has_one_copy()), (&[[1, 1]][..], true));
+        let file = place(&[Some(GIB); 3], all, 1, 0o644, &[0; 16]).unwrap();
+        assert!(file.is_sound(3) && file.objects.len() == 3 && file.objects.iter().all(|[one, two]| one == two));
+        assert!((0..3).all(|position| file.whole(position).len() == 1) && (0..3).all(|at| file.positions(at).count() == 1));
+        assert_eq!(file.moved(&[Some(GIB); 3]), Ok(None));
+        assert_eq!(file.moved(&[None, Some(GIB), Some(GIB)]), Err(NoPlace::NoTarget));
+        assert!(!Written { filling: vec![0], ..file }.is_sound(3), "nothing to fill it from");
+        assert!(!place(&[Some(GIB); 3], all, 2, 0o644, &[0; 16]).unwrap().has_one_copy());
+        assert_eq!(place(&[None, None], all, 1, 0o644, &[0; 16]), Err(NoPlace::TooFew { wanted: 1, there: 0 }));
     }
 
     #[test]

@@ -51,7 +51,8 @@ impl Job {
             restrained: self.keeps(Safeguard::NothingGoesToAndFro),
         };
         // What is seen of storage is some seconds old.
-        let scan = Scan { wishes: scan.wishes.iter().filter(|wish| self.ways(wish).is_some()).cloned().collect(), ..scan.clone() };
+        let there = |wishes: &[Wish]| wishes.iter().filter(|wish| self.ways(wish).is_some()).cloned().collect();
+        let scan = Scan { wishes: there(&scan.wishes), kept: there(&scan.kept), ..scan.clone() };
         let mut going = Vec::new();
         for (wish, verdict) in self.following.follow.weigh(&scan, &now) {
             let Verdict::Goes(reckoned) = verdict else {
@@ -133,9 +134,9 @@ impl Job {
     }
 
     fn record_following(&mut self, wish: &Wish, reckoned: &Reckoned, goes: bool) {
-        let Reckoned { waits, share, left_s, gain_s, price_s } = *reckoned;
+        let Reckoned { waits, share, messages, left_s, gain_s, price_s } = *reckoned;
         let (from, to, with) = (wish.from.clone(), wish.to.clone(), wish.back);
-        self.record_rank(wish.rank, Happened::FollowsData { from, to, with, goes, waits, share, left_s, gain_s, price_s });
+        self.record_rank(wish.rank, Happened::FollowsData { from, to, with, goes, waits, share, messages, left_s, gain_s, price_s });
     }
 
     fn tell_why_not(&mut self, wish: &Wish, verdict: &Verdict) {
@@ -151,12 +152,18 @@ fn words(why: &Why) -> String {
     match why {
         Why::Once => "it was suggested for the first time".into(),
         Why::NotWorth(one) => format!(
-            "it would save {:.2} s of {:.1} s that are left, and has to save {:.2} s (ranks wait for data {:.1} % of their time, of which it saves {:.0} %)",
+            "it would save {:.2} s of {:.1} s that are left, and has to save {:.2} s (ranks wait for data {:.1} % of their time, of which it saves {:.0} %{})",
             one.gain_s,
             one.left_s,
             one.price_s,
             one.waits * 100.0,
-            one.share * 100.0
+            one.share * 100.0,
+            mend_journal::text::of_messages(one.messages)
+        ),
+        Why::Messages(cross, saves) => format!(
+            "MPI messages of {}/s would begin to cross nodes (each weighs 4 KiB more than what is in it), and {}/s need not be fetched",
+            mend_journal::text::size(*cross as u64),
+            mend_journal::text::size(*saves as u64)
         ),
         Why::Budget(allowed, with) => format!("moves may have cost {allowed:.2} s by now, and would have cost {with:.2} s"),
         Why::ToAndFro => "it, or who would make room, moved a short while ago, or came from there".into(),

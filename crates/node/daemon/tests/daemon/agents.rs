@@ -60,6 +60,7 @@ fn act() {
                     stage.say(&FromAgent::Written { id: IMAGE, result: Ok(Written { bytes: 9, ..Written::default() }) });
                 }
             }
+            ToAgent::WatchTraffic => {}
             ToAgent::Welcome(_) => panic!("a second welcome"),
         }
     }

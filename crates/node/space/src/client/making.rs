@@ -10,7 +10,7 @@ use crate::link::Fault;
 use mend_data::space::catalogue::{Catalogue, Change, Node};
 use mend_data::space::target::{Claim, Failed, Request};
 use mend_data::space::written::{self, CLAIM, MODES, Shape, Written};
-use mend_data::space::{COPIES, Entry, HIDDEN, Id, Kind};
+use mend_data::space::{Entry, HIDDEN, Id, Kind};
 use std::time::{Duration, Instant};
 
 /// How long another client's end is waited for before one looks again.
@@ -123,14 +123,15 @@ impl Writer {
         };
         let id = mend_wire::random_bytes();
         let writable = (0..self.client.targets() as u16).filter(|at| self.client.takes_writes(*at)).count();
-        if writable < COPIES && writable < self.client.targets() {
+        let copies = self.client.space.copies;
+        if writable < copies && writable < self.client.targets() {
             return Err(Refused::Bucket);
         }
         let rooms = self.client.rooms_lately();
         let room =
             |(at, room): (u16, &Result<Room, Fault>)| room.as_ref().ok().filter(|_| self.client.takes_writes(at)).map(|room| room.free);
         let free: Vec<Option<u64>> = (0_u16..).zip(&rooms).map(room).collect();
-        let file = written::place(&free, striping, mode, &id)?;
+        let file = written::place(&free, striping, copies, mode, &id)?;
         let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Written(file.clone()) };
         let adopt = |at: u16| {
             let positions: Vec<u16> = file.positions(at).collect();

@@ -52,6 +52,10 @@ impl Writer {
                     return Ok(());
                 }
                 Err(Refused::Fault(Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Moved, .. })) => {}
+                Err(Refused::NoPlace(NoPlace::NoTarget)) if known.written().is_some_and(Written::has_one_copy) => {
+                    let name = &self.client.space.name;
+                    return Err(Fault::Other(format!("{name}:{}: {why}; files of this space have one copy", known.path)).into());
+                }
                 Err(Refused::NoPlace(no)) => {
                     return Err(Fault::Other(format!(
                         "{}:{}: {why}; no second copy can be made: {no}",

@@ -59,7 +59,7 @@ pub enum Refused {
     #[error("a directory of a data space keeps its name")]
     Directory,
     /// No targets for it.
-    #[error("each byte that ranks write is on two targets: {0}")]
+    #[error("there are no targets for what ranks write: {0}")]
     NoPlace(#[from] NoPlace),
     /// Its targets take no byte ranges.
     #[error(

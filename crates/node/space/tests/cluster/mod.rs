@@ -1,7 +1,7 @@
 //! Targets of a space as real processes on this machine, and what finds them in the daemon's place.
 
 use mend_data::space::target::{Found, Wanted};
-use mend_data::space::{BLOCK, FORMAT, Id, Space, Striping, Target};
+use mend_data::space::{BLOCK, COPIES, FORMAT, Id, Space, Striping, Target};
 use mend_messages::auth::Purpose;
 use mend_messages::job::Secret;
 use mend_space::client::Client;
@@ -46,6 +46,7 @@ impl Cluster {
             id: random_bytes::<16>() as Id,
             targets: (0..targets).map(target).collect(),
             striping: Striping { size: BLOCK, count: 1 },
+            copies: COPIES,
             job: None,
         };
         let mut cluster = Self { directory, space, secret, ports, targets: (0..targets).map(|_| None).collect() };

@@ -1,17 +1,21 @@
 //! What a job's ranks read is looked at again and again for its controller, which decides who moves: a line of JSON for each look
-//! ([`mend_policy::follow::Scan`]).
+//! ([`mend_policy::follow::Scan`]). The controller says first what is to be looked at, and then what ranks send each other
+//! ([`mend_policy::exchanges::NodeTraffic`]), a line of JSON each: moves that would cost more messages between nodes than they save are not suggested.
 //!
 //! Ends when nobody reads the lines any more. Faults assumed: targets that do not answer for a while; what they recorded meanwhile comes with the next look.
 
 use super::scan::{Scanner, fetched, last_windows, placed};
 use super::{client, descriptor};
 use crate::failure::Failure;
-use mend_data::patterns::sharing::{self, WINDOW};
+use mend_data::patterns::sharing::{self, RankTouches, WINDOW};
+use mend_data::request::FollowRequest;
 use mend_data::space::BLOCK;
+use mend_policy::exchanges::{Exchanges, NodeTraffic};
 use mend_policy::follow::{Scan, Wish};
-use mend_policy::placement::{PlacementRules, plan};
-use std::collections::BTreeMap;
-use std::io::{self, Write};
+use mend_policy::placement::{Placed, PlacementRules, Step, plan};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What a move has to save to be suggested. Whether it pays is decided elsewhere.
@@ -19,10 +23,14 @@ const RULES: PlacementRules = PlacementRules { least_bytes: BLOCK, least_share: 
 /// Most blocks of a window.
 const MOST_OF_WINDOW: u64 = 4096;
 
-/// Looks until nobody reads.
-pub fn run(job: &str, spaces: &[String], slots: &BTreeMap<String, u32>, pause: Duration) -> Result<i32, Failure> {
+/// Looks until nobody reads. `misused`: what is told whoever asks for something else.
+pub fn run(misused: impl Fn() -> Failure) -> Result<i32, Failure> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line).map_err(|_| misused())?;
+    let wanted: FollowRequest = serde_json::from_str(&line).map_err(|_| misused())?;
+    let exchanges = listen();
     let mut opened = Vec::new();
-    for name in spaces {
+    for name in &wanted.spaces {
         opened.push((name.clone(), client(descriptor::load(name)?, false)?));
     }
     let cache = mend_settings::SPACE_CACHE.number().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))? << 20;
@@ -31,37 +39,115 @@ pub fn run(job: &str, spaces: &[String], slots: &BTreeMap<String, u32>, pause: D
     let mut scanner = Scanner::new(opened);
     // What was recorded before is of another time.
     let told = scanner.ask(|_| {});
-    scanner.waited_us(&told, job);
+    scanner.waited_us(&told, &wanted.job);
     let mut since = Instant::now();
     loop {
-        std::thread::sleep(pause);
+        std::thread::sleep(Duration::from_millis(wanted.pause_ms));
         let told = scanner.ask(|_| {});
-        let waited_s = scanner.waited_us(&told, job) as f64 / 1e6;
-        let ranks = sharing::of_job(&told, job, window);
+        let waited_s = scanner.waited_us(&told, &wanted.job) as f64 / 1e6;
+        let ranks = sharing::of_job(&told, &wanted.job, window);
         let seconds = since.elapsed().as_secs_f64();
         since = Instant::now();
-        let last = last_windows(&ranks);
-        let (nodes, placed) = placed(&ranks, &last);
-        let mut room = vec![0usize; nodes.len()];
-        placed.iter().for_each(|rank| room[rank.node] += 1);
-        for (name, room) in nodes.iter().zip(&mut room) {
-            *room = (*room).max(slots.get(name).map_or(0, |slots| *slots as usize));
-        }
-        let numbers: Vec<u32> = ranks.keys().copied().collect();
-        let all = fetched(last.values());
-        let wish = |step: mend_policy::placement::Step| Wish {
-            rank: numbers[step.rank],
-            from: nodes[step.from].clone(),
-            to: nodes[step.to].clone(),
-            back: step.back.map(|back| numbers[back]),
-            share: step.saves as f64 / all.max(1) as f64,
+        let exchanges = {
+            let mut exchanges = exchanges.lock().unwrap_or_else(PoisonError::into_inner);
+            exchanges.settle(seconds);
+            exchanges.clone()
         };
-        let wishes = plan(&placed, &room, &RULES).into_iter().map(wish).collect();
-        let scan = Scan { seconds, waited_s, fetched: fetched(ranks.values().flat_map(|rank| &rank.windows)), wishes };
+        let fetched = fetched(ranks.values().flat_map(|rank| &rank.windows));
+        let scan = Seen { ranks: &ranks, exchanges: &exchanges, slots: &wanted.slots, rate: fetched as f64 / seconds }.suggest();
+        let scan = Scan { seconds, waited_s, fetched, ..scan };
         let line = serde_json::to_string(&scan).unwrap_or_default();
         let mut output = io::stdout().lock();
         if writeln!(output, "{line}").and_then(|()| output.flush()).is_err() {
             return Ok(0);
         }
+    }
+}
+
+/// Takes what is told of messages, for as long as anything is.
+fn listen() -> Arc<Mutex<Exchanges>> {
+    let exchanges = Arc::new(Mutex::new(Exchanges::default()));
+    let told = exchanges.clone();
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            if let Ok(traffic) = serde_json::from_str::<NodeTraffic>(&line) {
+                told.lock().unwrap_or_else(PoisonError::into_inner).note(traffic);
+            }
+        }
+    });
+    exchanges
+}
+
+/// What is known when moves are suggested.
+struct Seen<'a> {
+    /// What ranks touched since the last look.
+    ranks: &'a BTreeMap<u32, RankTouches>,
+    /// What they send each other.
+    exchanges: &'a Exchanges,
+    /// Ranks that each node may have.
+    slots: &'a BTreeMap<String, u32>,
+    /// Bytes per second that nodes fetched.
+    rate: f64,
+}
+
+impl Seen<'_> {
+    fn suggest(&self) -> Scan {
+        let last = last_windows(self.ranks);
+        let all = fetched(last.values());
+        let (mut nodes, mut placed) = placed(self.ranks, &last);
+        let mut numbers: Vec<u32> = self.ranks.keys().copied().collect();
+        // Who touches nothing has a slot, too, and may be whom others send messages.
+        for rank in self.exchanges.ranks().filter(|rank| !self.ranks.contains_key(rank)) {
+            let name = self.exchanges.node_of(rank).unwrap_or_default();
+            let node = nodes.iter().position(|node| node == name).unwrap_or_else(|| {
+                nodes.push(name.to_owned());
+                nodes.len() - 1
+            });
+            numbers.push(rank);
+            placed.push(Placed { node, ..Placed::default() });
+        }
+        self.connect(&numbers, &mut placed, all);
+        let mut room = vec![0usize; nodes.len()];
+        placed.iter().for_each(|rank| room[rank.node] += 1);
+        for (name, room) in nodes.iter().zip(&mut room) {
+            *room = (*room).max(self.slots.get(name).map_or(0, |slots| *slots as usize));
+        }
+        let wish = |step: &Step| Wish {
+            rank: numbers[step.rank],
+            from: nodes[step.from].clone(),
+            to: nodes[step.to].clone(),
+            back: step.back.map(|back| numbers[back]),
+            share: step.saves as f64 / all.max(1) as f64,
+            messages: step.crossing as f64 / all.max(1) as f64,
+        };
+        let steps = plan(&placed, &room, &RULES);
+        let movers: BTreeSet<usize> = steps.iter().flat_map(|step| std::iter::once(step.rank).chain(step.back)).collect();
+        let kept = self.kept(&placed, &room);
+        let kept = kept.iter().filter(|step| !movers.contains(&step.rank) && step.back.is_none_or(|back| !movers.contains(&back)));
+        Scan { wishes: steps.iter().map(wish).collect(), kept: kept.map(wish).collect(), ..Scan::default() }
+    }
+
+    /// Adds what ranks exchange in the time in which so many bytes are fetched. Who has not told to whom it sends stays where it is.
+    fn connect(&self, numbers: &[u32], placed: &mut [Placed], all: u64) {
+        let index: BTreeMap<u32, usize> = numbers.iter().enumerate().map(|(index, rank)| (*rank, index)).collect();
+        for (rank, index) in &index {
+            placed[*index].fixed = !self.exchanges.is_known(*rank);
+        }
+        // Nothing is fetched: nothing is to be suggested.
+        let seconds = if self.rate > 0.0 { all as f64 / self.rate } else { 0.0 };
+        for ((one, other), rate) in self.exchanges.pairs() {
+            if let (Some(one), Some(other)) = (index.get(&one), index.get(&other)) {
+                let bytes = (rate * seconds) as u64;
+                placed[*one].exchanges.push((*other, bytes));
+                placed[*other].exchanges.push((*one, bytes));
+            }
+        }
+    }
+
+    /// Moves that would be suggested if ranks sent each other nothing, and that would have more of it cross nodes.
+    fn kept(&self, placed: &[Placed], room: &[usize]) -> Vec<Step> {
+        let silent: Vec<Placed> = placed.iter().map(|rank| Placed { exchanges: Vec::new(), ..rank.clone() }).collect();
+        let steps = plan(&silent, room, &RULES).into_iter();
+        steps.map(|step| Step { crossing: step.crossing_of(placed), ..step }).filter(|step| step.crossing > 0).collect()
     }
 }

@@ -110,7 +110,15 @@ fn make(job: &str, nodes: &[(String, SocketAddr)], name: &str, memory: bool, qui
         directory: format!("{directory}-{at}"),
     };
     let targets = places.enumerate().map(target).collect();
-    let space = Space { format: FORMAT, name: name.to_owned(), id, targets, striping: Striping::default(), job: Some(job.to_owned()) };
+    let space = Space {
+        format: FORMAT,
+        name: name.to_owned(),
+        id,
+        targets,
+        striping: Striping::default(),
+        copies: COPIES,
+        job: Some(job.to_owned()),
+    };
     making::make(&space)?;
     if !quiet {
         eprintln!("mend: the data space {name} is on {} of this job", count(nodes.len(), "node"));

@@ -20,7 +20,7 @@ fn resolved(host: &str, port: u16) -> Result<SocketAddr, Failure> {
 }
 
 /// Makes a space. If a target cannot be had, what was made of it goes again.
-pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping) -> Result<i32, Failure> {
+pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping, copies: usize) -> Result<i32, Failure> {
     if !is_name(name) {
         let hint = "letters, digits, `.`, `_` and `-`, at most 64, no `.` or `-` at the beginning";
         return Err(Failure::bad_value(format!("{name:?} is no name for a data space"), hint));
@@ -56,7 +56,7 @@ pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping) ->
             "a target has a place of its own",
         ));
     }
-    let space = Space { format: FORMAT, name: name.to_owned(), id: mend_wire::random_bytes(), targets: all, striping, job: None };
+    let space = Space { format: FORMAT, name: name.to_owned(), id: mend_wire::random_bytes(), targets: all, striping, copies, job: None };
     make(&space)?;
     let count = space.targets.len();
     report::line(&format!("{name}: {count} target{}", if count == 1 { "" } else { "s" }));

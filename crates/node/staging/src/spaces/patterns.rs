@@ -199,6 +199,7 @@ impl Seen {
             report::line(&format!("  rank {rank} to {}{back}: {}", nodes[step.to], report::size(step.saves)));
         }
         report::line(&format!("`mend migrate {job} RANK --to NODE` makes them"));
+        report::line(&format!("MPI messages do not count here; `mend explain {job} --why` tells what they do"));
     }
 
     fn print_json(&self) -> Result<(), Failure> {

@@ -104,6 +104,7 @@ pub fn placed(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>)
     let there: BTreeMap<u32, Where<'_>> = ranks.iter().map(|(rank, touches)| (*rank, (touches.node.as_str(), &last[rank]))).collect();
     let costs = sharing::costs(&there);
     let number = |node: &str| nodes.binary_search_by(|one| one.as_str().cmp(node)).unwrap_or(0);
-    let placed = costs.into_iter().map(|(rank, touched)| Placed { node: number(&ranks[&rank].node), touched }).collect();
+    let placed =
+        costs.into_iter().map(|(rank, touched)| Placed { node: number(&ranks[&rank].node), touched, ..Placed::default() }).collect();
     (nodes, placed)
 }

@@ -57,9 +57,11 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
         if let Some(file) = entry.written() {
             let (size, changed_ns) = client.shapes(std::slice::from_ref(entry)).pop().transpose()?.unwrap_or_default();
             let away = ledgers.iter().any(|ledger| ledger.has(&entry.path, &entry.id, size, changed_ns));
-            rows.push(row(report::size(size), file.objects.len().to_string(), away, name.clone()));
+            let one = if file.has_one_copy() { " (1 copy)" } else { "" };
+            rows.push(row(report::size(size), file.objects.len().to_string(), away, format!("{name}{one}")));
             all.push(
-                json!({ "name": name, "directory": false, "size": size, "targets": file.objects.len(), "written": true, "away": away, "sources": [] }),
+                json!({ "name": name, "directory": false, "size": size, "targets": file.objects.len(), "written": true, "away": away, "sources": [],
+                "copies": if file.has_one_copy() { 1 } else { 2 } }),
             );
             continue;
         }
@@ -114,11 +116,14 @@ pub fn room(name: &str, as_json: bool) -> Result<i32, Failure> {
     let (files, bytes) = client.names().total();
     let copied: u64 = client.replicated().iter().sum();
     if as_json {
-        report::json(&json!({ "files": files, "bytes": bytes, "copied": copied, "targets": all }))?;
+        report::json(&json!({ "files": files, "bytes": bytes, "copied": copied, "copies": client.space.copies, "targets": all }))?;
     } else {
         report::line(mend_report::table(&["target", "size", "free", "used"], &rows).trim_end());
         let copies = if copied > 0 { format!(", and {} in second copies", report::size(copied)) } else { String::new() };
         report::line(&format!("{files} file{}, {}{copies}", if files == 1 { "" } else { "s" }, report::size(bytes)));
+        if client.space.copies == 1 {
+            report::line("what ranks write is in one copy: it is lost with its target");
+        }
     }
     Ok(if lost { UNREACHABLE } else { 0 })
 }
@@ -147,15 +152,23 @@ pub fn stripes(place: &str, as_json: bool) -> Result<i32, Failure> {
         }
         Some(Node::File(entry)) => {
             if let Some(file) = entry.written() {
-                let copies: Vec<Vec<String>> = file.objects.iter().map(|copies| copies.iter().map(target).collect()).collect();
+                let copies: Vec<Vec<String>> = (0..file.objects.len() as u16)
+                    .zip(&file.objects)
+                    .map(|(at, copies)| if file.whole(at).len() == 1 && file.filling.is_empty() { &copies[..1] } else { &copies[..] })
+                    .map(|copies| copies.iter().map(target).collect())
+                    .collect();
                 let lacking: Vec<u16> = file.filling.clone();
                 if as_json {
                     report::json(
                         &json!({ "directory": false, "written": true, "stripe": file.stripe, "objects": copies, "filling": lacking }),
                     )?;
                 } else {
-                    report::line(mend_report::table(&["target", "second copy"], &copies).trim_end());
-                    report::line(&format!("stripes of {}; ranks write it", report::size(file.stripe)));
+                    let one = file.has_one_copy();
+                    let titles = if one { &["target"][..] } else { &["target", "second copy"] };
+                    let rows: Vec<Vec<String>> = copies.into_iter().map(|copies| copies.into_iter().take(titles.len()).collect()).collect();
+                    report::line(mend_report::table(titles, &rows).trim_end());
+                    let copy = if one { ", in one copy, which goes with its target" } else { "" };
+                    report::line(&format!("stripes of {}; ranks write it{copy}", report::size(file.stripe)));
                 }
                 return Ok(0);
             }

@@ -1,9 +1,10 @@
-//! `mend data check` and `repair` of files that ranks write: they have no source, and two copies.
+//! `mend data check` and `repair` of files that ranks write: they have no source, and two copies, or one.
 
 use super::{shown, target};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::report;
 use mend_data::space::BLOCK;
+use mend_data::space::written::Written;
 use mend_space::client::{BadCopies, Client, ExaminedCopies, Writer};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -12,14 +13,17 @@ use std::sync::Arc;
 /// What is wrong with a file, for people.
 pub(super) fn wrong(client: &Client, bad: &BadCopies) -> String {
     let targets = |of: &BTreeSet<u16>| of.iter().map(|at| target(client, *at)).collect::<Vec<_>>().join(", ");
+    let one = bad.entry.written().is_some_and(Written::has_one_copy);
+    let copies = if one { "the only copy" } else { "both copies" };
     let mut said = Vec::new();
     if bad.gone_objects > 0 {
-        said.push(format!("both copies of {} of its objects are lost, from {}", bad.gone_objects, targets(&bad.lost)));
+        let verb = if one { "is" } else { "are" };
+        said.push(format!("{copies} of {} of its objects {verb} lost, from {}", bad.gone_objects, targets(&bad.lost)));
     } else if !bad.lost.is_empty() {
         said.push(format!("one copy is lost, from {}; the other one is there", targets(&bad.lost)));
     }
     if bad.gone_blocks > 0 {
-        said.push(format!("{} are damaged in both copies", report::size(bad.gone_blocks * BLOCK)));
+        said.push(format!("{} are damaged in {copies}", report::size(bad.gone_blocks * BLOCK)));
     }
     if !bad.damaged.is_empty() {
         let on: BTreeSet<u16> = bad.damaged.iter().map(|block| block.target).collect();

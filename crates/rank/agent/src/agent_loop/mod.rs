@@ -20,6 +20,7 @@ mod precopying;
 pub(crate) mod progress;
 mod saving;
 pub(crate) mod table_thread;
+mod traffic;
 pub(crate) mod wakeup;
 
 use crate::capture::background_writer::{self, BackgroundWriter};
@@ -51,6 +52,7 @@ use rustix::io::Errno;
 use std::io;
 use std::time::{Duration, Instant};
 use table_thread::OnTableThread;
+use traffic::TrafficReports;
 use wakeup::WakeupSocket;
 
 /// How long what the fabric put off may wait for the program's next call.
@@ -120,6 +122,8 @@ struct Agent {
     late: Option<Instant>,
     /// How far the program has come.
     reports: Reports,
+    /// With whom it exchanges how much.
+    traffic: TrafficReports,
 }
 
 /// The thread's whole life. Ends when the daemon is gone.
@@ -160,6 +164,7 @@ pub(crate) fn run(
         precopy: None,
         late: None,
         reports: Reports::default(),
+        traffic: TrafficReports::default(),
     };
     agent.link.send(&FromAgent::Hello(Hello {
         protocol: PROTOCOL,
@@ -197,6 +202,7 @@ impl Agent {
                     }
                 }
                 ToAgent::Request { seq, request } => self.answer(seq, request)?,
+                ToAgent::WatchTraffic => self.traffic.begin(),
             }
         }
     }
@@ -214,6 +220,7 @@ impl Agent {
             }
             self.tell_losses()?;
             self.tell_progress()?;
+            self.tell_traffic()?;
             let (joins, precopies) = (self.joins(), self.precopies());
             let timeout = match self.stage {
                 Stage::Suspended if self.network.in_use() => Some(Duration::ZERO),
@@ -228,7 +235,7 @@ impl Agent {
                 },
                 _ => (self.loses || self.background.is_some() || self.dirty_copy_memory.is_some() || self.inspected.is_some())
                     .then_some(background_writer::CHECK_INTERVAL)
-                    .or(self.progresses().then_some(progress::INTERVAL)),
+                    .or((self.progresses() || self.traffic.are_wanted()).then_some(progress::INTERVAL)),
             };
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -312,6 +319,17 @@ impl Agent {
         }
     }
 
+    fn tell_traffic(&mut self) -> io::Result<()> {
+        let Some(me) = self.identity.as_ref().map(|identity| identity.rank).filter(|_| matches!(self.stage, Stage::Running)) else {
+            return Ok(());
+        };
+        let network = &self.network;
+        match self.traffic.due(me, |sent| network.traffic(sent)) {
+            Some(traffic) => self.link.send(&FromAgent::Traffic(traffic)),
+            None => Ok(()),
+        }
+    }
+
     /// Does what the fabric put off.
     fn catch_up(&mut self) {
         wakeup::take_delayed();
@@ -328,6 +346,7 @@ impl Agent {
         if matches!(self.stage, Stage::Parked { .. }) {
             progress::forget();
             self.reports = Reports::default();
+            self.traffic.begin_anew();
         }
         self.identity = Some(welcome);
         self.told_use = false;

@@ -114,6 +114,9 @@ impl Network for OnTableThread {
     fn counters(&self) -> Counters {
         self.0.counters()
     }
+    fn traffic(&self, sent: &mut Vec<(u64, u64)>) {
+        self.0.traffic(sent);
+    }
     fn in_use(&self) -> bool {
         self.0.in_use()
     }

@@ -21,6 +21,7 @@ mod send;
 pub mod slab;
 #[cfg(test)]
 mod tests;
+pub mod traffic;
 
 pub use receive::Receive;
 pub use rma::{Begun, Grant, Reached, Region, RegionAccess, Transfer};
@@ -37,6 +38,7 @@ use pull::{Offer, Pull};
 use send::Sending;
 use slab::Slab;
 use std::collections::HashMap;
+use traffic::Traffic;
 
 /// A long transfer that the links cut into packets as the channel has room.
 #[derive(Debug)]
@@ -198,6 +200,8 @@ pub struct Engine {
     pub(crate) waiting: HashMap<Rank, usize>,
     /// Messages that were sent or received into, and one-sided operations: how far the program has come.
     pub calls: u64,
+    /// With whom it exchanges how much.
+    pub traffic: Traffic,
 }
 
 impl Engine {

@@ -202,6 +202,7 @@ impl Engine {
             }
             let completion = Completion { context: transfer.context, flags: FI_RMA | FI_WRITE, ..Completion::default() };
             self.calls += 1;
+            self.traffic.count(transfer.to.0, whole);
             self.finish(endpoint, Class::Write, report, completion);
             return Ok(Begun::Complete);
         }
@@ -216,6 +217,7 @@ impl Engine {
         header.id = self.operations.insert(Operation::Write(waiting));
         *self.waiting.entry(transfer.to.0).or_default() += 1;
         self.calls += 1;
+        self.traffic.count(transfer.to.0, whole);
         if length <= EAGER_LIMIT {
             header.payload = length as u32;
             header.flags |= flag::LAST;
@@ -242,6 +244,7 @@ impl Engine {
             }
             let completion = Completion { context: transfer.context, flags: FI_RMA | FI_READ, ..Completion::default() };
             self.calls += 1;
+            self.traffic.count(transfer.to.0, whole);
             self.finish(endpoint, Class::Read, report, completion);
             return Ok(Begun::Complete);
         }
@@ -252,6 +255,7 @@ impl Engine {
         header.id = self.operations.insert(Operation::Read(reading));
         *self.waiting.entry(transfer.to.0).or_default() += 1;
         self.calls += 1;
+        self.traffic.count(transfer.to.0, whole);
         out.post(transfer.to.0, &header, &[]);
         Ok(Begun::Waits)
     }

@@ -98,6 +98,7 @@ impl Engine {
             return Err(FI_EAGAIN);
         }
         self.calls += 1;
+        self.traffic.count(message.to.0, length);
         if !held && self.flow.leaves(message.to.0) {
             self.ask(out, endpoint, message.to, message.tag.is_some());
         }

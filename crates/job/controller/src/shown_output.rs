@@ -25,6 +25,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes that are written at once to what is not a regular file.
 pub const MAX_STEP_BYTES: usize = 4096;
@@ -130,21 +131,34 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
     if lines.next().and_then(|line| line.parse().ok()) != Some(state.generation) {
         return found;
     }
+    let spooled = state.spooled.then(|| SpoolReader::at_end(directory.path()).map(|reader| reader.positions()).unwrap_or_default());
     let mut undecided: Option<Entry> = None;
     for line in lines {
         match (line, serde_json::from_str(line)) {
-            ("+", _) => undecided.take().into_iter().for_each(|entry| found.take(entry)),
+            ("+", _) => match (undecided.take(), spooled) {
+                // Where power has failed, the record may be longer than the spool.
+                (Some(entry), Some(there)) if !entry.is_in(there) => return found,
+                (entry, _) => entry.into_iter().for_each(|entry| found.take(entry)),
+            },
             (_, Ok(entry)) => undecided = Some(entry),
             // Torn: what it would have announced was not written.
             _ => break,
         }
     }
-    match undecided {
-        Some(entry) if state.spooled => found.decide_spooled(entry, directory),
-        Some(entry) => found.decide(entry, &state.targets),
-        None => {}
+    match (undecided, spooled) {
+        // It is in the spool as a whole or not at all.
+        (Some(entry), Some(there)) if entry.is_in(there) => found.take(entry),
+        (Some(entry), None) => found.decide(entry, &state.targets),
+        (Some(_) | None, _) => {}
     }
     found
+}
+
+impl Entry {
+    /// Whether a spool with so much of each stream has it.
+    fn is_in(&self, spooled: Positions) -> bool {
+        self.place.is_some_and(|place| spooled.of(self.stream) >= place.saturating_add(self.bytes))
+    }
 }
 
 impl ShownOutput {
@@ -152,14 +166,6 @@ impl ShownOutput {
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
         digest.extend(end, &lines, open);
-    }
-
-    /// It is in the spool as a whole or not at all.
-    fn decide_spooled(&mut self, entry: Entry, directory: &JobDirectory) {
-        let there = SpoolReader::at_end(directory.path()).map_or(0, |reader| reader.positions().of(entry.stream));
-        if entry.place.is_some_and(|place| there >= place.saturating_add(entry.bytes)) {
-            self.take(entry);
-        }
     }
 
     fn decide(&mut self, entry: Entry, targets: &[Option<Target>; 2]) {
@@ -188,7 +194,7 @@ pub struct ShownLog {
     directory: PathBuf,
     digests: StreamDigests,
     generation: u64,
-    log: Option<File>,
+    log: Option<Arc<File>>,
     length: u64,
     targets: [Option<Target>; 2],
     spooled: bool,
@@ -216,10 +222,22 @@ impl ShownLog {
         if self.targets[stream as usize].is_some() { usize::MAX } else { MAX_STEP_BYTES }
     }
 
+    /// Whether all is put into one file with what is written next. What was printed before has to be durable then, as this file is.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.log.is_none() || self.length > MAX_LOG_BYTES
+    }
+
+    /// The record, to be made durable.
+    #[must_use]
+    pub fn file(&self) -> Option<Arc<File>> {
+        self.log.clone()
+    }
+
     /// These bytes are about to be written, at the end of the stream or, to begin anew, at `cut`. `ahead` more go before them that are not
     /// the rank's. `spooled` is how much the spool has of each stream, if they go there.
     pub fn begin(&mut self, (rank, stream): (Rank, Stream), bytes: &[u8], cut: Option<Mark>, ahead: u64, spooled: Option<Positions>) {
-        if self.log.is_none() || self.length > MAX_LOG_BYTES {
+        if self.is_due() {
             let begun = self.begin_log();
             self.check(begun);
         }
@@ -254,7 +272,7 @@ impl ShownLog {
     fn append(&mut self, text: &str) -> io::Result<()> {
         self.length += text.len() as u64;
         match &mut self.log {
-            Some(log) => log.write_all(text.as_bytes()),
+            Some(log) => (&**log).write_all(text.as_bytes()),
             None => Ok(()),
         }
     }
@@ -272,7 +290,8 @@ impl ShownLog {
         log.set_len(0)?;
         self.length = 0;
         log.write_all(format!("{}\n", self.generation).as_bytes())?;
-        self.log = Some(log);
+        mend_durable::sync_directory(&self.directory)?;
+        self.log = Some(Arc::new(log));
         Ok(())
     }
 
@@ -306,6 +325,29 @@ fn end_of(file: BorrowedFd<'_>) -> io::Result<u64> {
 mod tests {
     use super::*;
     use crate::spool::Spool;
+
+    #[test]
+    fn what_a_power_failure_took_from_the_spool_counts_as_not_shown() {
+        let place = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(place.path(), 1 << 20).unwrap();
+        let mut log = ShownLog::new(place.path(), StreamDigests::new(), true);
+        let segment = crate::spool_reader::segment_in(&crate::spool_reader::directory_in(place.path()), 1);
+        let mut lengths = Vec::new();
+        for line in ["one\n", "two\n", "three\n"] {
+            log.begin((0, Stream::Stdout), line.as_bytes(), None, 0, Some(spool.positions()));
+            spool.write(Stream::Stdout, line.as_bytes());
+            log.done();
+            lengths.push(fs::metadata(&segment).unwrap().len());
+        }
+        let all = fs::read(&segment).unwrap();
+        for length in (lengths[0] as usize..=all.len()).rev() {
+            fs::write(&segment, &all[..length]).unwrap();
+            let there = if length < lengths[1] as usize { "one\n" } else { "one\ntwo\n" };
+            let there = if length == all.len() { "one\ntwo\nthree\n" } else { there };
+            let found = load(&JobDirectory::at(place.path()));
+            assert_eq!(found.digests[&(0, Stream::Stdout)].end(), Mark::default().after(there.as_bytes()), "{length}");
+        }
+    }
 
     #[test]
     fn of_a_spool_the_last_entry_is_decided_wherever_the_controller_was_killed() {

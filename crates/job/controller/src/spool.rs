@@ -7,7 +7,8 @@
 //! Both streams are in the same segments, in the order in which they were printed; [`mend_spool`] says how. Invariants: one controller writes,
 //! and has the lock until the last byte is written; what was written is whole or not read ([`crate::spool_reader`]); of the newest output, at
 //! least seven eighths of the bound stay. Faults assumed: SIGKILL at any moment; disks full or failing. What could not be
-//! written is missing, and a reader is told how much. Nothing is made durable: a power failure may cost the newest output.
+//! written is missing, and a reader is told how much. Whole segments are durable. The newest one is so when [`crate::failover::flush`] says so, in
+//! jobs whose controllers may have successors; in others a power failure may cost what is in it.
 
 use crate::job_lock::held;
 use crate::record::{make_directories, open_at_end};
@@ -106,6 +107,14 @@ impl Spool {
         self.positions
     }
 
+    /// The newest segment; what is in older ones is durable. `None`: nothing was written.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn newest(&self) -> io::Result<Option<File>> {
+        self.file.as_ref().map(File::try_clone).transpose()
+    }
+
     /// Writes what was printed. What cannot be written is missing: the job runs on.
     pub fn write(&mut self, stream: Stream, bytes: &[u8]) {
         for piece in bytes.chunks(MAX_BYTES) {
@@ -137,7 +146,10 @@ impl Spool {
 
     fn begin_segment(&mut self) -> io::Result<()> {
         let number = self.segments.back().map_or(1, |(number, _)| number + 1);
-        self.file = None;
+        if let Some(file) = self.file.take() {
+            // An error leaves it as it is: the job runs on.
+            let _ = file.sync_data();
+        }
         let file = open_at_end(&segment_in(&self.directory, number))?;
         // What is there is of a beginning that did not come to its end.
         file.set_len(0)?;
@@ -148,6 +160,7 @@ impl Spool {
             (self.file, _) = (None, self.segments.pop_back());
             let _ = fs::remove_file(segment_in(&self.directory, number));
         }
+        let _ = mend_durable::sync_directory(&self.directory);
         begun
     }
 

@@ -524,4 +524,9 @@ pub enum FromDaemon {
     Seen(Box<NodeReport>),
     /// How far ranks here have come that came further since this was said last; once a second at most.
     Progress(Vec<RankProgress>),
+    /// The batch system has sent the daemon this signal: it wants the job to end.
+    TimeUp {
+        /// The signal's number.
+        signal: i32,
+    },
 }

@@ -99,6 +99,7 @@ impl Job {
                 }
             }
             FromDaemon::Progress(all) => self.progressed(node, &all),
+            FromDaemon::TimeUp { signal } => self.time_is_up(signal),
             FromDaemon::Health(health) => self.leave(node, LeaveReason::Health, mend_policy::health::leaving(&health)),
             FromDaemon::Ready { processor, .. } => {
                 if let Some(node) = self.roster.nodes.get_mut(node as usize) {

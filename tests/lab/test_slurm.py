@@ -180,6 +180,19 @@ class Failover(InSlurm):
                 continue
         return sorted(found)
 
+    def daemons(self):
+        """Process ids of the daemons that batch jobs have, on all nodes."""
+        found = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{process}/cmdline", "rb") as command:
+                    words = command.read().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(b"mendd") and b"--under-batch" in words:
+                found.append(process)
+        return found
+
     def kill_controller(self):
         """SIGKILL to whoever has the job now; the job's name."""
         name, record = self.record()
@@ -194,6 +207,7 @@ class Failover(InSlurm):
         """The script waits for it, and its output is whole: first the script's, then the spool's."""
         self.let_go()
         self.said("waited 0")
+        self.lab.wait_for(lambda: not self.daemons(), "the daemons have ended with their job")
         self.lab.wait_state(self.batch, "COMPLETED")
         self.assertIn(self.digest(ranks), self.lab.mend("logs", name).stdout)
         self.assertEqual(self.record_of(name)["exit_code"], 0)
@@ -221,7 +235,8 @@ class Failover(InSlurm):
 
     def test_its_node_is_lost_with_the_step_s_command(self):
         """Ranks of other nodes run on, and the job goes on without that node."""
-        self.submit(f"srun --overlap --no-kill -N1 -n1 -w node3 {MEND} run -n 2 {PROGRAM}\necho lost $?\n{MEND} wait\necho waited $?")
+        # The command that has started it there waits for its node, and the script for nothing.
+        self.submit(f"srun --overlap --no-kill -N1 -n1 -w node3 {MEND} run -n 2 {PROGRAM} & exec sleep infinity")
         self.assertEqual(self.places(), ["node1", "node2"])
         before = self.processes()
         name, record = self.record()
@@ -230,7 +245,10 @@ class Failover(InSlurm):
         try:
             self.taken_over(name)
             self.assertEqual(self.processes(), before)
-            self.ends_well(name, 2)
+            self.let_go()
+            self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+            self.assertIn(self.digest(2), self.lab.mend("logs", name).stdout)
+            self.lab.wait_for(lambda: not self.daemons(), "the daemons have ended with their job")
         finally:
             type(self).lab.__exit__()
             type(self).lab = self.enterClassContext(SlurmLab(3))

@@ -149,6 +149,11 @@ impl Output {
     /// If it cannot be spooled.
     pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: ShownOutput) -> Result<Self, RunError> {
         let spool = detached::spool_in(directory)?;
+        if let (Some(spool), Some(known)) = (&spool, found.spooled_stdout)
+            && let Err(error) = detached::lock(spool).forget_behind(known)
+        {
+            tracing::warn!(%error, "what is spooled and not on record cannot be removed");
+        }
         if let Some((rank, stream, bytes)) = found.doubt {
             let stream = named(stream);
             eprintln!(

@@ -53,6 +53,9 @@ struct State {
     /// Or it is spooled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     spooled: bool,
+    /// Bytes of standard output that were in the spool then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spooled_stdout: Option<u64>,
     streams: Vec<(Rank, Stream, StreamDigest)>,
 }
 
@@ -78,6 +81,8 @@ pub struct ShownOutput {
     pub digests: StreamDigests,
     /// Of whose last bytes it is not known whether they were, and how many.
     pub doubt: Option<(Rank, Stream, u64)>,
+    /// If it was spooled: how much of the spool's standard output this is. What is there behind it, after a power failure, counts as not shown.
+    pub spooled_stdout: Option<u64>,
 }
 
 fn ours(stream: Stream) -> BorrowedFd<'static> {
@@ -120,15 +125,17 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
                 ((rank, Stream::Stderr), StreamDigest::of_length(printed.stderr)),
             ]
         };
-        return ShownOutput { digests: printed.into_iter().flat_map(both).collect(), doubt: None };
+        return ShownOutput { digests: printed.into_iter().flat_map(both).collect(), doubt: None, spooled_stdout: None };
     };
-    let mut found = ShownOutput::default();
+    let mut found = ShownOutput { spooled_stdout: state.spooled_stdout, ..ShownOutput::default() };
     for (rank, stream, digest) in state.streams {
         found.digests.insert((rank, stream), digest);
     }
     let log = fs::read_to_string(directory.path().join(LOG_FILE)).unwrap_or_default();
     let mut lines = log.lines();
     if lines.next().and_then(|line| line.parse().ok()) != Some(state.generation) {
+        // Something was printed that could not be put on record: nothing says what of the spool counts.
+        found.spooled_stdout = None;
         return found;
     }
     let spooled = state.spooled.then(|| SpoolReader::at_end(directory.path()).map(|reader| reader.positions()).unwrap_or_default());
@@ -162,7 +169,10 @@ impl Entry {
 }
 
 impl ShownOutput {
-    fn take(&mut self, Entry { rank, stream, cut, end, lines, open, .. }: Entry) {
+    fn take(&mut self, Entry { rank, stream, cut, end, lines, open, bytes, place }: Entry) {
+        if let (Some(known), Some(place), Stream::Stdout) = (&mut self.spooled_stdout, place, stream) {
+            *known = place.saturating_add(bytes);
+        }
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
         digest.extend(end, &lines, open);
@@ -198,6 +208,8 @@ pub struct ShownLog {
     length: u64,
     targets: [Option<Target>; 2],
     spooled: bool,
+    /// Bytes of standard output that are in the spool with what was begun last.
+    last_stdout: Option<u64>,
     /// What went wrong with it first; told once.
     trouble: Option<io::Error>,
     told: bool,
@@ -209,7 +221,7 @@ impl ShownLog {
     pub fn new(directory: &Path, digests: StreamDigests, spooled: bool) -> Self {
         let targets = if spooled { [None, None] } else { [Stream::Stdout, Stream::Stderr].map(target) };
         let directory = directory.to_owned();
-        Self { directory, digests, generation: 0, log: None, length: 0, targets, spooled, trouble: None, told: false }
+        Self { directory, digests, generation: 0, log: None, length: 0, targets, spooled, last_stdout: None, trouble: None, told: false }
     }
 
     /// How much may be written at once.
@@ -238,11 +250,14 @@ impl ShownLog {
     /// the rank's. `spooled` is how much the spool has of each stream, if they go there.
     pub fn begin(&mut self, (rank, stream): (Rank, Stream), bytes: &[u8], cut: Option<Mark>, ahead: u64, spooled: Option<Positions>) {
         if self.is_due() {
-            let begun = self.begin_log();
+            let begun = self.begin_log(spooled.map(|positions| positions.stdout));
             self.check(begun);
         }
         let in_file = || self.targets[stream as usize].as_ref().and_then(|_| end_of(ours(stream)).ok());
         let place = spooled.map_or_else(in_file, |positions| Some(positions.of(stream))).map(|place| place + ahead);
+        if let (Some(positions), Some(place)) = (spooled, place) {
+            self.last_stdout = Some(if stream == Stream::Stdout { place + bytes.len() as u64 } else { positions.stdout });
+        }
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
         let from = digest.end().at;
@@ -263,7 +278,7 @@ impl ShownLog {
     /// The end: all is in one file.
     pub fn close(mut self) {
         if self.log.is_some() {
-            let begun = self.begin_log();
+            let begun = self.begin_log(self.last_stdout);
             self.check(begun);
         }
         self.tell();
@@ -277,14 +292,14 @@ impl ShownLog {
         }
     }
 
-    fn begin_log(&mut self) -> io::Result<()> {
+    fn begin_log(&mut self, spooled_stdout: Option<u64>) -> io::Result<()> {
         if self.generation == 0 {
             let before = fs::read(self.directory.join(STATE_FILE)).ok().and_then(|text| serde_json::from_slice::<State>(&text).ok());
             self.generation = before.map_or(0, |state| state.generation);
         }
         self.generation += 1;
         let streams = self.digests.iter().map(|((rank, stream), digest)| (*rank, *stream, digest.clone())).collect();
-        let state = State { generation: self.generation, targets: self.targets.clone(), spooled: self.spooled, streams };
+        let state = State { generation: self.generation, targets: self.targets.clone(), spooled: self.spooled, spooled_stdout, streams };
         mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&state)?)?;
         let mut log = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
         log.set_len(0)?;
@@ -299,6 +314,10 @@ impl ShownLog {
         if let Err(error) = result
             && !self.told
         {
+            if self.trouble.is_none() {
+                // What it lacks must not be taken for what was not shown.
+                let _ = fs::remove_file(self.directory.join(LOG_FILE));
+            }
             self.trouble.get_or_insert(error);
         }
     }
@@ -340,6 +359,13 @@ mod tests {
             lengths.push(fs::metadata(&segment).unwrap().len());
         }
         let all = fs::read(&segment).unwrap();
+        // The record may be shorter than the spool as well: it says how much of it counts.
+        let record = fs::read_to_string(place.path().join(LOG_FILE)).unwrap();
+        let lines: Vec<&str> = record.lines().collect();
+        for (kept, expected) in [(1, 0), (3, 4), (5, 8), (7, 14)] {
+            fs::write(place.path().join(LOG_FILE), lines[..kept].join("\n") + "\n").unwrap();
+            assert_eq!(load(&JobDirectory::at(place.path())).spooled_stdout, Some(expected), "{kept}");
+        }
         for length in (lengths[0] as usize..=all.len()).rev() {
             fs::write(&segment, &all[..length]).unwrap();
             let there = if length < lengths[1] as usize { "one\n" } else { "one\ntwo\n" };

@@ -14,7 +14,7 @@ use crate::job_lock::held;
 use crate::record::{make_directories, open_at_end};
 use crate::spool_reader::{SpoolError, SpoolReader, directory_in, segment_in, segments};
 use mend_messages::daemon::Stream;
-use mend_spool::{MAX_BYTES, Positions, encode, segment_head};
+use mend_spool::{MAX_BYTES, Next, Positions, SEGMENT_HEAD, encode, next, read_segment_head, segment_head};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -123,6 +123,42 @@ impl Spool {
             let _ = self.append(&encode(stream, position, piece));
             self.positions.set(stream, position.saturating_add(piece.len() as u64));
         }
+    }
+
+    /// What is behind so much of standard output was never confirmed, and comes again: it goes, and with it all that was written later.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn forget_behind(&mut self, stdout: u64) -> io::Result<()> {
+        while let Some((number, _)) = self.segments.back().copied().filter(|_| self.positions.stdout > stdout) {
+            let path = segment_in(&self.directory, number);
+            let bytes = fs::read(&path)?;
+            let Ok(Some(mut before)) = read_segment_head(&bytes) else { return Ok(()) };
+            self.file = None;
+            if before.stdout > stdout {
+                fs::remove_file(&path)?;
+                self.segments.pop_back();
+                self.positions = before;
+                continue;
+            }
+            let mut at = SEGMENT_HEAD;
+            while let Next::Whole(frame) = next(&bytes[at..]) {
+                let end = frame.position + frame.bytes.len() as u64;
+                if frame.stream == Stream::Stdout && end > stdout {
+                    break;
+                }
+                before.set(frame.stream, end);
+                at += frame.length();
+            }
+            let file = open_at_end(&path)?;
+            file.set_len(at as u64)?;
+            file.sync_data()?;
+            self.positions = before;
+            self.segments.back_mut().into_iter().for_each(|(_, length)| *length = at as u64);
+            self.file = Some(file);
+            break;
+        }
+        mend_durable::sync_directory(&self.directory)
     }
 
     fn append(&mut self, frame: &[u8]) -> io::Result<()> {
@@ -242,6 +278,34 @@ mod tests {
         }
         assert!(is_there(job.path()) && !is_open(job.path()));
         assert_eq!(read(job.path()), ("out 0\nout 1\nout 2\n".into(), "err 0\nerr 1\nerr 2\n".into(), [0, 0]));
+    }
+
+    #[test]
+    fn what_is_behind_a_position_goes_from_all_segments() {
+        let job = tempfile::tempdir().unwrap();
+        let lines: Vec<String> = (0..40_000).map(|line| format!("line {line}\n")).collect();
+        let all = lines.concat();
+        for keep in [0, 1, 7, 20_000, 39_999, 40_000] {
+            let _ = fs::remove_dir_all(directory_in(job.path()));
+            let mut spool = Spool::open(job.path(), 1 << 22).unwrap();
+            for (at, line) in lines.iter().enumerate() {
+                if at == 5 {
+                    spool.write(Stream::Stderr, b"early\n");
+                }
+                spool.write(Stream::Stdout, line.as_bytes());
+            }
+            assert!(spool.segments.len() > 1);
+            let kept = lines[..keep].concat();
+            spool.forget_behind(kept.len() as u64).unwrap();
+            assert_eq!(spool.positions().stdout, kept.len() as u64);
+            let early = if keep < 5 { "" } else { "early\n" };
+            assert_eq!(read(job.path()), (kept.clone(), early.into(), [0, 0]), "{keep}");
+            // It goes on there.
+            spool.write(Stream::Stdout, &all.as_bytes()[kept.len()..]);
+            assert_eq!(read(job.path()).0, all, "{keep}");
+            drop(spool);
+            assert_eq!(Spool::open(job.path(), 1 << 22).unwrap().positions().stdout, all.len() as u64);
+        }
     }
 
     #[test]

@@ -362,6 +362,7 @@ impl Job {
                         LinkState::Connected => kind,
                         LinkState::Succeeded => {
                             clock = SenderClock::default();
+                            self.node.stay.alone();
                             kind
                         }
                     };
@@ -370,8 +371,8 @@ impl Job {
                 _ = tick.tick() => {
                     self.rendezvous.tidy(Instant::now());
                     if suspicion.is_over() && !suspected {
-                        suspected = true;
-                        self.start_successor(true);
+                        // Tried again while the job's directory cannot be seen.
+                        suspected = self.start_successor(true);
                     }
                     if silence.is_over() {
                         tracing::warn!(job = self.introduction.id, ms = self.lease.as_millis(), "not a word from the controller");

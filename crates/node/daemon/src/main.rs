@@ -279,12 +279,17 @@ fn announce(fd: i32, text: &str) -> io::Result<()> {
 
 /// Whoever started this daemon has ended it, with a word; or is gone, and nobody goes on with a job here.
 async fn no_longer_needed(node: &Node) {
-    let mut word = [0; 64];
-    // An error means as much as the end.
-    if matches!(tokio::io::stdin().read(&mut word).await, Ok(length) if length > 0) {
-        return;
+    let (mut input, mut word) = (tokio::io::stdin(), [0; 64]);
+    tokio::select! {
+        read = input.read(&mut word) => {
+            // An error means as much as the end.
+            if matches!(read, Ok(length) if length > 0) {
+                return;
+            }
+            node.stay.alone();
+        }
+        () = node.stay.left_alone() => {}
     }
-    node.stay.alone();
     loop {
         node.stay.over().await;
         if !node.targets.are_running().await {

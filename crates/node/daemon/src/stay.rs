@@ -1,13 +1,13 @@
 //! How long a daemon goes on whose starter is gone: `mend run` on one machine, or in a batch job.
 //!
 //! ```text
-//! standard input ends without a word ──► alone ── nobody holds it, and the time is over ──► the daemon ends
+//! standard input ends without a word, or a successor has come ──► alone ── nobody holds it, and the time is over ──► the daemon ends
 //!                                          ▲ a job whose controller may have a successor, a successor that this daemon started
 //! ```
+//! What holds the other end of standard input may be on a node that is lost, so that nobody sees its end.
 //! Invariant: it does not end while it is held. A job that was lost here may go on in another life, and is waited for a while ([`Stay::linger`]). Faults assumed:
 //! nobody goes on with the job.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -21,12 +21,12 @@ pub const LINGERING: Duration = Duration::from_secs(60);
 pub struct Stay {
     holders: watch::Sender<u32>,
     until: Mutex<Option<Instant>>,
-    alone: AtomicBool,
+    alone: watch::Sender<bool>,
 }
 
 impl Default for Stay {
     fn default() -> Self {
-        Self { holders: watch::Sender::new(0), until: Mutex::new(None), alone: AtomicBool::new(false) }
+        Self { holders: watch::Sender::new(0), until: Mutex::new(None), alone: watch::Sender::new(false) }
     }
 }
 
@@ -60,13 +60,20 @@ impl Stay {
 
     /// Whoever started the daemon is gone.
     pub fn alone(&self) {
-        self.alone.store(true, Ordering::Relaxed);
-        tracing::info!("whoever started this daemon is gone");
+        if !self.alone.send_replace(true) {
+            tracing::info!("whoever started this daemon is gone");
+        }
     }
 
     /// Whether he is.
     pub fn is_alone(&self) -> bool {
-        self.alone.load(Ordering::Relaxed)
+        *self.alone.borrow()
+    }
+
+    /// Returns when he is.
+    pub async fn left_alone(&self) {
+        // The sender lives as long as this does.
+        let _ = self.alone.subscribe().wait_for(|alone| *alone).await;
     }
 
     /// Returns when nobody needs the daemon.

@@ -15,12 +15,22 @@ use std::sync::{Arc, Mutex};
 struct OfNode {
     link: Arc<Link<ToDaemon>>,
     heard: u64,
-    /// Up to there what was heard is on disk.
+    /// Up to there what was heard is on disk, or need not be.
     durable: u64,
+    /// The last message that has to be.
+    mattered: u64,
     printing: BTreeMap<u64, Option<SentOutput>>,
 }
 
 impl OfNode {
+    /// So much is on disk; what came behind it is waited for only if it matters.
+    fn is_durable(&mut self, through: u64) {
+        self.durable = self.durable.max(through);
+        if self.mattered <= self.durable {
+            self.durable = self.heard;
+        }
+    }
+
     fn confirmed(&self) -> u64 {
         self.printing.keys().next().map_or(self.durable, |first| self.durable.min(first - 1))
     }
@@ -52,7 +62,7 @@ pub type Heard = (u64, BTreeMap<u64, SentOutput>);
 impl Confirmations {
     /// Links, with the number of the last message that the machine was told.
     pub fn new(links: Vec<(Arc<Link<ToDaemon>>, u64)>) -> Self {
-        let of_node = |(link, heard)| OfNode { link, heard, durable: heard, printing: BTreeMap::new() };
+        let of_node = |(link, heard)| OfNode { link, heard, durable: heard, mattered: heard, printing: BTreeMap::new() };
         Self(Arc::new(Mutex::new(links.into_iter().map(of_node).collect())))
     }
 
@@ -66,11 +76,11 @@ impl Confirmations {
     /// The machine was told a message of the node, or does not need it. `matters`: something follows from it, so that it has to be durable.
     pub fn heard(&self, node: NodeIndex, number: u64, matters: bool) {
         self.with(node, |node| {
-            let all_durable = node.durable == node.heard;
             node.heard = node.heard.max(number);
-            if all_durable && !matters {
-                node.durable = node.heard;
+            if matters {
+                node.mattered = node.heard;
             }
+            node.is_durable(node.durable);
         });
     }
 
@@ -90,7 +100,7 @@ impl Confirmations {
     /// What the machine was told of each node up to these messages is durable.
     pub fn durable(&self, numbers: &[u64]) {
         for (node, number) in (0..).zip(numbers) {
-            self.with(node, |node| node.durable = node.durable.max(*number));
+            self.with(node, |node| node.is_durable(*number));
         }
     }
 
@@ -142,11 +152,17 @@ mod tests {
         let numbers = all.numbers();
         all.heard(0, 5, false);
         assert_eq!((confirmed(&all), numbers.clone()), (3, vec![4]));
+        // What follows, and does not matter, came while that was made durable.
         all.durable(&numbers);
-        assert_eq!(confirmed(&all), 4);
-        all.durable(&all.numbers());
         assert_eq!(confirmed(&all), 5);
         all.heard(0, 6, false);
         assert_eq!(confirmed(&all), 6);
+        all.heard(0, 7, true);
+        let numbers = all.numbers();
+        all.heard(0, 8, true);
+        all.durable(&numbers);
+        assert_eq!(confirmed(&all), 7);
+        all.durable(&all.numbers());
+        assert_eq!(confirmed(&all), 8);
     }
 }

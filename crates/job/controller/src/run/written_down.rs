@@ -123,8 +123,9 @@ impl Running {
         }
         if let (Some((node, number)), Some(confirmations)) = (daemon, &self.shell.confirmations) {
             self.printing = output.filter(|_| number > 0).map(|output| confirmations.printing(node, number, Some(output)));
-            // What is not written down any more need not be durable.
-            confirmations.heard(node, number, matters && self.shell.told.is_some());
+            // What is not written down any more, or not made durable, is not waited for.
+            let flushed = self.shell.flusher.as_ref().and_then(Flusher::flush).is_some();
+            confirmations.heard(node, number, matters && flushed && self.shell.told.is_some());
         }
         self.carry_out_all(effects).await;
         self.printing = None;

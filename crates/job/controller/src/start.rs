@@ -212,7 +212,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         true => None,
         false => {
             let writers = mend_settings::TIER_WRITERS.number()? as usize;
-            Some(TierSetup { specs: tiers.clone(), rate: tier_rate()?, writers })
+            let wide_percent = mend_settings::WIDE_FAILURES.number()? as u32;
+            Some(TierSetup { specs: tiers.clone(), rate: tier_rate()?, writers, wide_percent })
         }
     };
     let secret = Secret(mend_wire::random_bytes());

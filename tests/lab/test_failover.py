@@ -1,6 +1,8 @@
 """A job outlives its controller: another process takes its place on one of the job's nodes, and the ranks run on."""
 
+import json
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -8,7 +10,9 @@ import tempfile
 import time
 import unittest
 
-from cluster import MEND, Lab
+from cases import OnMachine
+from cluster import MEND, Lab, NotHere, compile_mpi
+from disk import Disk, MachineOnDisk
 from test_detach import COUNTER, READER, Counts, until
 from test_healing import Heals
 
@@ -201,6 +205,151 @@ class Output(Counts):
         self.touch("go")
         self.assertEqual(self.lab.mend("wait", name).returncode, 0)
         self.assertEqual(self.logs(name).stdout, "".join(f"got {line}\n" for line in lines) + "end\n")
+
+
+def daemons(machine):
+    """Process ids of `mendd` that jobs of this machine have started."""
+    found, home = [], f"MEND_HOME={machine.environment['MEND_HOME']}".encode()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/environ", "rb") as environment, open(f"/proc/{process}/cmdline", "rb") as command:
+                if home in environment.read().split(b"\0") and b"--until-eof" in command.read().split(b"\0"):
+                    found.append(int(process))
+        except OSError:
+            continue
+    return found
+
+
+class Alone(Counts, OnMachine):
+    """Jobs without hosts, on this machine: they outlive their `mend run`, too."""
+
+    def setUp(self):
+        super().setUp()
+        self.machine.set("MEND_SUCCESSOR", None)
+        self.addCleanup(self.end_all)
+
+    def end_all(self):
+        for one in self.machine.verb("ps"):
+            self.machine.mend("kill", one["id"])
+
+    def logs(self, name):
+        return self.machine.mend("logs", name)
+
+    def record(self, name):
+        with open(os.path.join(self.machine.home, "jobs", name, "job.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def taken_over(self, name, times=1):
+        events = lambda: [one["event"] for one in self.machine.verb("log", name)]
+        until(lambda: events().count("took_over") == times, f"controllers were succeeded, so many: {times}")
+
+    def detach(self, *program):
+        done = self.machine.mend("run", "--detach", "-n", "1", "--", *program, cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def test_controllers_are_killed_one_after_the_other(self):
+        name = self.detach("bash", "-c", COUNTER)
+        self.touch("go")
+        for times in range(1, 4):
+            self.has_printed(name, 1500 * times)
+            os.kill(self.record(name)["controller_pid"], signal.SIGKILL)
+            self.taken_over(name, times)
+        self.touch("end")
+        self.assertEqual(self.machine.mend("wait", name).returncode, 0)
+        self.has_printed_all(name)
+        until(lambda: not daemons(self.machine), "its daemon has ended with it")
+
+    def test_a_closed_terminal(self):
+        terminal, side = pty.openpty()
+        command = ["setsid", "--ctty", *self.machine.command("run", "-n", "1", "--", "bash", "-c", COUNTER)]
+        with subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=self.machine.environment, cwd=self.directory) as job:
+            os.close(side)
+            shown = b""
+            while b"line 1000\r\n" not in shown:
+                shown += os.read(terminal, 1 << 16)
+            os.close(terminal)
+            self.assertEqual(job.wait(), 128 + signal.SIGHUP)
+        name = until(lambda: self.machine.verb("ps"), "it has another controller")[0]["id"]
+        self.taken_over(name)
+        self.touch("go")
+        self.has_printed_since(name, 3000)
+        self.touch("end")
+        self.assertEqual(self.machine.mend("wait", name).returncode, 0)
+        out = self.logs(name).stdout
+        first = int(out.splitlines()[0].split()[1])
+        self.assertEqual(out, "".join(f"line {i}\n" for i in range(first, first + out.count("\n"))))
+
+    def has_printed_since(self, name, line):
+        until(lambda: f"line {line}\n" in self.logs(name).stdout, f"it has printed line {line}")
+
+    def test_ranks_that_can_be_saved_go_on_from_their_checkpoint(self):
+        """Its successor has the same daemon for the job's next life."""
+        self.machine.set("MEND_ON_FAILURE", None)
+        program = compile_mpi("mpi_iters.c", os.path.join(self.work, "iters"))
+        argv = [program, "-i", "60", "-w", "200", "-m", "8", "-u", "go"]
+        name = self.machine.mend("run", "--detach", "-n", "2", "--", *argv, cwd=self.directory).stdout.strip()
+        os.kill(self.record(name)["controller_pid"], signal.SIGKILL)
+        self.taken_over(name)
+        self.machine.verb("checkpoint", name)
+        rank = next(process for process in filter(str.isdigit, os.listdir("/proc")) if self.runs(process, program))
+        os.kill(int(rank), signal.SIGKILL)
+        until(lambda: "goes_on" in [one["event"] for one in self.machine.verb("log", name)], "it goes on")
+        self.touch("go")
+        self.assertEqual(self.machine.mend("wait", name).returncode, 0)
+        alone = self.machine.mend("run", "--quiet", "-n", "2", "--", *argv, cwd=self.directory)
+        self.assertEqual(self.logs(name).stdout, alone.stdout)
+
+    def runs(self, process, program):
+        try:
+            return os.readlink(f"/proc/{process}/exe") == program
+        except OSError:
+            return False
+
+
+class Power(Counts):
+    """The controller's machine loses its power: of its disk what was made durable is left, and of the rest what a seed says."""
+
+    def logs(self, name):
+        return self.machine.mend("logs", name)
+
+    def test_no_output_is_lost_or_doubled(self):
+        draw = random.Random(int(os.environ.get("MEND_TEST_SEED", "1")))
+        try:
+            disk = self.enterContext(Disk(os.path.join(self.directory, "disk")))
+        except NotHere as reason:
+            self.skipTest(str(reason))
+        self.machine = self.enterContext(MachineOnDisk(disk))
+        self.machine.set("MEND_SUCCESSOR", None)
+        self.machine.set("MEND_LEASE_MS", "6000")
+        done = self.machine.mend("run", "--detach", "-n", "1", "--", "bash", "-c", COUNTER, cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        name = done.stdout.strip()
+        self.addCleanup(self.machine.mend, "kill", name)
+        job = os.path.join(self.machine.environment["MEND_HOME"], "jobs", name)
+        self.touch("go")
+        for times in range(1, 4):
+            printed = len(self.logs(name).stdout) + draw.randrange(1 << 16)
+            until(lambda: len(self.logs(name).stdout) > printed, "it prints on")
+            with open(os.path.join(job, "job.json"), encoding="utf-8") as file:
+                controller = json.load(file)["controller_pid"]
+            [daemon] = daemons(self.machine)
+            # Its machine is another one's: it does not see what happens meanwhile.
+            for process in (controller, daemon):
+                os.kill(process, signal.SIGSTOP)
+            disk.order("cut", 0)
+            os.kill(controller, signal.SIGKILL)
+            disk.order("restore", draw.randrange(1 << 32))
+            os.kill(daemon, signal.SIGCONT)
+            events = lambda: [one["event"] for one in self.machine.verb("log", name)]
+            until(lambda: events().count("took_over") >= 1 and self.has_another(job, controller), f"controllers were succeeded, so many: {times}")
+        self.touch("end")
+        self.assertEqual(self.machine.mend("wait", name).returncode, 0)
+        self.has_printed_all(name)
+
+    def has_another(self, job, controller):
+        with open(os.path.join(job, "job.json"), encoding="utf-8") as file:
+            return json.load(file)["controller_pid"] != controller
 
 
 class BetweenLives(Failover):

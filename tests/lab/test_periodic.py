@@ -109,6 +109,36 @@ class Periodic(OnMachine):
         self.assertEqual((told[0], told[-1]), ("job_started", "ended"))
         self.assertNotIn("rank_started", told)
 
+    def test_auto_gives_a_far_tier_every_so_manieth_by_what_a_copy_costs(self):
+        # Copies of a few MiB at 1 MiB/s, and failures that need them once in a while.
+        for name, value in (("MEND_TIER_RATE_MIB", "1"), ("MEND_MTBF", "1"), ("MEND_WIDE_FAILURES_PERCENT", "1")):
+            self.machine.set(name, value)
+            self.addCleanup(self.machine.set, name, None)
+        job, name = self.start("run", "--interval", "auto", "--incremental", "off", "--tiers", "memory,shared", self.count, "400", "500", "go")
+
+        def tiers(number):
+            return next((one["tiers"] for one in self.checkpoints(name) if one["number"] == number), [])
+
+        # The first ones are asked for: each goes to both, and from then on it is known what that costs.
+        for number in (1, 2):
+            self.assertEqual(self.machine.verb("checkpoint", name)["number"], number)
+            job.wait_for(lambda: tiers(number) == ["memory", "shared"], f"checkpoint {number} is in both")
+        job.wait_for(lambda: "tiers_staggered" in [entry["event"] for entry in self.decided(name)], "it is decided")
+        chosen = [entry for entry in self.decided(name) if entry["event"] == "tiers_staggered"][-1]
+        memory, shared = chosen["data"]["tiers"]
+        self.assertEqual((memory["tier"], memory["every"], shared["tier"]), ("memory", 1, "shared"))
+        self.assertGreater(shared["every"], 1, chosen)
+        self.assertIn(f"shared gets one of {shared['every']} (a copy takes", chosen["text"])
+        # The next one, which nobody asks for, stays where it is.
+        job.wait_for(lambda: any(one["periodic"] for one in self.checkpoints(name)), "one is taken")
+        periodic = next(one["number"] for one in self.checkpoints(name) if one["periodic"])
+        job.wait_for(lambda: tiers(periodic) == ["memory"], "it is in memory")
+        # And one that somebody asks for goes everywhere.
+        asked = self.machine.verb("checkpoint", name)["number"]
+        job.wait_for(lambda: tiers(asked) == ["memory", "shared"], f"checkpoint {asked} is in both")
+        job.let_go()
+        job.finish(0)
+
     def decided(self, name):
         return json.loads(self.machine.mend("explain", name, "--why", "--json").stdout)
 

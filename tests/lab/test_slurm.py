@@ -1,5 +1,6 @@
 """Jobs in allocations of a real Slurm: no host list, spare nodes, drained nodes, a time that is up, scripts that are queued again."""
 
+import json
 import os
 import re
 import unittest
@@ -12,7 +13,9 @@ from slurm_cluster import SlurmLab, needed_by_tests
 PROGRAM = "./iters -i 120 -w 20 -p 2000 -u go"
 
 
-class SlurmTest(InDirectory):
+class InSlurm(InDirectory):
+    """Batch jobs of three nodes, one at a time."""
+
     @classmethod
     def setUpClass(cls):
         needed_by_tests()
@@ -85,6 +88,8 @@ class SlurmTest(InDirectory):
         self.lab.wait_state(self.batch, "COMPLETED")
         self.assertIn(self.digest(ranks), self.out())
 
+
+class Jobs(InSlurm):
     def test_a_job_takes_the_nodes_of_its_allocation_and_leaves_one_that_is_drained(self):
         self.submit(f"exec {MEND} run -n 4 {PROGRAM}")
         self.assertEqual(self.places(), ["node1", "node1", "node2", "node2"])
@@ -151,6 +156,128 @@ class SlurmTest(InDirectory):
         self.assertIn("without srun", self.out())
         self.assertIn("code 64", self.out())
         self.assertEqual(self.out().count("node1\n"), 2, self.out())
+
+
+class Failover(InSlurm):
+    """A job in an allocation outlives its `mend run`."""
+
+    def setUp(self):
+        super().setUp()
+        self.lab.set("MEND_SUCCESSOR", None)
+        self.addCleanup(self.lab.set, "MEND_SUCCESSOR", "off")
+
+    def record(self):
+        """Of the job that runs: its name and what `job.json` says."""
+        name = self.lab.verb("ps")[0]["id"]
+        return name, json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
+
+    def processes(self):
+        """Process id and start time of each rank, on all nodes."""
+        found = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{process}/exe") == self.program:
+                    with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+                        found.append((process, file.read().rpartition(")")[2].split()[19]))
+            except OSError:
+                continue
+        return sorted(found)
+
+    def daemons(self):
+        """Process ids of the daemons that batch jobs have, on all nodes."""
+        found = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{process}/cmdline", "rb") as command:
+                    words = command.read().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(b"mendd") and b"--under-batch" in words:
+                found.append(process)
+        return found
+
+    def kill_controller(self):
+        """SIGKILL to whoever has the job now; the job's name."""
+        name, record = self.record()
+        self.lab.on(record["controller_host"], "kill", "-KILL", str(record["controller_pid"]))
+        return name
+
+    def taken_over(self, name, times=1):
+        events = lambda: [one["event"] for one in self.lab.verb("log", name)]
+        self.lab.wait_for(lambda: events().count("took_over") == times, f"controllers were succeeded, so many: {times}; {self.out()}")
+
+    def ends_well(self, name, ranks):
+        """The script waits for it, and its output is whole: first the script's, then the spool's."""
+        self.let_go()
+        self.said("waited 0")
+        self.lab.wait_for(lambda: not self.daemons(), "the daemons have ended with their job")
+        self.lab.wait_state(self.batch, "COMPLETED")
+        self.assertIn(self.digest(ranks), self.lab.mend("logs", name).stdout)
+        self.assertEqual(self.record_of(name)["exit_code"], 0)
+
+    def record_of(self, name):
+        return json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
+
+    def test_ranks_run_on_when_mend_run_is_killed_and_its_successor_too(self):
+        self.submit(f"{MEND} run -n 4 {PROGRAM}\necho killed $?\n{MEND} wait\necho waited $?")
+        self.saved()
+        before = self.processes()
+        self.assertEqual(len(before), 4)
+        for times in range(1, 4):
+            name = self.kill_controller()
+            self.taken_over(name, times)
+            self.assertEqual(self.processes(), before)
+        self.said("killed 137")
+        # The successor asks Slurm for nodes that drain, and has a daemon on the spare.
+        self.lab.slurm("scontrol", "update", "nodename=node2", "state=drain", "reason=a fan is loud")
+        try:
+            self.lab.wait_for(lambda: self.places() == ["node1", "node1", "node3", "node3"], "the ranks leave node2")
+        finally:
+            self.lab.slurm("scontrol", "update", "nodename=node2", "state=resume")
+        self.ends_well(name, 4)
+
+    def test_its_node_is_lost_with_the_step_s_command(self):
+        """Ranks of other nodes run on, and the job goes on without that node."""
+        # The command that has started it there waits for its node, and the script for nothing.
+        self.submit(f"srun --overlap --no-kill -N1 -n1 -w node3 {MEND} run -n 2 {PROGRAM} & exec sleep infinity")
+        self.assertEqual(self.places(), ["node1", "node2"])
+        before = self.processes()
+        name, record = self.record()
+        self.assertEqual(record["controller_host"], "node3")
+        self.lab.kill("node3")
+        try:
+            self.taken_over(name)
+            self.assertEqual(self.processes(), before)
+            self.let_go()
+            self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+            self.assertIn(self.digest(2), self.lab.mend("logs", name).stdout)
+            self.lab.wait_for(lambda: not self.daemons(), "the daemons have ended with their job")
+        finally:
+            type(self).lab.__exit__()
+            type(self).lab = self.enterClassContext(SlurmLab(3))
+
+    def test_a_daemon_is_killed_after_it(self):
+        """The successor has the job go on, in the allocation."""
+        self.submit(f"{MEND} run -n 4 {PROGRAM}\necho killed $?\n{MEND} wait\necho waited $?")
+        self.saved()
+        name = self.kill_controller()
+        self.taken_over(name)
+        self.lab.kill_daemon("node2")
+        self.lab.wait_for(lambda: sorted(set(self.places())) == ["node1", "node3"], "it has gone on")
+        self.ends_well(name, 4)
+
+    def test_a_time_that_is_up_reaches_the_successor(self):
+        self.lab.set("MEND_REQUEUE", "always")
+        self.submit(f"echo run ${{SLURM_RESTART_COUNT:-0}}\n{MEND} run -n 4 --tiers memory {PROGRAM}\necho code $?\n{MEND} wait\necho waited $?")
+        self.places()
+        name = self.kill_controller()
+        self.taken_over(name)
+        self.lab.slurm("scancel", "--signal=TERM", str(self.batch))
+        self.said("is not finished: it goes on from its last checkpoint")
+        self.let_go()
+        self.said("code 0\n")
+        self.completed(4)
+        self.assertEqual(self.out().count("run 1"), 1, self.out())
 
 
 if __name__ == "__main__":

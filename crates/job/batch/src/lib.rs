@@ -49,6 +49,9 @@ pub trait BatchSystem: fmt::Debug + Send + Sync {
     /// The batch job.
     fn run(&self) -> BatchRun;
 
+    /// What of its environment says which job it is: [`resumed`] makes the same of it elsewhere.
+    fn variables(&self) -> BTreeMap<String, String>;
+
     /// When the batch job's time is over, seconds since 1970, if that is known.
     fn ends_at(&self) -> Option<u64>;
 
@@ -151,6 +154,17 @@ impl BatchError {
             Self::NotWithin { .. } => "submit it with the batch system, or leave MEND_BATCH unset",
         }
     }
+}
+
+/// The batch system of this name, in the job that these variables say, on whichever node of it; `None`: this release knows none.
+///
+/// # Errors
+/// [`BatchError::Unexpected`].
+pub fn resumed(name: &str, variables: &BTreeMap<String, String>) -> Result<Option<Box<dyn BatchSystem>>, BatchError> {
+    if name != slurm::TITLE {
+        return Ok(None);
+    }
+    Ok(slurm::Slurm::of(|name| variables.get(name).cloned())?.map(|slurm| Box::new(slurm) as Box<dyn BatchSystem>))
 }
 
 /// The batch system whose job this process is in, as its environment says; `None`: there is none, or it is not to be used.

@@ -12,7 +12,8 @@ use std::process::Command;
 
 /// As the setting names it.
 pub const NAME: &str = "slurm";
-const TITLE: &str = "Slurm";
+/// As people know it.
+pub(crate) const TITLE: &str = "Slurm";
 
 /// What srun would take from a job's environment (srun(1), "INPUT ENVIRONMENT VARIABLES"), meant for the user's own steps: with the daemons' step
 /// it would bind them to a part of the node.
@@ -120,6 +121,20 @@ impl BatchSystem for Slurm {
         BatchRun { job: self.job.clone(), restarts: self.restarts }
     }
 
+    fn variables(&self) -> BTreeMap<String, String> {
+        let slots: Vec<String> = self.slots.iter().map(u32::to_string).collect();
+        let slots = (!slots.is_empty()).then(|| slots.join(","));
+        let all = [
+            ("SLURM_JOB_ID", Some(self.job.clone())),
+            ("SLURM_JOB_NODELIST", Some(self.list.clone())),
+            ("SLURM_RESTART_COUNT", Some(self.restarts.to_string())),
+            ("SLURM_NTASKS", self.tasks.map(|tasks| tasks.to_string())),
+            ("SLURM_JOB_END_TIME", self.ends_at.map(|end| end.to_string())),
+            ("SLURM_TASKS_PER_NODE", slots),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
+
     fn ends_at(&self) -> Option<u64> {
         self.ends_at
     }
@@ -203,6 +218,16 @@ mod tests {
         assert_eq!((found.run().restarts, found.tasks(), found.slots.as_slice()), (0, Some(5), &[2, 2, 1][..]));
         let again = of(&[&batch[..], &[("SLURM_RESTART_COUNT", "2")]].concat()).unwrap().unwrap();
         assert_eq!(again.run(), BatchRun { job: "17".into(), restarts: 2 });
+    }
+
+    #[test]
+    fn another_process_finds_the_same_job() {
+        let all = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", "n[1-3]"), ("SLURM_TASKS_PER_NODE", "2(x2),1"), ("SLURM_NTASKS", "5")];
+        for variables in [&all[..], &all[..2], &[&all[..], &[("SLURM_RESTART_COUNT", "2"), ("SLURM_JOB_END_TIME", "77")]].concat()] {
+            let first = of(variables).unwrap().unwrap();
+            let told = first.variables();
+            assert_eq!(Slurm::of(|name| told.get(name).cloned()).unwrap(), Some(first));
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!                             └─ no ──► share_out: which nodes get ranks, which are spares
 //! before each life: ensure_daemons ──► one command of the batch system's (`batch_daemons`)
 //! a signal of the batch system ──► Arrival::TimeUp ──► the machine's last checkpoint ──► end ──► requeue
+//! this controller is lost ──► its successor has the same session, by `BatchLife`
 //! ```
 //! Invariant: a job goes on by itself only in the batch job that it began in, when that is queued again, and at the same command.
 
@@ -16,6 +17,7 @@ use crate::nodes::DaemonAddresses;
 use crate::record::{self, BatchRecord, JobRecord};
 use crate::signals::Signals;
 use mend_batch::{BatchError, BatchNode, BatchSystem};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -28,8 +30,29 @@ pub type InBatch = (Arc<BatchSession>, BatchRecord);
 pub struct BatchSession {
     system: Arc<dyn BatchSystem>,
     nodes: Vec<BatchNode>,
-    /// What the daemons' command has to live as long as.
-    daemons: Mutex<Option<BatchDaemons>>,
+    daemons: Mutex<Daemons>,
+}
+
+/// The daemons on the allocation's nodes.
+#[derive(Debug)]
+enum Daemons {
+    /// There are none yet.
+    None,
+    /// This process has started them.
+    Started(BatchDaemons),
+    /// A lost controller has, with these ports. They end by themselves when the job is over.
+    Inherited(BTreeMap<String, u16>),
+}
+
+/// What a controller's successor, on another node, has to know of the allocation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BatchLife {
+    system: String,
+    variables: BTreeMap<String, String>,
+    /// Name, address and slots of each node.
+    nodes: Vec<(String, String, u32)>,
+    ports: BTreeMap<String, u16>,
+    place: BatchRecord,
 }
 
 /// Whether it ended before its program did, so that a restart goes on with it.
@@ -71,7 +94,36 @@ impl BatchSession {
         let system: Arc<dyn BatchSystem> = system.into();
         let asked = system.clone();
         let nodes = ask(move || asked.nodes()).await?;
-        Ok(Some(Self { system, nodes, daemons: Mutex::new(None) }))
+        Ok(Some(Self { system, nodes, daemons: Mutex::new(Daemons::None) }))
+    }
+
+    /// What a successor of this controller has to know.
+    pub(crate) async fn life(&self, place: &BatchRecord) -> BatchLife {
+        let ports = match &*self.daemons.lock().await {
+            Daemons::None => BTreeMap::new(),
+            Daemons::Started(daemons) => daemons.ports().clone(),
+            Daemons::Inherited(ports) => ports.clone(),
+        };
+        let node = |node: &BatchNode| (node.name.clone(), node.address.clone(), node.slots);
+        BatchLife {
+            system: self.system.name().to_owned(),
+            variables: self.system.variables(),
+            nodes: self.nodes.iter().map(node).collect(),
+            ports,
+            place: place.clone(),
+        }
+    }
+
+    /// The allocation that a lost controller was in, of whose nodes this is one.
+    ///
+    /// # Errors
+    /// [`RunError::Batch`].
+    pub(crate) fn inherited(life: BatchLife) -> Result<Option<InBatch>, RunError> {
+        let Some(system) = mend_batch::resumed(&life.system, &life.variables)? else { return Ok(None) };
+        let node = |(name, address, slots)| BatchNode { name, address, slots };
+        let nodes = life.nodes.into_iter().map(node).collect();
+        let session = Self { system: system.into(), nodes, daemons: Mutex::new(Daemons::Inherited(life.ports)) };
+        Ok(Some((Arc::new(session), life.place)))
     }
 
     /// How many ranks a job has that does not say: as many as the batch system was asked for, else as its nodes but the spares have room for.
@@ -138,13 +190,25 @@ impl BatchSession {
     /// [`RunError::Batch`], [`RunError::BatchDaemons`].
     async fn ensure_daemons(&self, signals: &Signals) -> Result<DaemonAddresses, RunError> {
         let mut daemons = self.daemons.lock().await;
-        if let Some(running) = daemons.as_mut()
-            && running.is_running()
-        {
-            return Ok(running.addresses(&self.nodes));
+        match &mut *daemons {
+            Daemons::Started(running) => {
+                if running.is_running() {
+                    return Ok(self.addresses(running.ports()));
+                }
+            }
+            Daemons::Inherited(ports) => return Ok(self.addresses(ports)),
+            Daemons::None => {}
         }
-        let started = daemons.insert(BatchDaemons::start(&*self.system, &self.nodes, signals.clone()).await?);
-        Ok(started.addresses(&self.nodes))
+        let started = BatchDaemons::start(&*self.system, &self.nodes, signals.clone()).await?;
+        let addresses = self.addresses(started.ports());
+        *daemons = Daemons::Started(started);
+        Ok(addresses)
+    }
+
+    /// How daemons with these ports are reached.
+    fn addresses(&self, ports: &BTreeMap<String, u16>) -> DaemonAddresses {
+        let reached = |node: &BatchNode| Some((node.name.clone(), (node.address.clone(), *ports.get(&node.name)?)));
+        self.nodes.iter().filter_map(reached).collect()
     }
 
     /// Its nodes that are to be emptied, with the reasons. Waits for the batch system.
@@ -152,9 +216,9 @@ impl BatchSession {
         self.system.draining(&self.nodes)
     }
 
-    /// Ends the daemons, if they were started.
+    /// Ends the daemons that this process has started.
     pub(crate) async fn stop(&self) {
-        if let Some(daemons) = self.daemons.lock().await.take() {
+        if let Daemons::Started(daemons) = std::mem::replace(&mut *self.daemons.lock().await, Daemons::None) {
             daemons.stop().await;
         }
     }
@@ -212,6 +276,10 @@ mod tests {
             BatchRun { job: "1".into(), restarts: 0 }
         }
 
+        fn variables(&self) -> BTreeMap<String, String> {
+            BTreeMap::new()
+        }
+
         fn tasks(&self) -> Option<u32> {
             self.0
         }
@@ -239,7 +307,11 @@ mod tests {
 
     fn session(slots: &[u32], tasks: Option<u32>) -> BatchSession {
         let node = |(at, &slots): (usize, &u32)| BatchNode { name: format!("n{at}"), address: format!("a{at}"), slots };
-        BatchSession { system: Arc::new(Allocation(tasks)), nodes: slots.iter().enumerate().map(node).collect(), daemons: Mutex::new(None) }
+        BatchSession {
+            system: Arc::new(Allocation(tasks)),
+            nodes: slots.iter().enumerate().map(node).collect(),
+            daemons: Mutex::new(Daemons::None),
+        }
     }
 
     fn names(hosts: &[Host]) -> Vec<&str> {

@@ -1,5 +1,5 @@
-//! Daemons that a batch system has started on the nodes of an allocation: one command of its own, whose standard input keeps them alive and
-//! whose standard output they report on, a line each.
+//! Daemons that a batch system has started on the nodes of an allocation: one command of its own, whose standard output they report on, a line each. A word on its
+//! standard input ends them. If that ends without one, this controller was lost: they go on as long as the job has another one, or may have.
 //!
 //! ```text
 //! ready NODE PORT       it listens
@@ -7,9 +7,8 @@
 //! ```
 //! Faults assumed: the command takes its time, ends, or reports of fewer nodes than it was to start; nonsense in its output.
 
-use crate::embedded::end_with_input;
+use crate::embedded::end_by_word;
 use crate::error::RunError;
-use crate::nodes::DaemonAddresses;
 use crate::signals::Signals;
 use mend_batch::{BatchNode, BatchSystem};
 use std::collections::BTreeMap;
@@ -54,7 +53,8 @@ impl BatchDaemons {
         let program = mend_settings::find_part("mendd").ok_or_else(|| failed("mendd is not installed beside mend".into()))?;
         let mut command = Command::from(system.launcher(nodes, &program, &["--under-batch"]));
         let name = command.as_std().get_program().to_string_lossy().into_owned();
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
+        // In a group of its own: it outlives what ends this process by a key or a closed terminal, and so do the daemons.
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true).spawn();
         let mut child = child.map_err(|error| failed(format!("{name}: {error}")))?;
         let stdout = child.stdout.take().ok_or_else(|| failed("it has no standard output".into()))?;
         let mut lines = BufReader::new(stdout).lines();
@@ -89,15 +89,14 @@ impl BatchDaemons {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// How those that are ready are reached.
-    pub(crate) fn addresses(&self, nodes: &[BatchNode]) -> DaemonAddresses {
-        let reached = |node: &BatchNode| Some((node.name.clone(), (node.address.clone(), *self.ports.get(&node.name)?)));
-        nodes.iter().filter_map(reached).collect()
+    /// Ports of those that are ready.
+    pub(crate) fn ports(&self) -> &BTreeMap<String, u16> {
+        &self.ports
     }
 
     /// Lets them end and waits for that, at most some seconds.
     pub(crate) async fn stop(self) {
-        end_with_input(self.child).await;
+        end_by_word(self.child).await;
     }
 }
 

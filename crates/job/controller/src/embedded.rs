@@ -1,12 +1,12 @@
 //! The daemon that `mend run` starts on this machine when no hosts are named. It listens on the loopback interface
-//! only and ends when its standard input does, that is with `mend run`, however that ends.
+//! only and ends when `mend run` says so, or is gone and nobody goes on with its job: a successor does so on this daemon.
 
 use crate::error::RunError;
 use mend_patience::while_active;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
@@ -20,8 +20,12 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub struct Embedded {
     /// Where it listens.
     pub address: SocketAddr,
-    child: Child,
+    /// `None`: another controller has started it. It ends by itself when the job is over.
+    child: Option<Child>,
 }
+
+/// The word to a daemon that it is to end.
+const END: &[u8] = b"end\n";
 
 /// Starts it under the name `name`.
 ///
@@ -51,19 +55,30 @@ pub async fn start(name: &str) -> Result<Embedded, RunError> {
         Err(_) => return Err(failed(format!("it is not ready, and has done nothing for {} s", START_LIMIT.as_secs()))),
     }
     let address = line.trim().parse().map_err(|_| failed("it ended at once (its message is above)".into()))?;
-    Ok(Embedded { address, child })
+    Ok(Embedded { address, child: Some(child) })
 }
 
 impl Embedded {
+    /// That of a lost controller.
+    #[must_use]
+    pub fn of_lost(address: SocketAddr) -> Self {
+        Self { address, child: None }
+    }
+
     /// Lets it end and waits for that, at most some seconds.
     pub async fn stop(self) {
-        end_with_input(self.child).await;
+        if let Some(child) = self.child {
+            end_by_word(child).await;
+        }
     }
 }
 
-/// Ends the standard input of a process that ends with it, and waits for that, at most some seconds.
-pub(crate) async fn end_with_input(mut child: Child) {
-    drop(child.stdin.take());
+/// Tells a process to end that does so at a word, and waits for that, at most some seconds.
+pub(crate) async fn end_by_word(mut child: Child) {
+    if let Some(mut input) = child.stdin.take() {
+        // It may have ended.
+        let _ = input.write_all(END).await;
+    }
     if timeout(STOP_LIMIT, child.wait()).await.is_err() {
         let _ = child.kill().await;
     }

@@ -14,6 +14,7 @@
 //! moment; several nodes start a successor; a successor is lost, too.
 
 pub mod confirmations;
+pub mod flush;
 pub mod log;
 mod take_over;
 pub mod watch;
@@ -22,6 +23,7 @@ pub use take_over::take_over;
 
 use self::log::{LifeRecord, ToldLog};
 use crate::error::RunError;
+use crate::lock_identity::LockIdentity;
 use crate::record::JobDirectory;
 use mend_messages::daemon::SuccessorCommand;
 use std::path::Path;
@@ -52,16 +54,16 @@ pub fn is_between_lives(id: &str, epoch: u64) -> bool {
 ///
 /// # Errors
 /// A setting has a value that it may not have.
-pub(crate) fn begin_log(directory: &Path, life: &LifeRecord, may_be_succeeded: bool) -> Result<Option<ToldLog>, RunError> {
-    if mend_settings::SUCCESSOR.choice()? != "on" || !may_be_succeeded {
-        log::remove(directory);
+pub(crate) fn begin_log(directory: &Path, holder: LockIdentity, life: &LifeRecord) -> Result<Option<ToldLog>, RunError> {
+    if mend_settings::SUCCESSOR.choice()? != "on" {
+        log::remove(directory, holder);
         return Ok(None);
     }
     // That of the life before is there until this one's takes its place.
-    match ToldLog::begin(directory, life.clone(), None) {
+    match ToldLog::begin(directory, holder, life.clone(), None) {
         Ok(log) => Ok(Some(log)),
         Err(error) => {
-            log::remove(directory);
+            log::remove(directory, holder);
             eprintln!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
             Ok(None)
         }

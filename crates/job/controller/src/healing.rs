@@ -92,7 +92,7 @@ async fn go_on_in_batch(
 }
 
 /// Sees a job through, and then ends the daemons that its batch system has started, or has the batch job queued again.
-async fn see_through_in_batch(
+pub(crate) async fn see_through_in_batch(
     first: Result<(Life, Constants), RunError>,
     in_batch: Option<InBatch>,
     strays: mpsc::UnboundedReceiver<Wish>,
@@ -137,7 +137,7 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
 ///
 /// # Errors
 /// What ended it early.
-pub(crate) async fn see_through(life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
+async fn see_through(life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
     let (id, offloads, spaces) = (life.id.clone(), life.offloads.clone(), life.spaces.clone());
     let (result, rest) = to_its_end(life, &constants, &mut strays).await;
     // A job that goes on later sends what it has then; and its time is up.

@@ -5,9 +5,10 @@
 //! it is the same, it is dropped, so that the outputs of `mend run` and `mend restart`, put one after the other, read as if nothing
 //! had happened; where it is not, the user is told, and it is printed from the beginning of that line on.
 
-use crate::detached::{self, SharedSpool};
+use crate::detached;
 use crate::error::RunError;
 use crate::failover::confirmations::Printing;
+use crate::failover::flush::{Destination, Flush};
 use crate::manifest::Printed;
 use crate::shown_output::{self, ShownLog, ShownOutput};
 use crate::stream_digest::Mark;
@@ -16,8 +17,8 @@ use mend_messages::job::Rank;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -34,6 +35,8 @@ pub struct Output {
     /// Messages of ours among what waits.
     messages: Arc<AtomicUsize>,
     printer: JoinHandle<()>,
+    /// Makes durable what is printed, if daemons keep it until then.
+    flushed: Arc<OnceLock<Flush>>,
 }
 
 /// What the printer does next.
@@ -50,8 +53,8 @@ struct Chunk {
     stream: Stream,
     bytes: Vec<u8>,
     anew: Option<Divergence>,
-    /// Goes when it is printed.
-    _printing: Option<Printing>,
+    /// Goes when it is printed, and durable.
+    printing: Option<Printing>,
 }
 
 /// It differs from what was shown: the stream ends at `at` now.
@@ -146,6 +149,11 @@ impl Output {
     /// If it cannot be spooled.
     pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: ShownOutput) -> Result<Self, RunError> {
         let spool = detached::spool_in(directory)?;
+        if let (Some(spool), Some(known)) = (&spool, found.spooled_stdout)
+            && let Err(error) = detached::lock(spool).forget_behind(known)
+        {
+            tracing::warn!(%error, "what is spooled and not on record cannot be removed");
+        }
         if let Some((rank, stream, bytes)) = found.doubt {
             let stream = named(stream);
             eprintln!(
@@ -165,10 +173,18 @@ impl Output {
         let messages = Arc::new(AtomicUsize::new(0));
         let mut record = ShownLog::new(directory, found.digests, spool.is_some());
         let told = messages.clone();
+        let destination = spool.map_or(Destination::Own, Destination::Spool);
+        let flushed: Arc<OnceLock<Flush>> = Arc::default();
+        let flush = flushed.clone();
         let printer = tokio::task::spawn_blocking(move || {
             while let Some(waiting) = next.blocking_recv() {
                 match waiting {
-                    Waiting::Print(chunk) => print(&mut record, spool.as_ref(), &chunk),
+                    Waiting::Print(mut chunk) => {
+                        print(&mut record, &destination, &chunk);
+                        if let (Some(printing), Some(flush)) = (chunk.printing.take(), flush.get()) {
+                            flush.printed(printing, &destination, record.file());
+                        }
+                    }
                     Waiting::Tell(tell) => {
                         tell();
                         told.fetch_sub(1, Ordering::Relaxed);
@@ -177,7 +193,13 @@ impl Output {
             }
             record.close();
         });
-        Ok(Self { streams, waiting, messages, printer })
+        Ok(Self { streams, waiting, messages, printer, flushed })
+    }
+
+    /// From now on what is printed is made durable by this.
+    pub fn flush_by(&self, flush: Flush) {
+        // There is one for each.
+        let _ = self.flushed.set(flush);
     }
 
     /// Where a stream will stand behind these bytes.
@@ -188,7 +210,7 @@ impl Output {
 
     /// Prints what is already counted: a lost controller had taken it, and may not have printed it.
     pub async fn print(&mut self, rank: Rank, stream: Stream, bytes: Vec<u8>, printing: Option<Printing>) {
-        let chunk = Chunk { rank, stream, bytes, anew: None, _printing: printing };
+        let chunk = Chunk { rank, stream, bytes, anew: None, printing };
         let _ = self.waiting.send(Waiting::Print(chunk)).await;
     }
 
@@ -204,7 +226,7 @@ impl Output {
             );
         }
         if !bytes.is_empty() || anew.is_some() {
-            let chunk = Chunk { rank, stream, bytes, anew, _printing: printing };
+            let chunk = Chunk { rank, stream, bytes, anew, printing };
             let _ = self.waiting.send(Waiting::Print(chunk)).await;
         }
     }
@@ -218,7 +240,7 @@ impl Output {
             let what = named(stream);
             eprintln!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
             if !bytes.is_empty() {
-                let chunk = Chunk { rank, stream, bytes, anew: Some(anew), _printing: None };
+                let chunk = Chunk { rank, stream, bytes, anew: Some(anew), printing: None };
                 let _ = self.waiting.send(Waiting::Print(chunk)).await;
             }
         }
@@ -250,14 +272,21 @@ impl Output {
     }
 }
 
-fn print(record: &mut ShownLog, spool: Option<&SharedSpool>, Chunk { rank, stream, bytes, anew, .. }: &Chunk) {
+fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream, bytes, anew, .. }: &Chunk) {
     let mut anew = *anew;
+    if record.is_due() {
+        // What cannot be made durable is on record all the same: it was printed.
+        let _ = destination.sync();
+    }
     for step in bytes.chunks(record.step(*stream)) {
         let begun = anew.take();
         // What is printed anew begins a line.
         let ahead: &[u8] = if begun.is_some_and(|anew| anew.open) { b"\n" } else { b"" };
         // Messages of ours go there, too: not between the record and what it is of.
-        let mut spool = spool.map(|spool| detached::lock(spool));
+        let mut spool = match destination {
+            Destination::Spool(spool) => Some(detached::lock(spool)),
+            Destination::Own => None,
+        };
         let spooled = spool.as_ref().map(|spool| spool.positions());
         record.begin((*rank, *stream), step, begun.map(|anew| anew.at), ahead.len() as u64, spooled);
         let text = if ahead.is_empty() { step } else { &[ahead, step].concat() };

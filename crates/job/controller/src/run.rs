@@ -16,6 +16,7 @@ use crate::data_watch::TrafficFeed;
 use crate::detached;
 use crate::error::RunError;
 use crate::failover::confirmations::{Confirmations, Printing};
+use crate::failover::flush::Flusher;
 use crate::failover::log::{LifeRecord, ToldLog};
 use crate::failover::watch::LockWatch;
 use crate::input::InputReader;
@@ -123,6 +124,8 @@ pub struct Shell {
     pub confirmations: Option<Confirmations>,
     /// Who is told what ranks send each other.
     pub traffic: TrafficFeed,
+    /// What makes durable what they may forget.
+    pub flusher: Option<Flusher>,
     /// Sees whether the job is still this controller's, for as long as it is there.
     pub _watch: Option<LockWatch>,
 }
@@ -167,6 +170,10 @@ impl Shell {
         let heard = heard.unwrap_or_else(|| vec![0; nodes.len()]);
         let links = || nodes.iter().map(|node| node.link.clone()).zip(heard).collect();
         let confirmations = told.is_some().then(|| Confirmations::new(links()));
+        let flusher = confirmations.clone().map(Flusher::begin);
+        if let Some(flush) = flusher.as_ref().and_then(Flusher::flush) {
+            output.flush_by(flush.clone());
+        }
         let (identity, lease) = (setup.identity, Duration::from_millis(lease_ms));
         Self {
             directory,
@@ -187,6 +194,7 @@ impl Shell {
             told,
             confirmations,
             traffic: TrafficFeed::default(),
+            flusher,
             _watch: watch,
         }
     }
@@ -359,8 +367,7 @@ impl Running {
     async fn drive(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
         while !self.job.is_over() {
             let due = self.job.next_deadline().map(|due| self.began + Duration::from_micros(due));
-            let sync = self.shell.told.as_ref().and_then(ToldLog::due);
-            let woken = match due.into_iter().chain(self.shell.journal.due()).chain(sync).min() {
+            let woken = match due.into_iter().chain(self.shell.journal.due()).min() {
                 None => Woken::By(arrivals.recv().await),
                 Some(due) => tokio::select! {
                     arrival = arrivals.recv() => Woken::By(arrival),
@@ -368,7 +375,6 @@ impl Running {
                 },
             };
             self.shell.journal.tick();
-            self.shell.told.iter_mut().for_each(ToldLog::tick);
             match woken {
                 Woken::Time => self.take(Event::Time, None).await,
                 Woken::By(Some(Arrival::Stdin(bytes))) => self.take_input(bytes).await,
@@ -494,6 +500,7 @@ impl Running {
             detached::accept(&self.shell.record.id);
         }
         self.shell.output.finish().await;
+        drop(self.shell.flusher.take());
         if goes_on.is_none()
             && !is_open(&result)
             && let Some(told) = self.shell.told.take()

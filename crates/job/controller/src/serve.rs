@@ -50,6 +50,12 @@ impl Drop for OpenDoors {
     }
 }
 
+/// Where a controller is to listen: on the loopback interface for a job of this machine alone (`local`), else on all.
+#[must_use]
+pub fn address(local: bool) -> &'static str {
+    if local { "127.0.0.1" } else { "0.0.0.0" }
+}
+
 /// Listens and serves.
 ///
 /// # Errors

@@ -25,6 +25,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes that are written at once to what is not a regular file.
 pub const MAX_STEP_BYTES: usize = 4096;
@@ -52,6 +53,9 @@ struct State {
     /// Or it is spooled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     spooled: bool,
+    /// Bytes of standard output that were in the spool then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spooled_stdout: Option<u64>,
     streams: Vec<(Rank, Stream, StreamDigest)>,
 }
 
@@ -77,6 +81,8 @@ pub struct ShownOutput {
     pub digests: StreamDigests,
     /// Of whose last bytes it is not known whether they were, and how many.
     pub doubt: Option<(Rank, Stream, u64)>,
+    /// If it was spooled: how much of the spool's standard output this is. What is there behind it, after a power failure, counts as not shown.
+    pub spooled_stdout: Option<u64>,
 }
 
 fn ours(stream: Stream) -> BorrowedFd<'static> {
@@ -119,47 +125,57 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
                 ((rank, Stream::Stderr), StreamDigest::of_length(printed.stderr)),
             ]
         };
-        return ShownOutput { digests: printed.into_iter().flat_map(both).collect(), doubt: None };
+        return ShownOutput { digests: printed.into_iter().flat_map(both).collect(), doubt: None, spooled_stdout: None };
     };
-    let mut found = ShownOutput::default();
+    let mut found = ShownOutput { spooled_stdout: state.spooled_stdout, ..ShownOutput::default() };
     for (rank, stream, digest) in state.streams {
         found.digests.insert((rank, stream), digest);
     }
     let log = fs::read_to_string(directory.path().join(LOG_FILE)).unwrap_or_default();
     let mut lines = log.lines();
     if lines.next().and_then(|line| line.parse().ok()) != Some(state.generation) {
+        // Something was printed that could not be put on record: nothing says what of the spool counts.
+        found.spooled_stdout = None;
         return found;
     }
+    let spooled = state.spooled.then(|| SpoolReader::at_end(directory.path()).map(|reader| reader.positions()).unwrap_or_default());
     let mut undecided: Option<Entry> = None;
     for line in lines {
         match (line, serde_json::from_str(line)) {
-            ("+", _) => undecided.take().into_iter().for_each(|entry| found.take(entry)),
+            ("+", _) => match (undecided.take(), spooled) {
+                // Where power has failed, the record may be longer than the spool.
+                (Some(entry), Some(there)) if !entry.is_in(there) => return found,
+                (entry, _) => entry.into_iter().for_each(|entry| found.take(entry)),
+            },
             (_, Ok(entry)) => undecided = Some(entry),
             // Torn: what it would have announced was not written.
             _ => break,
         }
     }
-    match undecided {
-        Some(entry) if state.spooled => found.decide_spooled(entry, directory),
-        Some(entry) => found.decide(entry, &state.targets),
-        None => {}
+    match (undecided, spooled) {
+        // It is in the spool as a whole or not at all.
+        (Some(entry), Some(there)) if entry.is_in(there) => found.take(entry),
+        (Some(entry), None) => found.decide(entry, &state.targets),
+        (Some(_) | None, _) => {}
     }
     found
 }
 
+impl Entry {
+    /// Whether a spool with so much of each stream has it.
+    fn is_in(&self, spooled: Positions) -> bool {
+        self.place.is_some_and(|place| spooled.of(self.stream) >= place.saturating_add(self.bytes))
+    }
+}
+
 impl ShownOutput {
-    fn take(&mut self, Entry { rank, stream, cut, end, lines, open, .. }: Entry) {
+    fn take(&mut self, Entry { rank, stream, cut, end, lines, open, bytes, place }: Entry) {
+        if let (Some(known), Some(place), Stream::Stdout) = (&mut self.spooled_stdout, place, stream) {
+            *known = place.saturating_add(bytes);
+        }
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
         digest.extend(end, &lines, open);
-    }
-
-    /// It is in the spool as a whole or not at all.
-    fn decide_spooled(&mut self, entry: Entry, directory: &JobDirectory) {
-        let there = SpoolReader::at_end(directory.path()).map_or(0, |reader| reader.positions().of(entry.stream));
-        if entry.place.is_some_and(|place| there >= place.saturating_add(entry.bytes)) {
-            self.take(entry);
-        }
     }
 
     fn decide(&mut self, entry: Entry, targets: &[Option<Target>; 2]) {
@@ -188,10 +204,12 @@ pub struct ShownLog {
     directory: PathBuf,
     digests: StreamDigests,
     generation: u64,
-    log: Option<File>,
+    log: Option<Arc<File>>,
     length: u64,
     targets: [Option<Target>; 2],
     spooled: bool,
+    /// Bytes of standard output that are in the spool with what was begun last.
+    last_stdout: Option<u64>,
     /// What went wrong with it first; told once.
     trouble: Option<io::Error>,
     told: bool,
@@ -203,7 +221,7 @@ impl ShownLog {
     pub fn new(directory: &Path, digests: StreamDigests, spooled: bool) -> Self {
         let targets = if spooled { [None, None] } else { [Stream::Stdout, Stream::Stderr].map(target) };
         let directory = directory.to_owned();
-        Self { directory, digests, generation: 0, log: None, length: 0, targets, spooled, trouble: None, told: false }
+        Self { directory, digests, generation: 0, log: None, length: 0, targets, spooled, last_stdout: None, trouble: None, told: false }
     }
 
     /// How much may be written at once.
@@ -216,15 +234,30 @@ impl ShownLog {
         if self.targets[stream as usize].is_some() { usize::MAX } else { MAX_STEP_BYTES }
     }
 
+    /// Whether all is put into one file with what is written next. What was printed before has to be durable then, as this file is.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.log.is_none() || self.length > MAX_LOG_BYTES
+    }
+
+    /// The record, to be made durable.
+    #[must_use]
+    pub fn file(&self) -> Option<Arc<File>> {
+        self.log.clone()
+    }
+
     /// These bytes are about to be written, at the end of the stream or, to begin anew, at `cut`. `ahead` more go before them that are not
     /// the rank's. `spooled` is how much the spool has of each stream, if they go there.
     pub fn begin(&mut self, (rank, stream): (Rank, Stream), bytes: &[u8], cut: Option<Mark>, ahead: u64, spooled: Option<Positions>) {
-        if self.log.is_none() || self.length > MAX_LOG_BYTES {
-            let begun = self.begin_log();
+        if self.is_due() {
+            let begun = self.begin_log(spooled.map(|positions| positions.stdout));
             self.check(begun);
         }
         let in_file = || self.targets[stream as usize].as_ref().and_then(|_| end_of(ours(stream)).ok());
         let place = spooled.map_or_else(in_file, |positions| Some(positions.of(stream))).map(|place| place + ahead);
+        if let (Some(positions), Some(place)) = (spooled, place) {
+            self.last_stdout = Some(if stream == Stream::Stdout { place + bytes.len() as u64 } else { positions.stdout });
+        }
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
         let from = digest.end().at;
@@ -245,7 +278,7 @@ impl ShownLog {
     /// The end: all is in one file.
     pub fn close(mut self) {
         if self.log.is_some() {
-            let begun = self.begin_log();
+            let begun = self.begin_log(self.last_stdout);
             self.check(begun);
         }
         self.tell();
@@ -254,25 +287,26 @@ impl ShownLog {
     fn append(&mut self, text: &str) -> io::Result<()> {
         self.length += text.len() as u64;
         match &mut self.log {
-            Some(log) => log.write_all(text.as_bytes()),
+            Some(log) => (&**log).write_all(text.as_bytes()),
             None => Ok(()),
         }
     }
 
-    fn begin_log(&mut self) -> io::Result<()> {
+    fn begin_log(&mut self, spooled_stdout: Option<u64>) -> io::Result<()> {
         if self.generation == 0 {
             let before = fs::read(self.directory.join(STATE_FILE)).ok().and_then(|text| serde_json::from_slice::<State>(&text).ok());
             self.generation = before.map_or(0, |state| state.generation);
         }
         self.generation += 1;
         let streams = self.digests.iter().map(|((rank, stream), digest)| (*rank, *stream, digest.clone())).collect();
-        let state = State { generation: self.generation, targets: self.targets.clone(), spooled: self.spooled, streams };
+        let state = State { generation: self.generation, targets: self.targets.clone(), spooled: self.spooled, spooled_stdout, streams };
         mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&state)?)?;
         let mut log = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
         log.set_len(0)?;
         self.length = 0;
         log.write_all(format!("{}\n", self.generation).as_bytes())?;
-        self.log = Some(log);
+        mend_durable::sync_directory(&self.directory)?;
+        self.log = Some(Arc::new(log));
         Ok(())
     }
 
@@ -280,6 +314,10 @@ impl ShownLog {
         if let Err(error) = result
             && !self.told
         {
+            if self.trouble.is_none() {
+                // What it lacks must not be taken for what was not shown.
+                let _ = fs::remove_file(self.directory.join(LOG_FILE));
+            }
             self.trouble.get_or_insert(error);
         }
     }
@@ -306,6 +344,36 @@ fn end_of(file: BorrowedFd<'_>) -> io::Result<u64> {
 mod tests {
     use super::*;
     use crate::spool::Spool;
+
+    #[test]
+    fn what_a_power_failure_took_from_the_spool_counts_as_not_shown() {
+        let place = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(place.path(), 1 << 20).unwrap();
+        let mut log = ShownLog::new(place.path(), StreamDigests::new(), true);
+        let segment = crate::spool_reader::segment_in(&crate::spool_reader::directory_in(place.path()), 1);
+        let mut lengths = Vec::new();
+        for line in ["one\n", "two\n", "three\n"] {
+            log.begin((0, Stream::Stdout), line.as_bytes(), None, 0, Some(spool.positions()));
+            spool.write(Stream::Stdout, line.as_bytes());
+            log.done();
+            lengths.push(fs::metadata(&segment).unwrap().len());
+        }
+        let all = fs::read(&segment).unwrap();
+        // The record may be shorter than the spool as well: it says how much of it counts.
+        let record = fs::read_to_string(place.path().join(LOG_FILE)).unwrap();
+        let lines: Vec<&str> = record.lines().collect();
+        for (kept, expected) in [(1, 0), (3, 4), (5, 8), (7, 14)] {
+            fs::write(place.path().join(LOG_FILE), lines[..kept].join("\n") + "\n").unwrap();
+            assert_eq!(load(&JobDirectory::at(place.path())).spooled_stdout, Some(expected), "{kept}");
+        }
+        for length in (lengths[0] as usize..=all.len()).rev() {
+            fs::write(&segment, &all[..length]).unwrap();
+            let there = if length < lengths[1] as usize { "one\n" } else { "one\ntwo\n" };
+            let there = if length == all.len() { "one\ntwo\nthree\n" } else { there };
+            let found = load(&JobDirectory::at(place.path()));
+            assert_eq!(found.digests[&(0, Stream::Stdout)].end(), Mark::default().after(there.as_bytes()), "{length}");
+        }
+    }
 
     #[test]
     fn of_a_spool_the_last_entry_is_decided_wherever_the_controller_was_killed() {

@@ -7,13 +7,14 @@
 //! Both streams are in the same segments, in the order in which they were printed; [`mend_spool`] says how. Invariants: one controller writes,
 //! and has the lock until the last byte is written; what was written is whole or not read ([`crate::spool_reader`]); of the newest output, at
 //! least seven eighths of the bound stay. Faults assumed: SIGKILL at any moment; disks full or failing. What could not be
-//! written is missing, and a reader is told how much. Nothing is made durable: a power failure may cost the newest output.
+//! written is missing, and a reader is told how much. Whole segments are durable. The newest one is so when [`crate::failover::flush`] says so, in
+//! jobs whose controllers may have successors; in others a power failure may cost what is in it.
 
 use crate::job_lock::held;
 use crate::record::{make_directories, open_at_end};
 use crate::spool_reader::{SpoolError, SpoolReader, directory_in, segment_in, segments};
 use mend_messages::daemon::Stream;
-use mend_spool::{MAX_BYTES, Positions, encode, segment_head};
+use mend_spool::{MAX_BYTES, Next, Positions, SEGMENT_HEAD, encode, next, read_segment_head, segment_head};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -106,6 +107,14 @@ impl Spool {
         self.positions
     }
 
+    /// The newest segment; what is in older ones is durable. `None`: nothing was written.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn newest(&self) -> io::Result<Option<File>> {
+        self.file.as_ref().map(File::try_clone).transpose()
+    }
+
     /// Writes what was printed. What cannot be written is missing: the job runs on.
     pub fn write(&mut self, stream: Stream, bytes: &[u8]) {
         for piece in bytes.chunks(MAX_BYTES) {
@@ -114,6 +123,42 @@ impl Spool {
             let _ = self.append(&encode(stream, position, piece));
             self.positions.set(stream, position.saturating_add(piece.len() as u64));
         }
+    }
+
+    /// What is behind so much of standard output was never confirmed, and comes again: it goes, and with it all that was written later.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn forget_behind(&mut self, stdout: u64) -> io::Result<()> {
+        while let Some((number, _)) = self.segments.back().copied().filter(|_| self.positions.stdout > stdout) {
+            let path = segment_in(&self.directory, number);
+            let bytes = fs::read(&path)?;
+            let Ok(Some(mut before)) = read_segment_head(&bytes) else { return Ok(()) };
+            self.file = None;
+            if before.stdout > stdout {
+                fs::remove_file(&path)?;
+                self.segments.pop_back();
+                self.positions = before;
+                continue;
+            }
+            let mut at = SEGMENT_HEAD;
+            while let Next::Whole(frame) = next(&bytes[at..]) {
+                let end = frame.position + frame.bytes.len() as u64;
+                if frame.stream == Stream::Stdout && end > stdout {
+                    break;
+                }
+                before.set(frame.stream, end);
+                at += frame.length();
+            }
+            let file = open_at_end(&path)?;
+            file.set_len(at as u64)?;
+            file.sync_data()?;
+            self.positions = before;
+            self.segments.back_mut().into_iter().for_each(|(_, length)| *length = at as u64);
+            self.file = Some(file);
+            break;
+        }
+        mend_durable::sync_directory(&self.directory)
     }
 
     fn append(&mut self, frame: &[u8]) -> io::Result<()> {
@@ -137,7 +182,10 @@ impl Spool {
 
     fn begin_segment(&mut self) -> io::Result<()> {
         let number = self.segments.back().map_or(1, |(number, _)| number + 1);
-        self.file = None;
+        if let Some(file) = self.file.take() {
+            // An error leaves it as it is: the job runs on.
+            let _ = file.sync_data();
+        }
         let file = open_at_end(&segment_in(&self.directory, number))?;
         // What is there is of a beginning that did not come to its end.
         file.set_len(0)?;
@@ -148,6 +196,7 @@ impl Spool {
             (self.file, _) = (None, self.segments.pop_back());
             let _ = fs::remove_file(segment_in(&self.directory, number));
         }
+        let _ = mend_durable::sync_directory(&self.directory);
         begun
     }
 
@@ -229,6 +278,34 @@ mod tests {
         }
         assert!(is_there(job.path()) && !is_open(job.path()));
         assert_eq!(read(job.path()), ("out 0\nout 1\nout 2\n".into(), "err 0\nerr 1\nerr 2\n".into(), [0, 0]));
+    }
+
+    #[test]
+    fn what_is_behind_a_position_goes_from_all_segments() {
+        let job = tempfile::tempdir().unwrap();
+        let lines: Vec<String> = (0..40_000).map(|line| format!("line {line}\n")).collect();
+        let all = lines.concat();
+        for keep in [0, 1, 7, 20_000, 39_999, 40_000] {
+            let _ = fs::remove_dir_all(directory_in(job.path()));
+            let mut spool = Spool::open(job.path(), 1 << 22).unwrap();
+            for (at, line) in lines.iter().enumerate() {
+                if at == 5 {
+                    spool.write(Stream::Stderr, b"early\n");
+                }
+                spool.write(Stream::Stdout, line.as_bytes());
+            }
+            assert!(spool.segments.len() > 1);
+            let kept = lines[..keep].concat();
+            spool.forget_behind(kept.len() as u64).unwrap();
+            assert_eq!(spool.positions().stdout, kept.len() as u64);
+            let early = if keep < 5 { "" } else { "early\n" };
+            assert_eq!(read(job.path()), (kept.clone(), early.into(), [0, 0]), "{keep}");
+            // It goes on there.
+            spool.write(Stream::Stdout, &all.as_bytes()[kept.len()..]);
+            assert_eq!(read(job.path()).0, all, "{keep}");
+            drop(spool);
+            assert_eq!(Spool::open(job.path(), 1 << 22).unwrap().positions().stdout, all.len() as u64);
+        }
     }
 
     #[test]

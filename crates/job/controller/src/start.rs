@@ -212,7 +212,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         true => None,
         false => {
             let writers = mend_settings::TIER_WRITERS.number()? as usize;
-            Some(TierSetup { specs: tiers.clone(), rate: tier_rate()?, writers })
+            let wide_percent = mend_settings::WIDE_FAILURES.number()? as u32;
+            Some(TierSetup { specs: tiers.clone(), rate: tier_rate()?, writers, wide_percent })
         }
     };
     let secret = Secret(mend_wire::random_bytes());
@@ -220,8 +221,9 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     let (arrivals, incoming) = mpsc::channel(MAX_WAITING_EVENTS);
     let (more, asked) = mpsc::channel(1);
     let (taken, source) = beginning.input;
-    let bind = if embedded.is_some() { "127.0.0.1" } else { "0.0.0.0" };
-    let doors = serve::listen(bind, directory.path(), secret.clone(), arrivals.clone(), Arrival::Ask).await.map_err(RunError::Listen)?;
+    let doors = serve::listen(serve::address(embedded.is_some()), directory.path(), secret.clone(), arrivals.clone(), Arrival::Ask)
+        .await
+        .map_err(RunError::Listen)?;
     let record = JobRecord {
         id: id.clone(),
         command: program.command(),
@@ -287,6 +289,10 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         restoring: beginning.restoring,
         healing: beginning.healing.is_wanted().then(|| beginning.healing.clone()),
     };
+    let batch_life = match &beginning.batch {
+        Some((session, place)) => Some(session.life(place).await),
+        None => None,
+    };
     let life = LifeRecord {
         setup,
         program,
@@ -303,10 +309,10 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         printed,
         input: taken,
         input_file: InputFile::of_this_process(),
+        local: embedded.is_some(),
+        batch: batch_life,
     };
-    // Its own daemon ends with this process, and a batch job with its script.
-    let may_be_succeeded = embedded.is_none() && beginning.batch.is_none();
-    let told = failover::begin_log(directory.path(), &life, may_be_succeeded)?;
+    let told = failover::begin_log(directory.path(), beginning.lock.identity(), &life)?;
     let lock_watch = told.is_some().then(|| LockWatch::begin(directory.path().to_owned(), id.clone(), beginning.lock.identity(), lease));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();
     let mut nodes: Vec<Node> = Vec::new();

@@ -14,6 +14,7 @@
 //!   number keeps every checkpoint that somebody asked for.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
+//! - Of checkpoints that nobody asked for a tier gets every so manieth ([`Replication::stagger`]), the next one if it has none or could not have the last.
 //!
 //! Faults assumed: any copy fails; a node and all on it vanishes at any moment; a checkpoint is removed by others.
 
@@ -122,6 +123,12 @@ struct Lane {
     failed: BTreeMap<(u64, Rank), String>,
     complete: BTreeSet<u64>,
     given_up: BTreeSet<u64>,
+    /// Every so manieth checkpoint that nobody asked for is copied here; 0 and 1: each.
+    every: u32,
+    /// Checkpoints since the last one that was to be copied here.
+    since: u32,
+    /// Those that are not to be.
+    skipped: BTreeSet<u64>,
 }
 
 /// See the module's head.
@@ -182,9 +189,30 @@ impl Replication {
         }
     }
 
+    /// From now on every so manieth checkpoint that nobody asked for is copied to each tier; those that somebody asked for are copied to all.
+    pub fn stagger(&mut self, every: &[u32]) {
+        for (lane, every) in self.lanes.iter_mut().zip(every) {
+            lane.every = *every;
+        }
+    }
+
+    /// Every so manieth checkpoint is copied to each tier.
+    #[must_use]
+    pub fn staggered(&self) -> Vec<u32> {
+        self.lanes.iter().map(|lane| lane.every.max(1)).collect()
+    }
+
     /// A checkpoint has been published; one image per rank, ascending.
     pub fn published(&mut self, number: u64, periodic: bool, images: Vec<Published>) -> Vec<Action> {
         self.insert(number, periodic, images);
+        for lane in &mut self.lanes {
+            lane.since = lane.since.saturating_add(1);
+            if periodic && lane.since < lane.every && lane.has_something() {
+                lane.skipped.insert(number);
+            } else {
+                lane.since = 0;
+            }
+        }
         self.advance()
     }
 
@@ -247,6 +275,10 @@ impl Replication {
         for tier in 0..self.tiers.len() {
             let whole: BTreeSet<u64> = self.lanes[tier].complete.iter().copied().filter(|&number| self.holds_all(tier, number)).collect();
             self.lanes[tier].complete = whole;
+            if !self.lanes[tier].has_something() {
+                // The newest is copied at once.
+                self.lanes[tier].skipped.clear();
+            }
         }
         self.advance()
     }
@@ -263,6 +295,7 @@ impl Replication {
         }
         for lane in &mut self.lanes {
             lane.complete.remove(&number);
+            lane.skipped.remove(&number);
             if lane.target == Some(number) {
                 lane.leave_target();
             }
@@ -381,10 +414,10 @@ impl Replication {
         over
     }
 
-    /// The newest checkpoint, unless the tier has it, has a newer one, or has given it up.
+    /// The newest checkpoint that is to be copied there, unless the tier has it, has a newer one, or has given it up.
     fn choose_target(&self, tier: usize) -> Option<u64> {
-        let newest = *self.checkpoints.keys().next_back()?;
         let lane = &self.lanes[tier];
+        let newest = *self.checkpoints.keys().rev().find(|number| !lane.skipped.contains(number))?;
         (lane.complete.last().is_none_or(|&complete| complete < newest) && !lane.given_up.contains(&newest)).then_some(newest)
     }
 
@@ -506,9 +539,15 @@ impl Image {
 }
 
 impl Lane {
+    /// Without a copy the next checkpoint is waited for, and not the one after so many.
+    fn has_something(&self) -> bool {
+        self.target.is_some() || !self.complete.is_empty()
+    }
+
     fn give_up(&mut self, number: u64) {
         self.leave_target();
         self.given_up.insert(number);
+        self.since = u32::MAX;
     }
 
     fn leave_target(&mut self) {

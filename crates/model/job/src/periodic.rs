@@ -103,6 +103,11 @@ impl Periodic {
         self.schedule.interval_s()
     }
 
+    /// How often they are taken, and why, if costs decide that.
+    pub(crate) fn choice(&self) -> Option<Choice> {
+        self.schedule.choice()
+    }
+
     /// How often they are taken, and why, if that is worth telling anew.
     pub(crate) fn newly_chosen(&mut self) -> Option<Choice> {
         let choice = self.schedule.choice()?;

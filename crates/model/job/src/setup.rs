@@ -94,6 +94,8 @@ pub struct TierSetup {
     pub rate: u64,
     /// Nodes that may write to a tier of all nodes at once, at least 1.
     pub writers: usize,
+    /// Of a hundred failures those that take several nodes at once.
+    pub wide_percent: u32,
 }
 
 /// A checkpoint that was there before.

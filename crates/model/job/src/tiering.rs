@@ -7,6 +7,7 @@ use mend_coordination::portable::Copies;
 use mend_coordination::replication::{Action, Published, Replication};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Destination, ImageLocation, ImageRef, NodeStore, Tier, TierSpec};
+use mend_policy::stagger::{Failures, KnownTier, Reach, Stagger, differs, stagger};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 const ASSUMED_IMAGE_BYTES: u64 = 64 << 20;
 
 /// The tiers of one job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tiering {
     pub(crate) specs: Vec<TierSpec>,
     pub(crate) rate: u64,
@@ -32,6 +33,24 @@ pub struct Tiering {
     pub(crate) told: BTreeSet<(NodeIndex, NodeStore)>,
     pub(crate) told_of_tiers: BTreeSet<(String, String)>,
     pub(crate) told_of_portable: BTreeSet<String>,
+    wide_percent: u32,
+    /// When the checkpoints were published whose copies are not measured yet, microseconds.
+    published_us: BTreeMap<u64, u64>,
+    /// How long it takes to copy one to each tier, seconds.
+    copy_s: Vec<Option<f64>>,
+}
+
+/// How many of them are remembered.
+const MAX_MEASURED: usize = 256;
+/// Weight of the newest measurement.
+const NEWEST_WEIGHT: f64 = 0.5;
+
+fn reach(tier: &Tier) -> Reach {
+    match tier {
+        Tier::Memory | Tier::Local(_) => Reach::Processes,
+        Tier::Partner => Reach::OneNode,
+        Tier::Shared | Tier::Object(_) => Reach::AnyNodes,
+    }
 }
 
 /// Node stores of these tiers, each once, nearest first.
@@ -69,7 +88,35 @@ impl Tiering {
             told,
             told_of_tiers,
             told_of_portable,
+            wide_percent: setup.wide_percent,
+            published_us: BTreeMap::new(),
+            copy_s: vec![None; setup.specs.len()],
         }
+    }
+
+    /// A tier holds the whole checkpoint.
+    pub(crate) fn measure(&mut self, number: u64, tier: usize, now_us: u64) {
+        let Some(published_us) = self.published_us.get(&number) else { return };
+        let (Some(copy_s), taken_us) = (self.copy_s.get_mut(tier), now_us.saturating_sub(*published_us)) else { return };
+        // One that ranks have written there is no copy.
+        if taken_us > 0 {
+            let found_s = taken_us as f64 / 1e6;
+            *copy_s = Some(copy_s.map_or(found_s, |known| known + NEWEST_WEIGHT * (found_s - known)));
+        }
+    }
+
+    /// Which checkpoints are copied where from now on, if that has changed: for each tier, how long a copy takes and what was decided. `interval_s`, above 0: from one
+    /// checkpoint to the next; `mtbf_s`: from one failure to the next.
+    pub(crate) fn stagger(&mut self, interval_s: f64, mtbf_s: f64) -> Option<Vec<(Option<f64>, Stagger)>> {
+        let known = |(spec, copy_s): (&TierSpec, &Option<f64>)| KnownTier { reach: reach(&spec.tier), copy_s: *copy_s };
+        let tiers: Vec<KnownTier> = self.specs.iter().zip(&self.copy_s).map(known).collect();
+        let found = stagger(&tiers, interval_s, Failures { mtbf_s, wide_percent: self.wide_percent });
+        let every: Vec<u32> = found.iter().map(|one| one.every).collect();
+        if !self.machine.staggered().iter().zip(&every).any(|(known, found)| differs(*known, *found)) {
+            return None;
+        }
+        self.machine.stagger(&every);
+        Some(self.copy_s.iter().copied().zip(found).collect())
     }
 
     pub(crate) fn task(&mut self, of_machine: u64) -> u64 {
@@ -120,9 +167,13 @@ impl Tiering {
     }
 
     /// A checkpoint is published: its copies follow.
-    pub(crate) fn published(&mut self, publication: &Publication) -> Vec<Action> {
+    pub(crate) fn published(&mut self, publication: &Publication, now_us: u64) -> Vec<Action> {
         let placed = std::mem::take(&mut self.placed);
         let number = publication.number;
+        self.published_us.insert(number, now_us);
+        if self.published_us.len() > MAX_MEASURED {
+            self.published_us.pop_first();
+        }
         let image = |image: &PublishedImage| {
             let place = placed.get(&image.rank).cloned().unwrap_or(ImageLocation::File(PathBuf::new()));
             let site = self.site(&place, image.node);

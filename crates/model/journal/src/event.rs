@@ -4,7 +4,7 @@
 //! events that it does not know, and takes the default for fields that it misses. So fields and events are added, and never
 //! change their meaning or type; one that has to is a new one.
 
-pub use crate::facts::{Asker, Cause, Code, ImageFacts, Lack, Phase, PhaseTimes, Precopied, Storage};
+pub use crate::facts::{Asker, Cause, Code, ImageFacts, Lack, Phase, PhaseTimes, Precopied, StaggeredTier, Storage};
 use crate::ranks::Ranks;
 use crate::state::State;
 use mend_messages::report::Report;
@@ -186,6 +186,8 @@ pub enum Event {
         mtbf_s: f64,
         averted_percent: u32,
     },
+    /// Which checkpoints are copied to which tier from now on, nearest first. `interval_s`: from one checkpoint to the next, seconds.
+    TiersStaggered { interval_s: f64, tiers: Vec<StaggeredTier> },
     /// A library in so many of the job's ranks has taken a portable checkpoint, in its own directory. `us`: from the request to the answer.
     PortableCheckpoint { directory: String, checkpoint: u64, ranks: u32, bytes: u64, us: u64 },
     /// It was asked for one, and has taken none.
@@ -304,6 +306,7 @@ impl Event {
                 | Self::CheckpointRemoved { .. }
                 | Self::PortableFailed { .. }
                 | Self::IntervalChosen { .. }
+                | Self::TiersStaggered { .. }
                 | Self::TierFailed { .. }
                 | Self::TierPassedOver { .. }
                 | Self::MigrationAsked { .. }

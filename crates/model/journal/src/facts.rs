@@ -359,3 +359,16 @@ impl From<Phases> for PhaseTimes {
         Self { suspend_us, write_us, transfer_us, restart_us, reconnect_us }
     }
 }
+
+/// Which checkpoints are copied to a tier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StaggeredTier {
+    /// The tier.
+    pub tier: String,
+    /// Every so manieth of those that nobody asked for.
+    pub every: u32,
+    /// How long a copy takes, seconds; `None`: not measured, or ranks write there.
+    pub copy_s: Option<f64>,
+    /// Mean time between two failures that need it, seconds; `None`: a nearer one outlives as much, or there are none.
+    pub needed_s: Option<f64>,
+}

@@ -1,6 +1,6 @@
 //! How events read.
 
-use crate::event::{Asker, Cause, Entry, Event, Phase, Storage};
+use crate::event::{Asker, Cause, Entry, Event, Phase, StaggeredTier, Storage};
 use crate::state::State;
 use std::collections::BTreeMap;
 
@@ -143,6 +143,25 @@ fn name_of(signal: i32) -> &'static str {
     }
 }
 
+fn staggered(interval_s: f64, tiers: &[StaggeredTier]) -> String {
+    let seconds = |seconds: f64| duration((seconds.max(0.0) * 1e6) as u64);
+    let tier = |one: &StaggeredTier| {
+        let of = match one.every {
+            0 | 1 => format!("{} gets each", one.tier),
+            every => format!("{} gets one of {every}", one.tier),
+        };
+        match (one.copy_s, one.needed_s) {
+            (Some(copy_s), Some(needed_s)) => {
+                format!("{of} (a copy takes {}, and a failure that needs it comes every {:.0} h)", seconds(copy_s), needed_s / 3600.0)
+            }
+            (Some(copy_s), None) => format!("{of} (a copy takes {}, and no failure is reckoned with that needs it)", seconds(copy_s)),
+            (None, _) => of,
+        }
+    };
+    let tiers: Vec<String> = tiers.iter().map(tier).collect();
+    format!("of checkpoints, {} apart, from now on {}", seconds(interval_s), tiers.join("; "))
+}
+
 fn left_out(state: &State) -> String {
     let State { tallies, .. } = state;
     format!(
@@ -189,6 +208,7 @@ pub fn sentence(entry: &Entry) -> String {
                 mtbf_s / 3600.0
             )
         }
+        Event::TiersStaggered { interval_s, tiers } => staggered(*interval_s, tiers),
         Event::GoesOn { cause: why, checkpoint } => {
             format!("the job was stopped: {}; it is to go on by itself, from checkpoint {checkpoint} if that is good", cause(why))
         }

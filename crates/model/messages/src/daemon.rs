@@ -526,4 +526,9 @@ pub enum FromDaemon {
     Progress(Vec<RankProgress>),
     /// What ranks here sent to whom, in a job that may follow its data: of each rank the newest reading, once a second at most.
     Traffic(Vec<RankTraffic>),
+    /// The batch system has sent the daemon this signal: it wants the job to end.
+    TimeUp {
+        /// The signal's number.
+        signal: i32,
+    },
 }

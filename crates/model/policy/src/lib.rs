@@ -4,7 +4,7 @@
 //! Decisions only: events and measured times go in, answers come out. Nothing here does I/O, reads a clock or starts a
 //! thread, so that the same code runs in the controller and under a seeded simulation (`tests/simulation.rs`).
 //! Reading order: [`interval`] and [`chain`] (the formulas), [`restarts`] (what restarts took), [`schedule`] (the state that a
-//! job keeps), [`retention`] (what may go, what is to be merged). On their own: [`precopy`] (live or
+//! job keeps), [`retention`] (what may go, what is to be merged), [`stagger`] (which of them go to which tier). On their own: [`precopy`] (live or
 //! frozen), [`spares`], [`back`], [`health`] (when a node is left, and how), [`recovery`] (pause, restart or stop), [`placement`] (ranks near
 //! their data), [`exchanges`] (what they send each other), [`follow`] (whether they go there).
 //!
@@ -23,3 +23,4 @@ pub mod restarts;
 pub mod retention;
 pub mod schedule;
 pub mod spares;
+pub mod stagger;

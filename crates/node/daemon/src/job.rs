@@ -11,9 +11,11 @@
 //! waits until the earlier one has left. The loop never waits for the controller or a rank, so neither can keep it from the other.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
+mod leaving;
 mod standing;
 mod tier_orders;
 
+use self::leaving::{End, leave};
 use self::standing::RestoreOrder;
 use crate::agent_router::{AgentRouter, SaveStep};
 use crate::agents::{AgentEvent, AgentSocket};
@@ -35,6 +37,7 @@ use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
 use crate::spaces::JobSpaces;
 use crate::start::ProgramStart;
+use crate::stay::LINGERING;
 use crate::successor;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
@@ -54,8 +57,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument;
 
@@ -234,58 +237,20 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         room: RecentRoom::default(),
         heard: heard_at,
     };
-    let health = job.node.health.verdicts();
-    let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded, health };
+    let (health, time_up) = (job.node.health.verdicts(), job.node.time_up.subscribe());
+    let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded, health, time_up };
+    let node = job.node.clone();
+    let held = succeeds.then(|| node.stay.hold());
     let end = job.run(&mut incoming).await;
-    let next =
-        matches!(end, End::Paused | End::Asked(true)).then(|| successor::await_next_life(job.node.clone(), job.introduction.clone()));
+    let next = matches!(end, End::Paused | End::Asked(true)).then(|| successor::await_next_life(node.clone(), job.introduction.clone()));
     leave(job, end, incoming, carrying).await;
     next.map(|next| tokio::spawn(next.in_current_span()));
-}
-
-/// Ends the job's processes, and the connection when the last output is sent.
-async fn leave(mut job: Job, end: End, incoming: Incoming, mut carrying: JoinHandle<()>) {
-    let mut paused = Vec::new();
-    if end == End::Paused {
-        paused = timeout(job.patience, job.put_aside()).await.unwrap_or_default();
+    match end {
+        End::Asked(false) => node.stay.settle(),
+        _ if succeeds => node.stay.linger(LINGERING),
+        _ => {}
     }
-    let (id, patience, progress) = (job.introduction.id.clone(), job.patience, job.progress.clone());
-    let drained = match end {
-        End::Asked(_) | End::Paused => timeout(patience, job.release()).await.is_ok(),
-        End::Lost | End::Superseded => false,
-    };
-    if !drained {
-        // Nobody takes the output any more; without the queue's receiver no rank's task waits for it.
-        carrying.abort();
-        job.release().await;
-    }
-    let ranks = paused.iter().map(|(rank, _)| *rank).collect();
-    // Behind the last output.
-    if end == End::Paused {
-        let _ = timeout(patience, job.ordered.send(FromDaemon::Paused { ranks })).await;
-    }
-    let _ = timeout(patience, job.ordered.send(FromDaemon::Left)).await;
-    // With the last sender the queue ends, and with the queue the connection.
-    job.leave_standing(paused, incoming.agents);
-    if drained && timeout(patience, &mut carrying).await.is_err() {
-        carrying.abort();
-        tracing::warn!(job = id, "the controller did not take the last output");
-    }
-    let (read, given) = (progress.bytes_read(), progress.bytes_given());
-    tracing::info!(job = id, ?end, read, given, "a job has left; bytes of images and files that mendd itself read and gave on for it");
-}
-
-/// Why a job leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// The controller said so, and whether the job is about to go on.
-    Asked(bool),
-    /// The controller is dead, silent or unintelligible.
-    Lost,
-    /// A later start of the job has come.
-    Superseded,
-    /// The controller said so, and wants ranks to stand still that can.
-    Paused,
+    drop(held);
 }
 
 struct Incoming {
@@ -297,6 +262,7 @@ struct Incoming {
     states: mpsc::UnboundedReceiver<LinkState>,
     superseded: Arc<Notify>,
     health: watch::Receiver<NodeHealth>,
+    time_up: broadcast::Receiver<i32>,
 }
 
 struct Job {
@@ -383,6 +349,7 @@ impl Job {
                     self.rendezvous.arrived(token, image, Instant::now());
                 }
                 () = incoming.superseded.notified() => return End::Superseded,
+                Ok(signal) = incoming.time_up.recv() => self.urgent.send(FromDaemon::TimeUp { signal }),
                 Ok(()) = incoming.health.changed() => self.urgent.send(FromDaemon::Health(self.node.health.verdict())),
                 () = namespace.ended() => {
                     tracing::warn!(job = self.introduction.id, "the ranks' PID namespace has ended, as it does when the job's lease is over");
@@ -395,6 +362,7 @@ impl Job {
                         LinkState::Connected => kind,
                         LinkState::Succeeded => {
                             clock = SenderClock::default();
+                            self.node.stay.alone();
                             kind
                         }
                     };
@@ -403,8 +371,8 @@ impl Job {
                 _ = tick.tick() => {
                     self.rendezvous.tidy(Instant::now());
                     if suspicion.is_over() && !suspected {
-                        suspected = true;
-                        self.start_successor(true);
+                        // Tried again while the job's directory cannot be seen.
+                        suspected = self.start_successor(true);
                     }
                     if silence.is_over() {
                         tracing::warn!(job = self.introduction.id, ms = self.lease.as_millis(), "not a word from the controller");
@@ -419,7 +387,8 @@ impl Job {
     fn start_successor(&self, silent: bool) -> bool {
         let Some(command) = self.introduction.successor.clone().filter(successor::can_start) else { return false };
         tracing::info!("a successor of the controller is started");
-        tokio::spawn(successor::start(command, self.introduction.node, silent).in_current_span());
+        let stay = self.node.stay.clone();
+        tokio::spawn(successor::start(stay, command, self.introduction.node, silent).in_current_span());
         true
     }
 

@@ -35,6 +35,7 @@ mod shared_memory;
 mod sink;
 mod spaces;
 mod start;
+mod stay;
 mod successor;
 mod supervisor;
 mod targets;
@@ -53,10 +54,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use targets::Targets;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::broadcast;
+
+/// Signals of a batch system that a job has not heard of yet. All mean the same.
+const MAX_WAITING_SIGNALS: usize = 8;
+/// Between two looks whether targets of data spaces still run.
+const TARGETS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs on every node that may run ranks. `mend` finds it there.
 #[derive(Debug, Parser)]
@@ -75,10 +83,10 @@ struct Arguments {
     /// Write the address that was taken, as one line, to this descriptor
     #[arg(long, value_name = "FD")]
     ready_fd: Option<i32>,
-    /// End when standard input does
+    /// End when standard input does, or has a word. If it ends without a word, jobs that are here are waited for if their controllers may have successors
     #[arg(long)]
     until_eof: bool,
-    /// Started in a batch job: end when standard input does, write `ready NODE PORT` as a line to standard output, and `signal NODE NUMBER`
+    /// Started in a batch job: as --until-eof, but write `ready NODE PORT` as a line to standard output, and `signal NODE NUMBER`
     /// at each SIGTERM, SIGUSR1 and SIGUSR2, which end nothing
     #[arg(long, conflicts_with_all = ["until_eof", "ready_fd"])]
     under_batch: bool,
@@ -201,6 +209,8 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         ranks: AtomicU32::new(0),
         targets: Targets::default(),
         spaces: Arc::default(),
+        stay: Arc::default(),
+        time_up: broadcast::channel(MAX_WAITING_SIGNALS).0,
     };
     let result = runtime.block_on(run(Arc::new(node), listener, announcement, until_eof));
     // Threads that wait for a slow file system or standard input are not waited for.
@@ -228,26 +238,30 @@ async fn run(node: Arc<Node>, listener: std::net::TcpListener, announcement: Ann
         let name = node.name.clone();
         announce(1, &format!("ready {name} {}", address.port())).map_err(|source| ServeError::Ready { fd: 1, source })?;
         for kind in [SignalKind::terminate(), SignalKind::user_defined1(), SignalKind::user_defined2()] {
-            tokio::spawn(tell_of(kind, name.clone()));
+            tokio::spawn(tell_of(kind, name.clone(), node.clone()));
         }
     }
     tracing::info!(name = node.name, %address, "ready");
     // Whatever ends the daemon, its supervisors see their sockets close and end the ranks.
     tokio::select! {
-        () = listen::listen(node, listener) => {}
-        () = end_of_input(), if until_eof => {}
+        () = listen::listen(node.clone(), listener) => {}
+        () = no_longer_needed(&node), if until_eof => {}
         _ = terminate.recv(), if !announcement.under_batch => {}
         _ = interrupt.recv() => {}
     }
     Ok(())
 }
 
-/// Tells of a batch system's signals.
-async fn tell_of(kind: SignalKind, node: String) {
+/// Tells of a batch system's signals: whoever started this daemon, and the controllers of the jobs here.
+async fn tell_of(kind: SignalKind, name: String, node: Arc<Node>) {
     let Ok(mut signals) = signal(kind) else { return };
     while signals.recv().await.is_some() {
-        // Nobody reads it any more: standard input has ended, too.
-        let _ = announce(1, &format!("signal {node} {}", kind.as_raw_value()));
+        // Nobody listens if no job is here.
+        let _ = node.time_up.send(kind.as_raw_value());
+        if !node.stay.is_alone() {
+            // Its reader may be gone just now.
+            let _ = announce(1, &format!("signal {name} {}", kind.as_raw_value()));
+        }
     }
 }
 
@@ -263,11 +277,27 @@ fn announce(fd: i32, text: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(line.as_bytes())
 }
 
-async fn end_of_input() {
-    let mut input = tokio::io::stdin();
-    let mut rest = [0; 4096];
-    // What is written there means nothing; an error means as much as the end.
-    while matches!(input.read(&mut rest).await, Ok(length) if length > 0) {}
+/// Whoever started this daemon has ended it, with a word; or is gone, and nobody goes on with a job here.
+async fn no_longer_needed(node: &Node) {
+    let (mut input, mut word) = (tokio::io::stdin(), [0; 64]);
+    tokio::select! {
+        read = input.read(&mut word) => {
+            // An error means as much as the end.
+            if matches!(read, Ok(length) if length > 0) {
+                return;
+            }
+            node.stay.alone();
+        }
+        () = node.stay.left_alone() => {}
+    }
+    loop {
+        node.stay.over().await;
+        if !node.targets.are_running().await {
+            return;
+        }
+        // They have what a job of the past has written and its controller still sends away.
+        tokio::time::sleep(TARGETS_INTERVAL).await;
+    }
 }
 
 fn start_log() {
@@ -278,6 +308,8 @@ fn start_log() {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
+        // It would panic where standard error is a terminal that was closed.
+        .log_internal_errors(false)
         .init();
 }
 

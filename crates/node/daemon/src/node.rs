@@ -5,6 +5,7 @@ use crate::paused::PausedJobs;
 use crate::privileges::Isolation;
 use crate::room;
 use crate::spaces::Spaces;
+use crate::stay::Stay;
 use crate::targets::Targets;
 use mend_health::monitor::Monitor;
 use mend_image::cpu::{Cpu, Features};
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 
 /// This node.
 #[derive(Debug)]
@@ -56,6 +57,10 @@ pub struct Node {
     pub targets: Targets,
     /// Data spaces that ranks see here.
     pub spaces: Arc<Spaces>,
+    /// Why this daemon goes on when whoever started it is gone.
+    pub stay: Arc<Stay>,
+    /// Signals of a batch system that wants its job to end.
+    pub time_up: broadcast::Sender<i32>,
 }
 
 /// How connections find their job.

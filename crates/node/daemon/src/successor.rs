@@ -4,6 +4,7 @@
 //! on this node; the controller lives and only its connection broke (it has the lock).
 
 use crate::node::Node;
+use crate::stay::Stay;
 use mend_messages::daemon::{BETWEEN_LIVES, JobIntroduction, SuccessorCommand};
 use mend_messages::job::NodeIndex;
 use std::path::PathBuf;
@@ -32,8 +33,10 @@ pub fn can_start(command: &SuccessorCommand) -> bool {
     command.directory.join("job.json").is_file() && executable(command).is_some()
 }
 
-/// Starts it. It outlives this daemon. `silent`: the controller's end was not seen, it is only not heard.
-pub async fn start(command: SuccessorCommand, node: NodeIndex, silent: bool) {
+/// Starts it. It outlives this daemon, unless a batch system ends what a daemon of its started: this one stays until then. `silent`: the controller's end was not
+/// seen, it is only not heard.
+pub async fn start(stay: Arc<Stay>, command: SuccessorCommand, node: NodeIndex, silent: bool) {
+    let _held = stay.hold();
     tokio::time::sleep(PRECEDENCE * node.min(MAX_PRECEDING)).await;
     let options: &[&str] = if silent { &["--silent"] } else { &[] };
     run(&command, options).await;
@@ -59,6 +62,7 @@ async fn run(command: &SuccessorCommand, options: &[&str]) -> Option<ExitStatus>
 /// the job is over, or runs elsewhere.
 pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
     let Some(command) = job.successor.clone().filter(can_start) else { return };
+    let _held = node.stay.hold();
     let epoch = job.epoch.to_string();
     let mut pause = FIRST_PAUSE;
     loop {

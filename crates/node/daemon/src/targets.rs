@@ -65,6 +65,19 @@ impl Targets {
         let _ = sender.send(&found).await;
     }
 
+    /// Whether any target is here.
+    pub async fn are_running(&self) -> bool {
+        let all: Vec<_> = self.0.lock().await.values().cloned().collect();
+        for target in all {
+            // One that is just being started counts as well.
+            let Ok(mut target) = target.try_lock() else { return true };
+            if target.as_mut().is_some_and(|target| matches!(target.process.try_wait(), Ok(None))) {
+                return true;
+            }
+        }
+        false
+    }
+
     async fn find(&self, wanted: &Wanted) -> Result<u16, Refused> {
         let long = wanted.directory.len() > MAX_PATH || wanted.directory.contains('\0');
         match is_in_bucket(&wanted.directory).then(|| bucket_obstacle(&wanted.directory)) {

@@ -7,7 +7,7 @@ pub const SUCCESSOR: Setting = Setting {
     name: "MEND_SUCCESSOR",
     kind: Kind::Choice(&["on", "off"]),
     default: "on",
-    meaning: "Whether another process takes the controller's place when mend run is killed or its machine is lost (on), on one of the job's nodes that share the job's directory, or the job ends then (off). A job on this machine alone, or in a batch job, ends at any rate.",
+    meaning: "Whether another process takes the controller's place when mend run is killed or its machine is lost (on), on one of the job's nodes that share the job's directory, or the job ends then (off).",
 };
 /// What follows a failure.
 pub const ON_FAILURE: Setting = Setting {

@@ -23,6 +23,13 @@ pub const TIER_WRITERS: Setting = Setting {
     default: "2",
     meaning: "Nodes that may copy to the shared directory, or to object storage, at the same time.",
 };
+/// How many failures take more than a node.
+pub const WIDE_FAILURES: Setting = Setting {
+    name: "MEND_WIDE_FAILURES_PERCENT",
+    kind: Kind::Number { min: 0, max: 100 },
+    default: "15",
+    meaning: "Of a hundred failures those that take several nodes at once, and with them copies on partner nodes. With --interval auto tiers that only such failures need get every so manieth checkpoint (docs/tiers.md).",
+};
 /// Age of what is left behind.
 pub const TIER_HOURS: Setting = Setting {
     name: "MEND_TIER_HOURS",

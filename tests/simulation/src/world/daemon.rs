@@ -177,7 +177,7 @@ impl World {
     }
 
     /// The machine hears what a daemon said; some things twice.
-    fn heard(&mut self, at: usize, message: FromDaemon) -> Result<(), String> {
+    pub(crate) fn heard(&mut self, at: usize, message: FromDaemon) -> Result<(), String> {
         let Some(node) = self.index(at) else { return Ok(()) };
         self.note_heard(at, &message);
         let Some(job) = &self.job else { return Ok(()) };

@@ -93,7 +93,7 @@ impl World {
                     self.reasons.insert("its time was up");
                     let built = |rank| job.rank(rank).is_none_or(|state| !matches!(state.phase, RankPhase::Restoring(_)));
                     self.time_up = Some((self.disk.numbers().last().copied(), !(0..self.size).all(built)));
-                    return self.feed(Event::TimeUp { signal: 15 });
+                    return self.time_is_up();
                 }
             }
             Fault::MessagesLost(one, other) => self.break_channel(one, other, true)?,
@@ -129,6 +129,22 @@ impl World {
         self.reasons.insert("a node was lost");
         self.drop_messages(life, at);
         self.plan(delay, Coming::Lost { life, at, how });
+    }
+
+    /// The batch system wants the job to end: the daemons say so, which it has sent a signal, or the controller has heard of it by itself.
+    fn time_is_up(&mut self) -> Result<(), String> {
+        let (signal, life) = (15, self.life);
+        let speaks = |at: &usize| self.nodes[*at].up && self.nodes[*at].connection == life && self.index(*at).is_some();
+        let daemons: Vec<usize> = (0..self.nodes.len()).filter(speaks).collect();
+        if self.chance(2)
+            && let Some((first, others)) = daemons.split_first()
+        {
+            for at in others {
+                self.say(*at, FromDaemon::TimeUp { signal });
+            }
+            return self.heard(*first, FromDaemon::TimeUp { signal });
+        }
+        self.feed(Event::TimeUp { signal })
     }
 
     fn break_channel(&mut self, one: Rank, other: Rank, real: bool) -> Result<(), String> {

@@ -101,7 +101,7 @@ impl World {
             })
         });
         let writers = 1 + self.draw(2) as usize;
-        let tiers = (!self.tiers.is_empty()).then(|| TierSetup { specs: self.tiers.clone(), rate: 0, writers });
+        let tiers = (!self.tiers.is_empty()).then(|| TierSetup { specs: self.tiers.clone(), rate: 0, writers, wide_percent: 15 });
         let worlds = newest.and_then(|number| self.disk.publication(number)).map(|publication| publication.worlds.clone());
         let mut key = [0; 32];
         self.rng.fill_bytes(&mut key);

@@ -1,25 +1,38 @@
-//! What daemons may forget of what they have sent: what the machine was told and a successor would find in the log, and, of output, what is printed.
+//! What daemons may forget of what they have sent: what the machine was told and a successor would find in the log, and, of output, what is printed; both durable.
 //!
 //! A daemon keeps each message until it is confirmed. Confirmations are of all messages up to a number, so that output which is still being printed
-//! holds back those behind it.
+//! holds back those behind it. [`super::flush`] says when what was written is durable.
 
 use crate::detached::lock;
+use mend_job::replay::SentOutput;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::NodeIndex;
 use mend_wire::Link;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 #[derive(Debug)]
 struct OfNode {
     link: Arc<Link<ToDaemon>>,
     heard: u64,
-    printing: BTreeSet<u64>,
+    /// Up to there what was heard is on disk, or need not be.
+    durable: u64,
+    /// The last message that has to be.
+    mattered: u64,
+    printing: BTreeMap<u64, Option<SentOutput>>,
 }
 
 impl OfNode {
-    fn confirm(&self) {
-        self.link.confirm(self.printing.first().map_or(self.heard, |first| first - 1));
+    /// So much is on disk; what came behind it is waited for only if it matters.
+    fn is_durable(&mut self, through: u64) {
+        self.durable = self.durable.max(through);
+        if self.mattered <= self.durable {
+            self.durable = self.heard;
+        }
+    }
+
+    fn confirmed(&self) -> u64 {
+        self.printing.keys().next().map_or(self.durable, |first| self.durable.min(first - 1))
     }
 }
 
@@ -27,7 +40,7 @@ impl OfNode {
 #[derive(Clone, Debug)]
 pub struct Confirmations(Arc<Mutex<Vec<OfNode>>>);
 
-/// Output that is being printed. It is printed when this is dropped.
+/// Output that is being printed. It is printed, and durable, when this is dropped.
 #[derive(Debug)]
 pub struct Printing {
     confirmations: Confirmations,
@@ -43,37 +56,64 @@ impl Drop for Printing {
     }
 }
 
+/// What was heard of one node, and what of its output is not known to be durable.
+pub type Heard = (u64, BTreeMap<u64, SentOutput>);
+
 impl Confirmations {
     /// Links, with the number of the last message that the machine was told.
     pub fn new(links: Vec<(Arc<Link<ToDaemon>>, u64)>) -> Self {
-        let of_node = |(link, heard)| OfNode { link, heard, printing: BTreeSet::new() };
+        let of_node = |(link, heard)| OfNode { link, heard, durable: heard, mattered: heard, printing: BTreeMap::new() };
         Self(Arc::new(Mutex::new(links.into_iter().map(of_node).collect())))
     }
 
     fn with(&self, node: NodeIndex, change: impl FnOnce(&mut OfNode)) {
         if let Some(node) = lock(&self.0).get_mut(node as usize) {
             change(node);
-            node.confirm();
+            node.link.confirm(node.confirmed());
         }
     }
 
-    /// The machine was told a message of the node, or does not need it.
-    pub fn heard(&self, node: NodeIndex, number: u64) {
-        self.with(node, |node| node.heard = node.heard.max(number));
+    /// The machine was told a message of the node, or does not need it. `matters`: something follows from it, so that it has to be durable.
+    pub fn heard(&self, node: NodeIndex, number: u64, matters: bool) {
+        self.with(node, |node| {
+            node.heard = node.heard.max(number);
+            if matters {
+                node.mattered = node.heard;
+            }
+            node.is_durable(node.durable);
+        });
     }
 
-    /// A message of the node is output, which is about to be printed.
-    pub fn printing(&self, node: NodeIndex, number: u64) -> Printing {
+    /// A message of the node is output, which is about to be printed. `output`: if a successor has to know of it.
+    pub fn printing(&self, node: NodeIndex, number: u64, output: Option<SentOutput>) -> Printing {
         self.with(node, |node| {
-            node.printing.insert(number);
+            node.printing.insert(number, output);
         });
         Printing { confirmations: self.clone(), node, number }
     }
 
-    /// Number of the last message of each node that the machine was told; `None` while something is being printed.
-    pub fn settled(&self) -> Option<Vec<u64>> {
-        let nodes = lock(&self.0);
-        nodes.iter().all(|node| node.printing.is_empty()).then(|| nodes.iter().map(|node| node.heard).collect())
+    /// Number of the last message of each node that the machine was told: for [`Confirmations::durable`] when all that was written until now is durable.
+    pub fn numbers(&self) -> Vec<u64> {
+        lock(&self.0).iter().map(|node| node.heard).collect()
+    }
+
+    /// What the machine was told of each node up to these messages is durable.
+    pub fn durable(&self, numbers: &[u64]) {
+        for (node, number) in (0..).zip(numbers) {
+            self.with(node, |node| node.is_durable(*number));
+        }
+    }
+
+    /// What the daemon of a node may forget.
+    #[cfg(test)]
+    pub fn confirmed_of(&self, node: usize) -> u64 {
+        lock(&self.0)[node].confirmed()
+    }
+
+    /// What was heard of each node.
+    pub fn all_heard(&self) -> Vec<Heard> {
+        let outputs = |node: &OfNode| node.printing.iter().filter_map(|(number, output)| Some((*number, output.clone()?))).collect();
+        lock(&self.0).iter().map(|node| (node.heard, outputs(node))).collect()
     }
 }
 
@@ -81,23 +121,48 @@ impl Confirmations {
 mod tests {
     use super::*;
 
+    fn confirmed(all: &Confirmations) -> u64 {
+        all.confirmed_of(0)
+    }
+
+    fn one_node() -> Confirmations {
+        Confirmations::new(vec![(Arc::new(Link::confirming(0)), 0)])
+    }
+
     #[test]
     fn output_that_is_being_printed_holds_back_what_follows() {
-        let link = Arc::new(Link::confirming(0));
-        let all = Confirmations::new(vec![(link, 0)]);
-        all.heard(0, 1);
-        let first = all.printing(0, 2);
-        all.heard(0, 2);
-        let second = all.printing(0, 3);
-        all.heard(0, 4);
-        let confirmed = || {
-            let nodes = lock(&all.0);
-            nodes[0].printing.first().map_or(nodes[0].heard, |first| first - 1)
-        };
-        assert_eq!((confirmed(), all.settled()), (1, None));
+        let all = one_node();
+        all.heard(0, 1, false);
+        let first = all.printing(0, 2, None);
+        all.heard(0, 2, false);
+        let second = all.printing(0, 3, None);
+        all.heard(0, 4, false);
+        assert_eq!(confirmed(&all), 1);
         drop(second);
-        assert_eq!(confirmed(), 1);
+        assert_eq!(confirmed(&all), 1);
         drop(first);
-        assert_eq!((confirmed(), all.settled()), (4, Some(vec![4])));
+        assert_eq!((confirmed(&all), all.numbers()), (4, vec![4]));
+    }
+
+    #[test]
+    fn what_matters_is_confirmed_when_it_is_durable_and_nothing_behind_it_before() {
+        let all = one_node();
+        all.heard(0, 3, false);
+        all.heard(0, 4, true);
+        let numbers = all.numbers();
+        all.heard(0, 5, false);
+        assert_eq!((confirmed(&all), numbers.clone()), (3, vec![4]));
+        // What follows, and does not matter, came while that was made durable.
+        all.durable(&numbers);
+        assert_eq!(confirmed(&all), 5);
+        all.heard(0, 6, false);
+        assert_eq!(confirmed(&all), 6);
+        all.heard(0, 7, true);
+        let numbers = all.numbers();
+        all.heard(0, 8, true);
+        all.durable(&numbers);
+        assert_eq!(confirmed(&all), 7);
+        all.durable(&all.numbers());
+        assert_eq!(confirmed(&all), 8);
     }
 }

@@ -6,15 +6,16 @@
 //!                            └─► beside it: head, the life, where it stands ── fsync, rename ──► told
 //! ```
 //! Frames are postcard. A frame that is not whole ends the log: it was being written when the controller was killed. What follows from an entry is done after
-//! it was written, so that it outlives this process; it is made durable within [`SYNC_INTERVAL`]. So a successor knows all if this process is
-//! killed. If its machine goes down and the directory is a network's, the newest entries may be missing: daemons have had more then than the successor knows, and
-//! it counts their nodes as lost.
+//! it was written, so that it outlives this process; it is made durable soon after ([`super::flush`]), and only then do daemons forget what they have said. So a
+//! successor knows all if this process is killed. If its machine goes down and the directory is a network's, the newest entries may be missing: daemons have had more then than the successor knows, and
+//! it counts their nodes as lost. A controller that has lost the job, and does not know it yet, neither replaces nor removes the log.
 //!
 //! Faults assumed: SIGKILL at any moment; disks full or failing (there is no log then, and no successor).
 
-use crate::deferred_sync::DeferredSync;
+use crate::batch::BatchLife;
 use crate::healing_options::HealingOptions;
 use crate::input::InputFile;
+use crate::lock_identity::LockIdentity;
 use mend_job::healing::Healing;
 use mend_job::input::Mark;
 use mend_job::replay::{Standing, Told};
@@ -26,17 +27,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The file's name in the job's directory.
 const FILE_NAME: &str = "told";
 /// First bytes of the file; the number is the format's.
-const HEAD: &[u8; 8] = b"mendtol1";
+const HEAD: &[u8; 8] = b"mendtol2";
 /// Length from which on the log is begun anew, bytes.
 const MAX_BYTES: u64 = 8 << 20;
-/// Longest time until what has consequences is durable, but for the time that takes.
-const SYNC_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What stays as it is for as long as a life of the job lasts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,6 +71,10 @@ pub struct LifeRecord {
     pub input: Mark,
     /// Where the rest of it is, if that is a file.
     pub input_file: Option<InputFile>,
+    /// It runs on this machine alone, by a daemon of `mend run`'s.
+    pub local: bool,
+    /// The allocation that it is in.
+    pub(crate) batch: Option<BatchLife>,
 }
 
 /// What was read.
@@ -87,12 +91,13 @@ pub struct Found {
 /// The log, open for the job's controller.
 #[derive(Debug)]
 pub struct ToldLog {
-    path: PathBuf,
+    directory: PathBuf,
+    /// The lock of the controller that writes it.
+    holder: LockIdentity,
     life: LifeRecord,
-    file: File,
+    file: Arc<File>,
     length: u64,
     limit: u64,
-    sync: DeferredSync,
 }
 
 fn frame<T: Serialize>(into: &mut Vec<u8>, value: &T) -> io::Result<()> {
@@ -142,37 +147,50 @@ pub fn touch(directory: &Path) {
 }
 
 impl ToldLog {
-    /// A new one, of a life that begins, or has come to stand there.
+    /// A new one, of a life that begins, or has come to stand there, by the holder of this lock.
     ///
     /// # Errors
-    /// Those of the file system.
-    pub fn begin(directory: &Path, life: LifeRecord, standing: Option<&Standing>) -> io::Result<Self> {
-        Self::begin_at(directory.join(FILE_NAME), life, standing)
-    }
-
-    fn begin_at(path: PathBuf, life: LifeRecord, standing: Option<&Standing>) -> io::Result<Self> {
+    /// Those of the file system; [`ToldLog::is_lost`] says of which error that the job has another controller.
+    pub fn begin(directory: &Path, holder: LockIdentity, life: LifeRecord, standing: Option<&Standing>) -> io::Result<Self> {
         let mut bytes = HEAD.to_vec();
         frame(&mut bytes, &life)?;
         frame(&mut bytes, &standing)?;
-        mend_durable::write(&path, &bytes)?;
-        let file = crate::record::open_at_end(&path)?;
+        let path = directory.join(FILE_NAME);
+        let ours = || LockIdentity::of(directory) == Some(holder);
+        if !mend_durable::write_if(&path, &path.with_extension(format!("{}.new", holder.0)), &bytes, ours)? {
+            return Err(io::Error::other(TakenOver));
+        }
+        let file = Arc::new(crate::record::open_at_end(&path)?);
+        // Opened by its name, it may be the successor's.
+        if !ours() {
+            return Err(io::Error::other(TakenOver));
+        }
         let length = bytes.len() as u64;
-        Ok(Self { path, life, file, length, limit: MAX_BYTES + length, sync: DeferredSync::new(SYNC_INTERVAL) })
+        Ok(Self { directory: directory.to_owned(), holder, life, file, length, limit: MAX_BYTES + length })
     }
 
-    /// Writes down what the machine was told. `matters`: something follows from it.
+    /// Whether the job is another controller's, as this error says.
+    #[must_use]
+    pub fn is_lost(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<TakenOver>())
+    }
+
+    /// Writes down what the machine was told.
     ///
     /// # Errors
     /// Those of the file system. The log is of no use any more then: [`ToldLog::remove`].
-    pub fn write(&mut self, told: &Told, matters: bool) -> io::Result<()> {
+    pub fn write(&mut self, told: &Told) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(256);
         frame(&mut bytes, told)?;
-        self.file.write_all(&bytes)?;
+        (&*self.file).write_all(&bytes)?;
         self.length += bytes.len() as u64;
-        if matters {
-            self.sync.written();
-        }
         Ok(())
+    }
+
+    /// What is written, to be made durable.
+    #[must_use]
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
     }
 
     /// Whether it is so long that it should be begun anew.
@@ -181,35 +199,31 @@ impl ToldLog {
         self.length > self.limit
     }
 
-    /// Begins anew, from where the life stands.
+    /// Begins anew, from where the life stands. All is durable then.
     ///
     /// # Errors
-    /// As of [`ToldLog::write`].
+    /// As of [`ToldLog::begin`].
     pub fn begin_anew(&mut self, standing: &Standing) -> io::Result<()> {
-        *self = Self::begin_at(self.path.clone(), self.life.clone(), Some(standing))?;
+        *self = Self::begin(&self.directory, self.holder, self.life.clone(), Some(standing))?;
         Ok(())
-    }
-
-    /// When [`ToldLog::tick`] has something to do.
-    #[must_use]
-    pub fn due(&self) -> Option<Instant> {
-        self.sync.due()
-    }
-
-    /// To be called now and then: begins to make durable what has waited long enough.
-    pub fn tick(&mut self) {
-        self.sync.tick(&self.file);
     }
 
     /// Nobody succeeds this controller from now on.
     pub fn remove(self) {
-        let _ = fs::remove_file(&self.path);
+        remove(&self.directory, self.holder);
     }
 }
 
-/// Removes what an earlier controller left.
-pub fn remove(directory: &Path) {
-    let _ = fs::remove_file(directory.join(FILE_NAME));
+/// Another controller has the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the job is another controller's")]
+struct TakenOver;
+
+/// Removes what an earlier controller left, for the holder of this lock.
+pub fn remove(directory: &Path, holder: LockIdentity) {
+    if LockIdentity::of(directory) == Some(holder) {
+        let _ = fs::remove_file(directory.join(FILE_NAME));
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! `mend take-over`: a daemon has lost a job's controller, and this process takes its place if nobody else has.
 
+use crate::batch::BatchSession;
+use crate::batch_watch;
 use crate::client;
 use crate::data_watch::DataWatch;
 use crate::detached;
+use crate::embedded::Embedded;
 use crate::error::RunError;
 use crate::failover::log::{self, Found, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
-use crate::healing::see_through;
+use crate::healing::see_through_in_batch;
 use crate::input::{InputFile, InputReader, Source, Wanted};
 use crate::job_link::{Lost, Opening, heard_ago, succeed};
 use crate::job_lock::JobLock;
@@ -68,12 +71,16 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
     let Some(found) = log::read(directory.path()) else { return Ok(None) };
     let (signals, strays) = Signals::new();
     let life = found.life.clone();
+    let batch = life.batch.clone().map(BatchSession::inherited).transpose()?.flatten();
+    if batch.is_some() {
+        signals.are_of_batch();
+    }
     let constants = Constants {
         options: life.options,
         encryption_key: life.encryption_key.clone(),
         key: load_key(life.encryption_key.as_deref())?,
         any_owner: life.any_owner,
-        batch: None,
+        batch: batch.clone(),
         quiet: life.quiet,
     };
     let standing = stand(found, &record);
@@ -87,13 +94,19 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         record.controller_host = client::host_name();
         record.controller_pid = std::process::id();
         let end = end_of_lost(&life, &standing.job, &directory, &mut record);
-        let (id, tiers, checkpoints) = (id.to_owned(), life.tiers, record.checkpoints);
+        let (id, tiers, checkpoints) = (id.to_owned(), life.tiers.clone(), record.checkpoints);
         let (offloads, spaces) = (Offloads::of(&life.program, life.setup.identity)?, MadeSpaces::of(&life.program));
-        let life = Life { end, embedded: None, lock, id, checkpoints, tiers, signals, offloads, spaces };
-        return see_through(life, constants, strays).await.map(Some);
+        let embedded = daemon_of_lost(&life);
+        let life = Life { end, embedded, lock, id, checkpoints, tiers, signals, offloads, spaces };
+        return see_through_in_batch(Ok((life, constants)), batch, strays).await.map(Some);
     }
     let life = go_on_in_place(directory, lock, record, life, standing, &constants, signals).await?;
-    see_through(life, constants, strays).await.map(Some)
+    see_through_in_batch(Ok((life, constants)), batch, strays).await.map(Some)
+}
+
+/// The daemon that a lost controller has started on this machine, which its job goes on with.
+fn daemon_of_lost(life: &LifeRecord) -> Option<Embedded> {
+    life.setup.nodes.first().filter(|_| life.local).map(|node| Embedded::of_lost(node.address))
 }
 
 async fn locked(directory: &JobDirectory, id: &str, silent: bool) -> Option<JobLock> {
@@ -211,8 +224,9 @@ async fn go_on_in_place(
     let newest = journal_file::read(directory.path()).map(|found| found.entries).unwrap_or_default();
     left.retain(|effect| !is_recorded(effect, &newest[newest.len().saturating_sub(MAX_RECORDS)..]));
     let (arrivals, incoming) = mpsc::channel(MAX_WAITING_EVENTS);
-    let doors =
-        serve::listen("0.0.0.0", directory.path(), directory.secret()?, arrivals.clone(), Arrival::Ask).await.map_err(RunError::Listen)?;
+    let doors = serve::listen(serve::address(life.local), directory.path(), directory.secret()?, arrivals.clone(), Arrival::Ask)
+        .await
+        .map_err(RunError::Listen)?;
     record.controller_host = client::host_name();
     (record.controller_port, record.controller_pid) = (doors.port, std::process::id());
     let lost = standing.lost.iter().map(|(node, _)| life.setup.nodes[*node as usize].name.clone());
@@ -222,7 +236,7 @@ async fn go_on_in_place(
     let openings: Vec<_> = answers.into_iter().map(|answer| opening(answer, &mut life, &mut standing, last_word)).collect();
     standing.put_back(&left);
     // The daemons know the new sessions.
-    let told = match ToldLog::begin(directory.path(), life.clone(), Some(&standing)) {
+    let told = match ToldLog::begin(directory.path(), lock.identity(), life.clone(), Some(&standing)) {
         Ok(log) => Some(log),
         Err(error) => {
             eprintln!("mend: the job ends if this process is lost, too: what it would need to go on cannot be written: {error}");
@@ -261,16 +275,19 @@ async fn go_on_in_place(
     if let Some(offloads) = &offloads {
         offloads.begin(&arrivals);
     }
-    let mut shell = Shell::of(
-        life,
-        Parts { directory, record, journal, local: false, key, nodes, input, output, arrivals, told, heard, watch: Some(watch) },
-    );
+    if let Some((session, _)) = constants.batch.clone() {
+        let interval = Duration::from_secs(mend_settings::BATCH_POLL.number()?);
+        tokio::spawn(batch_watch::watch(session, names, interval, arrivals.clone()));
+    }
+    let (local, embedded) = (life.local, daemon_of_lost(&life));
+    let mut shell =
+        Shell::of(life, Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch: Some(watch) });
     shell.traffic = traffic;
     let end = go_on(shell, standing, left, earlier, incoming).await;
     reading.abort();
     let _ = reading.await;
     drop(doors);
-    Ok(Life { end, embedded: None, lock, id, checkpoints, tiers, signals, offloads, spaces })
+    Ok(Life { end, embedded, lock, id, checkpoints, tiers, signals, offloads, spaces })
 }
 
 /// Whether an effect is an entry of the journal that is there already.

@@ -1,7 +1,10 @@
 //! What the machine is told, and written down before: all that a successor of this controller needs to stand where this one stands.
 
 use super::Running;
+use crate::failover::confirmations::Heard;
+use crate::failover::flush::Flusher;
 use crate::failover::log::ToldLog;
+use crate::failover::watch::leave;
 use crate::manifest::Printed;
 use mend_job::event::{Effect, Event};
 use mend_job::replay::{Orders, SentOutput, Standing, Told, What};
@@ -26,12 +29,23 @@ pub struct Earlier {
 
 impl Earlier {
     /// What of this output, which comes again, is still to be printed.
-    fn rest(&mut self, node: NodeIndex, number: u64, bytes: Vec<u8>) -> Option<(Rank, Stream, Vec<u8>)> {
-        let SentOutput { rank, stream, end } = self.outputs.get_mut(node as usize)?.remove(&number)?;
-        let shown = self.shown.entry((rank, stream)).or_default();
-        let missing = end.at.saturating_sub(*shown).min(bytes.len() as u64) as usize;
-        *shown = end.at.max(*shown);
-        (missing > 0).then(|| (rank, stream, bytes[bytes.len() - missing..].to_vec()))
+    fn rest(&mut self, node: NodeIndex, number: u64, bytes: &[u8]) -> Option<(SentOutput, Vec<u8>)> {
+        let output = self.outputs.get_mut(node as usize)?.remove(&number)?;
+        let shown = self.shown.entry((output.rank, output.stream)).or_default();
+        let missing = output.end.at.saturating_sub(*shown).min(bytes.len() as u64) as usize;
+        *shown = output.end.at.max(*shown);
+        (missing > 0).then(|| (output, bytes[bytes.len() - missing..].to_vec()))
+    }
+
+    /// What was told of each node, with what was told since this controller began.
+    fn with(&self, all: Vec<Heard>) -> (Vec<u64>, Vec<BTreeMap<u64, SentOutput>>) {
+        let earlier = |at: usize| (self.heard.get(at).copied().unwrap_or(0), self.outputs.get(at).cloned().unwrap_or_default());
+        let merged = all.into_iter().enumerate().map(|(at, (heard, mut outputs))| {
+            let (before, left) = earlier(at);
+            outputs.extend(left);
+            (heard.max(before), outputs)
+        });
+        merged.unzip()
     }
 }
 
@@ -50,9 +64,10 @@ impl Running {
     pub(super) async fn message(&mut self, node: NodeIndex, number: u64, message: FromDaemon) -> Option<FromDaemon> {
         if number > 0 && self.earlier.heard.get(node as usize).is_some_and(|heard| number <= *heard) {
             if let FromDaemon::Output { bytes, .. } = message
-                && let Some((rank, stream, rest)) = self.earlier.rest(node, number, bytes)
+                && let Some((output, rest)) = self.earlier.rest(node, number, &bytes)
             {
-                let printing = self.shell.confirmations.as_ref().map(|all| all.printing(node, number));
+                let (rank, stream) = (output.rank, output.stream);
+                let printing = self.shell.confirmations.as_ref().map(|all| all.printing(node, number, Some(output)));
                 self.shell.output.print(rank, stream, rest, printing).await;
             }
             return None;
@@ -102,16 +117,22 @@ impl Running {
         };
         let written = self.shell.told.is_some().then(|| without_output(&event));
         let effects = self.job.handle(at_us, event);
-        let printed = effects.iter().find_map(|effect| match effect {
-            Effect::Print { rank, stream, bytes } => Some(self.shell.output.behind(*rank, *stream, bytes)),
+        let output = effects.iter().find_map(|effect| match effect {
+            Effect::Print { rank, stream, bytes } => {
+                Some(SentOutput { rank: *rank, stream: *stream, end: self.shell.output.behind(*rank, *stream, bytes) })
+            }
             _ => None,
         });
+        let printed = output.as_ref().map(|output| output.end);
+        let matters = !effects.is_empty();
         if let Some(event) = written {
-            self.write_down(at_us, || What::Event { event, number, printed }, !effects.is_empty());
+            self.write_down(at_us, || What::Event { event, number, printed }, matters);
         }
         if let (Some((node, number)), Some(confirmations)) = (daemon, &self.shell.confirmations) {
-            self.printing = printed.filter(|_| number > 0).map(|_| confirmations.printing(node, number));
-            confirmations.heard(node, number);
+            self.printing = output.filter(|_| number > 0).map(|output| confirmations.printing(node, number, Some(output)));
+            // What is not written down any more, or not made durable, is not waited for.
+            let flushed = self.shell.flusher.as_ref().and_then(Flusher::flush).is_some();
+            confirmations.heard(node, number, matters && flushed && self.shell.told.is_some());
         }
         self.carry_out_all(effects).await;
         self.printing = None;
@@ -132,12 +153,18 @@ impl Running {
     /// Writes down what the machine is about to be told, if there may be a successor. `matters`: something follows from it.
     pub(super) fn write_down(&mut self, at_us: u64, what: impl FnOnce() -> What, matters: bool) {
         let Some(log) = &mut self.shell.told else { return };
-        let written = log.write(&Told { at_us, what: what() }, matters);
+        let written = log.write(&Told { at_us, what: what() });
+        if let Some(flush) = self.shell.flusher.as_ref().and_then(Flusher::flush).filter(|_| matters) {
+            flush.told(log.file());
+        }
         self.give_up_log(written);
     }
 
     fn give_up_log(&mut self, written: std::io::Result<()>) {
         if let Err(error) = written {
+            if ToldLog::is_lost(&error) {
+                leave(&self.shell.record.id);
+            }
             eprintln!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
             if let Some(log) = self.shell.told.take() {
                 log.remove();
@@ -150,7 +177,7 @@ impl Running {
         if !self.shell.told.as_ref().is_some_and(ToldLog::is_long) {
             return;
         }
-        let Some(heard) = self.shell.confirmations.as_ref().and_then(|all| all.settled()) else { return };
+        let Some(heard) = self.shell.confirmations.as_ref().map(|all| all.all_heard()) else { return };
         let is_lost = |node: usize| self.lost.iter().any(|(lost, _)| *lost as usize == node);
         let nodes = self.shell.nodes.iter().enumerate();
         let orders: Option<Vec<u64>> = nodes.map(|(at, node)| if is_lost(at) { Some(0) } else { node.settled_orders() }).collect();
@@ -159,7 +186,8 @@ impl Running {
         standing.wants_input = self.wants_input;
         standing.notes = self.notes.clone();
         standing.orders = orders.into_iter().map(|before| Orders { before, ..Orders::default() }).collect();
-        (standing.heard, standing.lost, standing.last_verb) = (heard, self.lost.clone(), self.next_verb);
+        (standing.heard, standing.outputs) = self.earlier.with(heard);
+        (standing.lost, standing.last_verb) = (self.lost.clone(), self.next_verb);
         standing.upkeep = self.upkeep.is_some();
         let begun = self.shell.told.as_mut().map_or(Ok(()), |log| log.begin_anew(&standing));
         self.give_up_log(begun);

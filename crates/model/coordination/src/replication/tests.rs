@@ -190,8 +190,10 @@ proptest! {
         (keep, writers) in (prop::option::of(1u32..4), 1usize..3),
         steps in prop::collection::vec(a_step(), 1..120),
         again in any::<bool>(),
+        every in prop::collection::vec(0u32..5, 5),
     ) {
         let mut world = World::new(list, ranks, keep, writers);
+        world.machine.stagger(&every);
         let mut number = 0;
         for step in steps {
             match step {
@@ -206,6 +208,7 @@ proptest! {
         }
         world.settle();
         // One more, with nobody failing: every tier that can hold it does. It builds on what there is, if it can be restored.
+        world.machine.stagger(&[1; 5]);
         number += 1;
         let incremental = world.restorable() == Some(number - 1) && again;
         world.publish(number, incremental, false);
@@ -228,6 +231,46 @@ proptest! {
             prop_assert_eq!(held, BTreeSet::from([number]), "{}", spec.tier);
         }
     }
+}
+
+#[test]
+fn a_tier_gets_every_so_manieth_checkpoint_and_those_that_were_asked_for() {
+    let mut world = World::new("memory,partner,shared", 2, None, 1);
+    world.machine.stagger(&[1, 2, 4]);
+    let mut had: Vec<Vec<u64>> = vec![Vec::new(); 3];
+    // Those of 3, 6 and 9 were asked for.
+    for number in [1, 2, 4, 5, 7, 8, 9, 10, 11, 13, 14, 16] {
+        world.publish(number, false, false);
+        world.settle();
+        for (tier, had) in had.iter_mut().enumerate() {
+            had.extend(world.complete.contains(&(tier, number)).then_some(number));
+        }
+    }
+    assert_eq!(had[0], [1, 2, 4, 5, 7, 8, 9, 10, 11, 13, 14, 16]);
+    assert_eq!(had[1], [1, 4, 7, 9, 11, 14]);
+    assert_eq!(had[2], [1, 7, 9, 14]);
+}
+
+#[test]
+fn a_tier_that_has_nothing_or_could_not_have_its_turn_does_not_wait_for_the_next() {
+    let mut world = World::new("memory,partner", 2, None, 1);
+    world.machine.stagger(&[1, 50]);
+    world.publish(1, false, false);
+    world.finish(0, false);
+    world.settle();
+    assert!(!world.complete.contains(&(1, 1)));
+    world.publish(2, false, false);
+    world.settle();
+    world.publish(4, false, false);
+    world.settle();
+    assert!(world.complete.contains(&(1, 2)) && !world.complete.contains(&(1, 4)));
+    // A node goes with the partner's copies of 2; of 4 the other node's images are left.
+    world.publish(5, false, false);
+    world.lose(1);
+    world.settle();
+    world.publish(7, false, false);
+    world.settle();
+    assert!(world.store.iter().any(|(tier, _, number, _)| (*tier, *number) == (1, 7)), "{:?}", world.store);
 }
 
 #[test]

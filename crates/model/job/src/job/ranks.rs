@@ -101,6 +101,7 @@ impl Job {
             FromDaemon::Progress(all) => self.progressed(node, &all),
             // For whoever looks at storage, who tells the machine what it has to know of it.
             FromDaemon::Traffic(_) => {}
+            FromDaemon::TimeUp { signal } => self.time_is_up(signal),
             FromDaemon::Health(health) => self.leave(node, LeaveReason::Health, mend_policy::health::leaving(&health)),
             FromDaemon::Ready { processor, .. } => {
                 if let Some(node) = self.roster.nodes.get_mut(node as usize) {

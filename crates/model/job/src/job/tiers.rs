@@ -18,11 +18,13 @@ use crate::tiering::{object_address, stores};
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::replication::Action;
 use mend_journal::Event as Happened;
-use mend_journal::event::Asker;
+use mend_journal::event::{Asker, StaggeredTier};
 use mend_messages::agent::SaveOrder;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Destination, ImageLocation, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport};
+use mend_messages::tier::{Destination, ImageLocation, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport, TierSpec};
+use mend_policy::schedule::Choice;
+use mend_policy::stagger::Stagger;
 use std::path::PathBuf;
 
 /// Longest time the image of one rank may take to be written, microseconds.
@@ -71,7 +73,7 @@ impl Job {
     /// The checkpoint is published: its copies follow.
     pub(crate) fn replicate(&mut self, publication: &Publication) {
         let Some(tiering) = &mut self.tiers else { return };
-        let actions = tiering.published(publication);
+        let actions = tiering.published(publication, self.now_us);
         self.do_tiers(actions);
     }
 
@@ -179,7 +181,7 @@ impl Job {
             match action {
                 Action::Copy { task, image, node, from, to, target } => self.copy(task, image, node, (from, to), target),
                 Action::Manifest { task, number, tier, node } => self.store_manifest(task, number, tier, node),
-                Action::Complete { number, .. } => self.record_tiers(number),
+                Action::Complete { number, tier } => self.tier_complete(number, tier),
                 Action::GaveUp { number, tier, why } => self.tell_of_tier(number, tier, why),
                 Action::Remove { number, tier, node, ranks } => self.remove_copies(number, tier, node, ranks),
             }
@@ -214,6 +216,30 @@ impl Job {
         if let Some(number) = self.tiers.as_mut().and_then(|tiering| tiering.tasks.remove(&task)) {
             self.tier_task_done(number, Err(why));
         }
+    }
+
+    fn tier_complete(&mut self, number: u64, tier: usize) {
+        let now_us = self.now_us;
+        if let Some(tiering) = &mut self.tiers {
+            tiering.measure(number, tier, now_us);
+        }
+        self.record_tiers(number);
+        self.stagger_tiers();
+    }
+
+    /// Decides anew which checkpoints are copied to which tier, if costs decide how often they are taken. What changes is put into the journal.
+    fn stagger_tiers(&mut self) {
+        let Some(Choice { interval_s, mtbf_s, .. }) = self.periodic.choice() else { return };
+        let Some(tiering) = &mut self.tiers else { return };
+        let Some(found) = tiering.stagger(interval_s, mtbf_s) else { return };
+        let staggered = |(spec, (copy_s, one)): (&TierSpec, (Option<f64>, Stagger))| StaggeredTier {
+            tier: spec.tier.to_string(),
+            every: one.every,
+            copy_s,
+            needed_s: one.needed_s,
+        };
+        let tiers = tiering.specs.iter().zip(found).map(staggered).collect();
+        self.record(Happened::TiersStaggered { interval_s, tiers });
     }
 
     /// For people, and `mend checkpoints`.

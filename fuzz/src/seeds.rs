@@ -2,6 +2,7 @@
 //!
 //! `fuzz/run.py --write-seeds` writes them, after a format has changed (`MEND_WRITE_SEEDS`).
 
+mod chunks;
 mod data;
 mod files;
 mod journal;

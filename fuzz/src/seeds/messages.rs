@@ -6,6 +6,7 @@ use mend_messages::agent::{
     Compression, FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget,
     Saved, ToAgent, Tracking, Unasked, Unwritten, Welcome, Written,
 };
+use mend_messages::chunks::{ChunkMode, ChunkSetup, OfferedChunks, Transport};
 use mend_messages::control::{
     Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, PortableNote, Precopied,
     RankStatus, StopReason,
@@ -450,6 +451,12 @@ fn to_daemon() -> Vec<ToDaemon> {
         encryption_key: Some("/srv/users/key".into()),
         encrypt_data: true,
         compression: Compression::Auto,
+        transport: Transport::Ofi(ChunkSetup {
+            provider: "verbs;ofi_rxm".into(),
+            mode: ChunkMode::Write,
+            chunk_bytes: 128 << 10,
+            chunks: 64,
+        }),
         node_timeout_ms: 10_000,
         epoch: 1_764_021_600_000_000,
         ranks: vec![0, 2],
@@ -506,13 +513,14 @@ fn to_daemon() -> Vec<ToDaemon> {
 
 /// Not an enumeration, so that there are no variants.
 fn offers() -> Vec<Seed> {
-    let offer = |(name, nonce): (&str, Option<[u8; 32]>)| {
-        let offer = Offer { token: [3; 16], nonce };
+    let offer = |(name, nonce, chunks): (&str, Option<[u8; 32]>, Option<OfferedChunks>)| {
+        let offer = Offer { token: [3; 16], nonce, chunks };
         let framed = frame::encode(&offer).expect("a short message");
         assert_eq!(frame::decode::<Offer>(&framed[4..]).as_ref(), Ok(&offer));
         Seed { name: format!("offer-{name}"), bytes: [&[6], &framed[4..]].concat() }
     };
-    [("plain", None), ("encrypted", Some([4; 32]))].map(offer).into()
+    let chunks = OfferedChunks { library: Some("/opt/mpi/lib/libfabric.so.1".into()), address: vec![2, 0, 7, 8, 10, 0, 0, 1] };
+    [("plain", None, None), ("encrypted", Some([4; 32]), None), ("chunks", None, Some(chunks))].map(offer).into()
 }
 
 fn from_daemon() -> Vec<FromDaemon> {
@@ -574,7 +582,16 @@ fn a_message_of_each_kind_is_accepted() {
         of_kind(4, "from-daemon", &from_daemon()),
         of_kind(5, "to-daemon", &to_daemon()),
         offers(),
-        of_kind(7, "transfer-answer", &[TransferAnswer::Wanted { nonce: Some([5; 32]) }, TransferAnswer::OtherEncryption]),
+        of_kind(
+            7,
+            "transfer-answer",
+            &[
+                TransferAnswer::Wanted { nonce: Some([5; 32]) },
+                TransferAnswer::OtherEncryption,
+                TransferAnswer::WantedInChunks { address: vec![2, 0, 7, 8] },
+                TransferAnswer::NoChunks { why: "no provider".into() },
+            ],
+        ),
     ];
     keep("frame", &seeds.into_iter().flatten().collect::<Vec<_>>());
 }

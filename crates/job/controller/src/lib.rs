@@ -41,6 +41,7 @@ mod lock_identity;
 pub mod look;
 mod made_spaces;
 pub mod manifest;
+mod moving;
 mod nodes;
 mod offload;
 mod offload_news;

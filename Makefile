@@ -24,12 +24,13 @@ setup: ## install what build, demo and tests need (quick when it is there)
 	@./tests/setup.sh
 
 build: ## build Mend's parts into target/mend
-	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-bucket --package mend-object --package mend-pipe --package mend-space --package mend-space-library --package mend-staging --package mend-preload
+	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-bucket --package mend-chunks --package mend-object --package mend-pipe --package mend-space --package mend-space-library --package mend-staging --package mend-preload
 	umask 022 && cd $(RESTORER) && cargo build --release --locked --target-dir $(abspath $(TARGET))/restorer
 	@$(INSTALL) $(TARGET)/release/mend $(PARTS)/mend
 	@$(INSTALL) $(TARGET)/release/mendd $(PARTS)/mendd
 	@$(INSTALL) $(TARGET)/release/mend-object $(PARTS)/mend-object
 	@$(INSTALL) $(TARGET)/release/mend-bucket $(PARTS)/mend-bucket
+	@$(INSTALL) $(TARGET)/release/mend-chunks $(PARTS)/mend-chunks
 	@$(INSTALL) $(TARGET)/release/mend-data $(PARTS)/mend-data
 	@$(INSTALL) $(TARGET)/release/mend-space $(PARTS)/mend-space
 	@$(INSTALL) $(TARGET)/release/mend-pipe $(PARTS)/mend-pipe
@@ -94,6 +95,7 @@ install: build ## install under PREFIX (default /usr/local): bin/mend, bin/mendd
 	$(INSTALL) $(PARTS)/mend-bucket $(DESTDIR)$(PREFIX)/lib/mend/mend-bucket
 	$(INSTALL) $(PARTS)/mend-data $(DESTDIR)$(PREFIX)/lib/mend/mend-data
 	$(INSTALL) $(PARTS)/mend-space $(DESTDIR)$(PREFIX)/lib/mend/mend-space
+	$(INSTALL) $(PARTS)/mend-chunks $(DESTDIR)$(PREFIX)/lib/mend/mend-chunks
 	$(INSTALL) $(PARTS)/mend-pipe $(DESTDIR)$(PREFIX)/lib/mend/mend-pipe
 	$(INSTALL) $(PARTS)/libmend-data.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-data.so
 	$(INSTALL) $(PARTS)/include/mend_data.h $(DESTDIR)$(PREFIX)/include/mend_data.h

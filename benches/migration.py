@@ -13,6 +13,8 @@
     compressed
               512 MiB of numbers as text in one rank, stopped, with and without compression (MEND_MIGRATE_COMPRESS=auto and off) in turns: with links of
               200 Mbit/s, of 1 Gbit/s and of any rate; what is sent and how long it takes
+    over-ofi  512 MiB in one rank, stopped and live: over libfabric (its provider `tcp`), read by the target and written by the source, beside one TCP
+              connection, in turns (`mend bench migrate --transports`)
 
 MEND_BENCH_MIB sizes the rank of `live`. Times are wall-clock; the machine should have nothing else to do. All of it takes ten minutes.
 """
@@ -33,6 +35,7 @@ DIRTY_MIB = 8
 TOGETHER_MIB = 512
 STRATEGIES_MIB = 1024
 COMPRESSED_MIB = 512
+OFI_MIB = 512
 
 
 class Job:
@@ -155,7 +158,20 @@ def compressed(runs, work):
         report(f"{COMPRESSED_MIB} MiB of text, {rate}, sent", sent["off"], sent["auto"], "MiB", "without compression")
 
 
-BENCHES = {"live": live, "empty": empty, "together": together, "strategies": strategies, "compressed": compressed}
+def over_ofi(runs, work):
+    """`mend bench migrate` with a job for each transport, which take turns."""
+    del work
+    strategies_, transports = ("pipeline", "live"), ("tcp", "ofi-read", "ofi-write")
+    with Lab(2) as lab:
+        chosen = ("--sizes", f"{OFI_MIB}M", "--ranks", "1", "--runs", str(runs), "--strategies", ",".join(strategies_))
+        moved = lab.verb("bench", "migrate", "--hosts", "node1,node2", *chosen, "--transports", ",".join(transports))
+    for strategy, text in zip(strategies_, ("stopped", "live")):
+        of = lambda transport: [one["whole_us"] / 1e3 for one in moved if (one["strategy"], one["transport"]) == (strategy, transport)]
+        for transport in transports[1:]:
+            report(f"{OFI_MIB} MiB, {text}, {transport}, in all", of("tcp"), of(transport), "ms", "tcp")
+
+
+BENCHES = {"live": live, "empty": empty, "together": together, "strategies": strategies, "compressed": compressed, "over-ofi": over_ofi}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

@@ -2,6 +2,7 @@
 //!
 //! `fuzz/run.py --write-seeds` writes them, after a format has changed (`MEND_WRITE_SEEDS`).
 
+mod chunks;
 mod data;
 mod files;
 mod journal;
@@ -10,6 +11,8 @@ mod network;
 mod pipe;
 mod space;
 mod spool;
+mod tiers;
+mod values;
 
 // What the instrumented code calls.
 use libfuzzer_sys as _;

@@ -311,6 +311,9 @@ RANK_KILLED = OTHERS + """for pid in $all; do
   tr '\\0' '\\n' </proc/$pid/environ | grep -qx "MEND_RANK=$1" && kill -"$2" $pid && exit 0
 done 2>/dev/null; exit 1"""
 
+# Those of a name.
+NAMED = OTHERS + 'for pid in $all; do [ "$(cat /proc/$pid/comm)" = "$1" ] && echo $pid; done 2>/dev/null; true'
+
 
 class Lab(Machine):
     """Nodes made of namespaces; commands run on `head`."""
@@ -371,6 +374,10 @@ class Lab(Machine):
         started = self.on(node, "bash", "-c", DAEMON, os.path.join(BIN, "mendd"), os.path.join(directory, f"ready-{node}"), node)
         if started.returncode:
             raise Failed(f"no daemon on {node}: {started.stderr}")
+
+    def named(self, node, name):
+        """Processes of a node by what they run."""
+        return self.on(node, "sh", "-c", NAMED, "sh", name).stdout.split()
 
     def kill_rank(self, node, rank, number):
         """Sends a signal to a rank that is on the node. False if it is not."""

@@ -4,9 +4,9 @@
     crashes.py [--times N] [--seed S]
 
 A job with one complete checkpoint is told to take another (or to move a rank); at a random moment one of its parts is
-killed: a rank (with its agent), a daemon with its node, the target node, the controller, or a process that writes an
-image behind its rank. Then the job is restarted from its newest complete checkpoint and must end with the result of an
-undisturbed run; where the part that died was not needed (a writer, the target of a migration), the job itself must. No unfinished checkpoint may be listed.
+killed: a rank (with its agent), a daemon with its node, the target node, the controller, a process that writes an
+image behind its rank, or those that move a rank in chunks. Then the job is restarted from its newest complete checkpoint and must end with the result of an
+undisturbed run; where the part that died was not needed (a writer, a carrier of chunks, the target of a migration), the job itself must. No unfinished checkpoint may be listed.
 """
 
 import argparse
@@ -22,14 +22,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE]
 from cluster import Failed, Lab, Tally, compile_mpi  # noqa: E402
 
-VICTIMS = ["rank", "daemon", "controller", "target", "writer"]
+VICTIMS = ["rank", "daemon", "controller", "target", "writer", "carrier"]
 
 
 def inside(lab, node, script):
     return lab.on(node, "sh", "-c", script)
 
 
-def kill_victim(lab, job, victim, app):
+def kill_victim(lab, draw, victim, app):
     """SIGKILLs one part of the job."""
     name = os.path.basename(app)
     if victim == "rank":
@@ -40,6 +40,10 @@ def kill_victim(lab, job, victim, app):
         inside(lab, "node1", "pkill -KILL -x mend-writer")
     elif victim == "target":
         inside(lab, "node3", "pkill -KILL -x mendd")
+    elif victim == "carrier":
+        # Of the node that the rank leaves, or of the one that it comes to. It may not have begun, or be done.
+        for process in lab.named(draw.choice(("node2", "node3")), "mend-chunks"):
+            inside(lab, "node2", f"kill -KILL {process}")
     else:
         # `lab exec` stands before the controller; the controller is the `mend` on the head node.
         inside(lab, "head", "pkill -KILL -f 'mend (run|restart) '")
@@ -53,7 +57,7 @@ def result(directory):
 def one_crash(number, seed, app, argv, expected, work):
     draw = random.Random(f"{seed}/{number}")
     victim = VICTIMS[number % len(VICTIMS)]
-    verb = {"target": "migrate", "writer": "checkpoint"}.get(victim) or draw.choice(["checkpoint", "checkpoint", "migrate"])
+    verb = {"target": "migrate", "writer": "checkpoint", "carrier": "migrate"}.get(victim) or draw.choice(["checkpoint", "checkpoint", "migrate"])
     directory = os.path.join(work, f"crash-{number}")
     os.makedirs(directory)
     what = f"seed {seed} crash {number}: {victim} killed during {verb}"
@@ -61,6 +65,11 @@ def one_crash(number, seed, app, argv, expected, work):
         # Some images are written as fast as can be, some so slowly that what is killed is killed behind the running job.
         slow = draw.choice([True, False]) or victim == "writer"
         lab.environment["MEND_WRITE_RATE"] = "300" if slow else "0"
+        # And ranks go by one way or the other.
+        transport, mode = draw.choice([("tcp", "read")][victim == "carrier":] + [("ofi", "read"), ("ofi", "write")])
+        lab.environment.update(MEND_MIGRATE_TRANSPORT=transport, MEND_MIGRATE_OFI_MODE=mode)
+        if verb == "migrate":
+            what += f" over {transport} ({mode})" if transport == "ofi" else " over tcp"
         job = lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
         name = lab.running(job)
         # With the tables in place an image takes long enough to be killed in the middle.
@@ -71,7 +80,7 @@ def one_crash(number, seed, app, argv, expected, work):
         asked = subprocess.Popen(lab.command(verb, name, *rank, *more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=lab.environment)
         moment = draw.uniform(0, 0.6 if slow else 0.3)
         time.sleep(moment)
-        kill_victim(lab, job, victim, app)
+        kill_victim(lab, draw, victim, app)
         what += f" after {moment * 1000:.0f} ms"
         said = asked.communicate(timeout=60)[0].decode().strip().splitlines()
         job.let_go()
@@ -82,7 +91,7 @@ def one_crash(number, seed, app, argv, expected, work):
             survived = code == 0
             if code not in (0, 75):
                 raise Failed(f"{what}: exit code {code}: {job.stderr()}")
-        elif victim == "writer":
+        elif victim in ("writer", "carrier"):
             survived = job.finish(0) == 0
         else:
             code = job.finish(None)

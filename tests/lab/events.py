@@ -265,6 +265,9 @@ def main():
         quota = EVENTS if arguments.minutes else min(EVENTS, arguments.events - sum(total.values()))
         # Ranks whose processes live go back in place, or all are restarted.
         lab.set("MEND_ON_FAILURE", "pause" if number % 4 else "restart")
+        # Ranks move over each transport.
+        lab.set("MEND_MIGRATE_TRANSPORT", "ofi" if number % 3 else "tcp")
+        lab.set("MEND_MIGRATE_OFI_MODE", ("read", "write")[number % 3 % 2])
         scenario, done = run_scenario(lab, number, arguments.seed, programs, baselines, work, quota)
         back = done.pop("back in place", 0)
         for kind, count in done.items():

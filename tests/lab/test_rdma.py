@@ -45,8 +45,11 @@ class Rdma(InDirectory):
         with os.fdopen(listening) as file:
             assert file.readline(), f"no mendd at {address}"
 
-    def disturbed(self, argv):
-        """The output of a job of four ranks that begins at two of the addresses, and moves about."""
+    def disturbed(self, argv, mode):
+        """The output of a job of four ranks that begins at two of the addresses, and moves about, over RDMA too: by its reads or its writes."""
+        for name, value in {"MEND_MIGRATE_TRANSPORT": "ofi", "MEND_MIGRATE_OFI_MODE": mode}.items():
+            self.machine.set(name, value)
+            self.addCleanup(self.machine.set, name, None)
         directory = tempfile.mkdtemp(dir=self.work)
         job = self.machine.start(directory, "run", "-n", "4", "--hosts", ",".join(ADDRESSES[:2]), "--spares", ADDRESSES[2], "--", *argv)
         name = self.machine.running(job)
@@ -55,7 +58,8 @@ class Rdma(InDirectory):
         def move(rank):
             places[rank] = (places[rank] + 1) % 3
             try:
-                self.machine.verb("migrate", name, str(rank), "--to", ADDRESSES[places[rank]])
+                done = self.machine.verb("migrate", name, str(rank), "--to", ADDRESSES[places[rank]])
+                self.assertEqual(done["transport"], "ofi")
             except Failed as error:
                 raise Failed(f"{error}\n{job.stderr()}\n{self.machine.mend('log', name).stdout}") from error
 
@@ -87,12 +91,12 @@ class Rdma(InDirectory):
     def test_results_stay_over_rdma(self):
         program = compile_mpi("mpi_iters.c", os.path.join(self.work, "iters"))
         argv = [program, "-i", "20", "-w", "10", "-m", "2", "-u", "go"]
-        self.assertEqual(self.disturbed(argv), self.undisturbed(argv))
+        self.assertEqual(self.disturbed(argv, "write"), self.undisturbed(argv))
 
     def test_messages_of_all_sizes_stay_whole_over_rdma(self):
         program = compile_mpi("mpi_checksums.c", os.path.join(self.work, "checksums"))
         argv = [program, "-s", "5", "-r", "40", "-u", "go"]
-        self.assertEqual(self.disturbed(argv), self.undisturbed(argv))
+        self.assertEqual(self.disturbed(argv, "read"), self.undisturbed(argv))
 
     def test_ranks_that_may_lock_too_little_memory_use_other_channels(self):
         if os.geteuid() == 0:
@@ -103,7 +107,7 @@ class Rdma(InDirectory):
         job = self.machine.start(self.directory, "run", "-n", "4", "--hosts", ",".join(ADDRESSES[:2]), "--", *limited)
         job.finish()
         self.assertEqual(job.stdout(), self.undisturbed(argv))
-        self.assertIn("and this rank may lock 8192 KiB; others are used (hint: raise the limit on locked memory", job.stderr())
+        self.assertIn("and this process may lock 8192 KiB; others are used (hint: raise the limit on locked memory", job.stderr())
 
 
 if __name__ == "__main__":

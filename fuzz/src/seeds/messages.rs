@@ -1,11 +1,14 @@
 //! Messages: at least one of each kind, with something in every list and choice.
 
+use super::tiers::{tier_orders, tier_reports};
+use super::values::{address, id, order};
 use super::{Seed, keep};
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::agent::{
     Compression, FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget,
     Saved, ToAgent, Tracking, Unasked, Unwritten, Welcome, Written,
 };
+use mend_messages::chunks::{ChunkMode, ChunkSetup, OfferedChunks, Transport};
 use mend_messages::control::{
     Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, PortableNote, Precopied,
     RankStatus, StopReason,
@@ -23,7 +26,7 @@ use mend_messages::portable::{FileName, Part, PortableOrder, PortableReport};
 use mend_messages::progress::{Progress, RankProgress, RankTraffic, Sent, Step, Traffic};
 use mend_messages::report::Report;
 use mend_messages::tier::{
-    Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport, parse_tiers,
+    Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport, parse_tiers,
 };
 use mend_messages::transfer::{Answer as TransferAnswer, Offer};
 use mend_messages::world::{SpawnedCommand, World};
@@ -97,29 +100,8 @@ fn node_report() -> NodeReport {
     }
 }
 
-fn address() -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 7], 4711))
-}
-
-fn id(byte: u8) -> ImageId {
-    ImageId([byte; 16])
-}
-
 fn phases() -> Phases {
     Phases { suspend_us: 90, write_us: 1200, transfer_us: 3, restart_us: 4000, reconnect_us: 800 }
-}
-
-fn order() -> SaveOrder {
-    let target = SaveTarget::File("/srv/7/rank-0.image".into());
-    SaveOrder {
-        target,
-        mode: SaveMode::CopyOnWrite,
-        base: Some(id(1)),
-        track: true,
-        rate: Some(1 << 30),
-        files_kept: true,
-        compression: Compression::Auto,
-    }
 }
 
 fn requests() -> Vec<Request> {
@@ -380,66 +362,6 @@ fn answer() -> Vec<Answer> {
     ]
 }
 
-fn image() -> ImageRef {
-    ImageRef { number: 7, rank: 1, bytes: 1 << 20, checksum: 77, id: id(2) }
-}
-
-fn file() -> FileName {
-    FileName::new("0123456789abcdef0123456789abcdef", 48, 3, Part::Variables).unwrap()
-}
-
-fn tier_orders() -> Vec<TierOrder> {
-    let store = || NodeStore::Directory("/scratch".into());
-    let object = || "s3://bucket/job/7".to_owned();
-    vec![
-        TierOrder::Open { stores: vec![NodeStore::Memory, store()], keep: vec![6, 7], rate: 1 << 28 },
-        TierOrder::Save { seq: 9, rank: 1, number: 7, stores: vec![NodeStore::Memory], needed: 1 << 20, order: order() },
-        TierOrder::Manifest { task: 1, number: 7, to: Destination::Object(object()), text: b"{}".to_vec() },
-        TierOrder::Copy {
-            task: 2,
-            image: image(),
-            from: ImageLocation::NodeStore(NodeStore::Memory),
-            to: Destination::File("/srv/7/rank-1.image".into()),
-        },
-        TierOrder::Send {
-            image: image(),
-            from: ImageLocation::File("/srv/7/rank-1.image".into()),
-            address: address(),
-            token: [3; 16],
-            hurry: true,
-        },
-        TierOrder::Receive { task: 3, image: image(), store: store(), token: [3; 16] },
-        TierOrder::Fetch { task: 4, image: image(), from: ImageOrigin::Node { token: [3; 16] }, spare: "/srv/spare".into(), check: true },
-        TierOrder::Fetch { task: 5, image: image(), from: ImageOrigin::Object(object()), spare: "/srv/spare".into(), check: false },
-        TierOrder::Inventory { task: 6 },
-        TierOrder::Remove { place: Destination::NodeStore(store()), number: 6, ranks: vec![0, 1] },
-        TierOrder::Close,
-        TierOrder::OpenPortable { tiers: parse_tiers("memory,partner,shared").unwrap() },
-        TierOrder::Portable(PortableOrder::Send { name: file(), address: address(), token: [3; 16], hurry: true }),
-        TierOrder::Portable(PortableOrder::Receive { name: file(), bytes: 1 << 20, token: [3; 16] }),
-        TierOrder::Portable(PortableOrder::Kept { name: file() }),
-        TierOrder::Portable(PortableOrder::Missing { name: file() }),
-    ]
-}
-
-fn tier_reports() -> Vec<TierReport> {
-    let holding = Holding { store: NodeStore::Memory, number: 7, images: vec![(0, 1 << 20), (1, 1 << 21)] };
-    vec![
-        TierReport::Placed { rank: 1, number: 7, place: ImageLocation::NodeStore(NodeStore::Memory) },
-        TierReport::PassedOver { store: NodeStore::Directory("/scratch".into()), why: "no room".into() },
-        TierReport::Done { task: 1, result: Ok(TierDone::Stored) },
-        TierReport::Done { task: 4, result: Ok(TierDone::Image("/srv/7/rank-1.image".into())) },
-        TierReport::Done { task: 6, result: Ok(TierDone::Holdings(vec![holding])) },
-        TierReport::Done { task: 7, result: Err("no such image".into()) },
-        TierReport::Portable(PortableReport::Holds { files: vec![(file(), 1 << 20), (file().with(Part::Seal), 300)] }),
-        TierReport::Portable(PortableReport::Offer { name: file(), bytes: 1 << 20 }),
-        TierReport::Portable(PortableReport::Wanted { name: file() }),
-        TierReport::Portable(PortableReport::Taken { name: file(), result: Ok(1 << 20) }),
-        TierReport::Portable(PortableReport::Taken { name: file(), result: Err("no room".into()) }),
-        TierReport::Portable(PortableReport::NotCopied { name: file(), tier: Tier::Shared, why: "no space left on device".into() }),
-    ]
-}
-
 fn to_daemon() -> Vec<ToDaemon> {
     let program = Program {
         argv: vec!["lmp".into(), "-in".into(), "in.melt".into()],
@@ -457,6 +379,12 @@ fn to_daemon() -> Vec<ToDaemon> {
         encryption_key: Some("/srv/users/key".into()),
         encrypt_data: true,
         compression: Compression::Auto,
+        transport: Transport::Ofi(ChunkSetup {
+            provider: "verbs;ofi_rxm".into(),
+            mode: ChunkMode::Write,
+            chunk_bytes: 128 << 10,
+            chunks: 64,
+        }),
         node_timeout_ms: 10_000,
         epoch: 1_764_021_600_000_000,
         ranks: vec![0, 2],
@@ -513,13 +441,14 @@ fn to_daemon() -> Vec<ToDaemon> {
 
 /// Not an enumeration, so that there are no variants.
 fn offers() -> Vec<Seed> {
-    let offer = |(name, nonce): (&str, Option<[u8; 32]>)| {
-        let offer = Offer { token: [3; 16], nonce };
+    let offer = |(name, nonce, chunks): (&str, Option<[u8; 32]>, Option<OfferedChunks>)| {
+        let offer = Offer { token: [3; 16], nonce, chunks };
         let framed = frame::encode(&offer).expect("a short message");
         assert_eq!(frame::decode::<Offer>(&framed[4..]).as_ref(), Ok(&offer));
         Seed { name: format!("offer-{name}"), bytes: [&[6], &framed[4..]].concat() }
     };
-    [("plain", None), ("encrypted", Some([4; 32]))].map(offer).into()
+    let chunks = OfferedChunks { library: Some("/opt/mpi/lib/libfabric.so.1".into()), address: vec![2, 0, 7, 8, 10, 0, 0, 1] };
+    [("plain", None, None), ("encrypted", Some([4; 32]), None), ("chunks", None, Some(chunks))].map(offer).into()
 }
 
 fn from_daemon() -> Vec<FromDaemon> {
@@ -583,7 +512,16 @@ fn a_message_of_each_kind_is_accepted() {
         of_kind(4, "from-daemon", &from_daemon()),
         of_kind(5, "to-daemon", &to_daemon()),
         offers(),
-        of_kind(7, "transfer-answer", &[TransferAnswer::Wanted { nonce: Some([5; 32]) }, TransferAnswer::OtherEncryption]),
+        of_kind(
+            7,
+            "transfer-answer",
+            &[
+                TransferAnswer::Wanted { nonce: Some([5; 32]) },
+                TransferAnswer::OtherEncryption,
+                TransferAnswer::WantedInChunks { address: vec![2, 0, 7, 8] },
+                TransferAnswer::NoChunks { why: "no provider".into() },
+            ],
+        ),
     ];
     keep("frame", &seeds.into_iter().flatten().collect::<Vec<_>>());
 }

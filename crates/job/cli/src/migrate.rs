@@ -7,6 +7,7 @@ use crate::verbs::{ask_and_watch, ask_of, unexpected};
 use mend_controller::RunError;
 use mend_controller::drained;
 use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_messages::chunks::TransportWord;
 use mend_messages::control::{Answer, Ask, MigrationDone, MoveMode, MoveProgress, StopReason, Storage};
 use mend_messages::job::Rank;
 use serde::Serialize;
@@ -233,7 +234,11 @@ fn print(job: Option<&str>, done: &MigrationDone) {
     let (size, stopped) = (report::size(done.bytes), report::duration(done.stopped_us));
     let job = job.map(|job| format!("{job}: ")).unwrap_or_default();
     let sent = if done.sent_bytes == done.bytes { String::new() } else { format!(", compressed to {}", report::size(done.sent_bytes)) };
-    println!("{job}rank {} moved from {} to {}: {size}{sent}", done.rank, done.from, done.to);
+    let over = match done.transport {
+        TransportWord::Tcp => String::new(),
+        other => format!(" over {}", other.text()),
+    };
+    println!("{job}rank {} moved from {} to {}{over}: {size}{sent}", done.rank, done.from, done.to);
     if let Some(live) = done.precopied {
         let (while_ran, us) = (report::size(live.bytes), report::duration(live.us));
         println!("  {while_ran} in {} round(s) while it ran, {us}; then {}", live.rounds, stop_reason(live.why));

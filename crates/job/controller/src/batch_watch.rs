@@ -3,8 +3,8 @@
 //! Invariant: a node is told of when it begins to drain, again with another reason, and when it does not any more. Faults assumed: the batch system
 //! does not answer for a while; then nothing has changed.
 
+use crate::arrival::Arrival;
 use crate::batch::{BatchSession, ask};
-use crate::run::Arrival;
 use mend_messages::control::MoveMode;
 use mend_messages::health::Leaving;
 use mend_messages::job::NodeIndex;

@@ -5,8 +5,8 @@
 //! Faults assumed: the process ends or says nonsense; then it is started again after a while. It ends when nobody reads its lines. Where it is slow to read, readings
 //! are left out: others come two seconds later.
 
+use crate::arrival::Arrival;
 use crate::data_program::PROGRAM;
-use crate::run::Arrival;
 use mend_data::request::FollowRequest;
 use mend_data::space::mounts;
 use mend_messages::job::{NodeIndex, Program};

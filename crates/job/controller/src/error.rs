@@ -220,6 +220,21 @@ pub enum RunError {
         /// The channels.
         channels: String,
     },
+    /// A transport was asked for that does not encrypt.
+    #[error(
+        "MEND_ENCRYPT_DATA=on and MEND_MIGRATE_TRANSPORT=ofi exclude each other: memory that moves over a libfabric provider is not encrypted"
+    )]
+    UnencryptableMoves,
+    /// The pool is too small for its chunks.
+    #[error("MEND_MIGRATE_POOL_KIB={pool} holds fewer than {least} chunks of MEND_MIGRATE_CHUNK_KIB={chunk}")]
+    Chunks {
+        /// KiB of it.
+        pool: u64,
+        /// KiB of a chunk.
+        chunk: u64,
+        /// Chunks that it has to hold.
+        least: u64,
+    },
     /// A daemon refuses the job.
     #[error("node {host} refuses the job: {error}")]
     Refused {
@@ -267,6 +282,10 @@ impl RunError {
             Self::Unencryptable { .. } => {
                 "leave ofi out of MEND_CHANNELS, or set MEND_ENCRYPT_DATA=off if nobody else reads that network".into()
             }
+            Self::UnencryptableMoves => {
+                "set MEND_MIGRATE_TRANSPORT=tcp, or MEND_ENCRYPT_DATA=off if nobody else reads that network".into()
+            }
+            Self::Chunks { .. } => "make the pool larger, or its chunks smaller".into(),
             Self::Input(InputError::NotKept { .. }) => "`mend restart` takes what comes then for new input; give the job its input as a file".into(),
             Self::Input(_) => "give the job the same input, or say that it is another one with --input new".into(),
             Self::Batch(error) => error.hint().to_owned(),
@@ -331,6 +350,8 @@ impl RunError {
             | Self::Key(_)
             | Self::Tiers(_)
             | Self::Unencryptable { .. }
+            | Self::UnencryptableMoves
+            | Self::Chunks { .. }
             | Self::CheckpointDirectory { .. }
             | Self::NoAllocation
             | Self::Batch(

@@ -9,6 +9,7 @@
 //! controller itself is lost, another one takes its place on one of the nodes ([`failover`]); where none can, the job ends (its connections are the
 //! job's lease on the nodes), and every published checkpoint is usable.
 
+mod arrival;
 pub mod batch;
 mod batch_daemons;
 mod batch_watch;
@@ -41,6 +42,7 @@ mod lock_identity;
 pub mod look;
 mod made_spaces;
 pub mod manifest;
+mod moving;
 mod nodes;
 mod offload;
 mod offload_news;

@@ -7,11 +7,11 @@
 //! Nothing here changes what becomes of the job. Faults assumed: the process ends or says nonsense, and is started again after a while; this controller is killed, and the process ends
 //! since nobody reads its lines; the next controller starts another one, which goes on.
 
+use crate::arrival::Arrival;
 use crate::data_program::{self, PROGRAM};
 use crate::journal_file::Journal;
 use crate::offload_news::Told;
 use crate::record::JobDirectory;
-use crate::run::Arrival;
 use crate::signals::Wish;
 use mend_data::offload::{self, News, Offload};
 use mend_data::request::{ForJob, OffloadOptions, Request, SpaceRequest};

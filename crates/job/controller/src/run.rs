@@ -12,6 +12,7 @@ mod carry_out;
 mod written_down;
 
 pub use self::written_down::{Earlier, by_rank, streams};
+use crate::arrival::{AnswerSender, Arrival};
 use crate::data_watch::TrafficFeed;
 use crate::detached;
 use crate::error::RunError;
@@ -25,24 +26,21 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::manifest;
 use crate::nodes::Node;
-use crate::offload_news::Told;
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord};
 use crate::texts::Names;
 use mend_job::Job;
 use mend_job::choice::Blame;
-use mend_job::event::{Effect, Event, NodeLoss, UpkeepDone, VerbId};
+use mend_job::event::{Effect, Event, NodeLoss, VerbId};
 use mend_job::healing::{Healing, Verdict};
 use mend_job::phase::RankPhase;
 use mend_job::replay::{Note, Standing, What};
 use mend_job::setup::Setup;
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;
-use mend_messages::control::{Answer, Ask};
-use mend_messages::health::{LeaveReason, Leaving};
+use mend_messages::health::LeaveReason;
 use mend_messages::job::{NodeIndex, Program, Rank};
 use mend_messages::tier::TierSpec;
-use mend_policy::follow::Scan;
 use mend_sealed::Key;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -59,32 +57,6 @@ const REAP_TIME: Duration = Duration::from_millis(200);
 
 /// A lease is over for certain so much later: by then the kernel has ended what had it.
 pub const LEASE_END_TIME: Duration = Duration::from_millis(300);
-
-/// Where a verb's answers go. A verb that went away is not waited for.
-pub type AnswerSender = mpsc::UnboundedSender<Answer>;
-
-/// Everything that reaches the loop.
-#[derive(Debug)]
-pub enum Arrival {
-    /// From a node's connection.
-    Node(NodeIndex, NodeEvent),
-    /// From a verb.
-    Ask(Ask, AnswerSender),
-    /// Standard input; empty at its end.
-    Stdin(Vec<u8>),
-    /// SIGINT, SIGTERM or SIGHUP to this process.
-    Signal(i32),
-    /// The batch system wants the job to end, and has sent this signal.
-    TimeUp(i32),
-    /// The batch system wants a node empty, or not any more.
-    Leave(NodeIndex, Option<Leaving>),
-    /// What ranks read was looked at.
-    DataSeen(Scan),
-    /// Files that ranks wrote were sent away, or could not be.
-    Offload(Told),
-    /// A round of upkeep of the checkpoints is over.
-    Upkeep(UpkeepDone),
-}
 
 /// What a running job has besides its machine.
 pub struct Shell {

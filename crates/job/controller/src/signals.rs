@@ -1,7 +1,7 @@
 //! Signals to this process: told to the life of the job that runs, or to nobody between two lives.
 
+use crate::arrival::Arrival;
 use crate::detached;
-use crate::run::Arrival;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;

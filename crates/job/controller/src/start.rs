@@ -1,5 +1,6 @@
 //! How a job begins: a new one ([`first_life`]), and what that has in common with one that goes on ([`crate::restart`]).
 
+use crate::arrival::Arrival;
 use crate::batch::{InBatch, daemons_of};
 use crate::batch_watch::watch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
@@ -19,12 +20,13 @@ use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::made_spaces::MadeSpaces;
 use crate::manifest::{self, numbers};
+use crate::moving::{moving, transport};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::offload::Offloads;
 use crate::output::Output;
 use crate::programs;
 use crate::record::{JobDirectory, JobRecord, now, put_end_on_record, try_below};
-use crate::run::{Arrival, Parts, Shell, run as run_to_its_end, streams};
+use crate::run::{Parts, Shell, run as run_to_its_end, streams};
 use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
 use crate::stream_digest::Mark;
@@ -38,7 +40,7 @@ use mend_job::event::MeasuredRates;
 use mend_job::gathering::WantedHosts;
 use mend_job::healing::Healing;
 use mend_job::safeguard::Kept;
-use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, Moving, NodeSetup, Restoring, Saving, Setup, TierSetup};
+use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_journal::Event as Happened;
 use mend_messages::agent::{Compression, SaveMode};
 use mend_messages::daemon::JobIntroduction;
@@ -157,12 +159,6 @@ fn saving() -> Result<Saving, SettingError> {
     Ok(Saving { mode, rate: (rate > 0).then_some(rate << 20), keep_files: mend_settings::KEEP_FILES.number()? << 20 })
 }
 
-/// How ranks are copied that run on, as the settings say.
-fn moving() -> Result<Moving, SettingError> {
-    let (threshold, rounds) = (mend_settings::PRECOPY_THRESHOLD.number()? << 10, mend_settings::PRECOPY_ROUNDS.number()?);
-    Ok(Moving { threshold, rounds: rounds as u32 })
-}
-
 /// Bytes per second that copies to tiers may take; 0: no bound.
 pub(crate) fn tier_rate() -> Result<u64, SettingError> {
     Ok(mend_settings::TIER_RATE.number()?.saturating_mul(1 << 20))
@@ -202,6 +198,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         "always" => Compression::Always,
         _ => Compression::Auto,
     };
+    let transport = transport(encrypt_data)?;
     if encrypt_data {
         check_encryptable(&program.env)?;
         program.further.iter().try_for_each(|further| check_encryptable(&further.env))?;
@@ -272,7 +269,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         plan,
         tiers: tier_setup,
         saving,
-        moving: moving()?,
+        moving: moving(&transport)?,
         drain_timeout_us: drain_timeout.as_micros() as u64,
         reserve,
         node_timeout_us: node_timeout.as_micros() as u64,
@@ -330,6 +327,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             encryption_key: beginning.encryption_key.clone(),
             encrypt_data,
             compression,
+            transport: transport.clone(),
             node_timeout_ms: life.node_timeout_ms,
             lease_ms: life.lease_ms,
             unused_features,

@@ -4,6 +4,7 @@ use crate::healing::Healing;
 use mend_coordination::worlds::Worlds;
 use mend_image::cpu::CpuNeeds;
 use mend_messages::agent::{ImageId, SaveMode};
+use mend_messages::chunks::TransportWord;
 use mend_messages::files::KeptFile;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, TierSpec};
@@ -83,6 +84,9 @@ pub struct Moving {
     pub threshold: u64,
     /// Most rounds.
     pub rounds: u32,
+    /// By what they go, unless they are stored on the way.
+    #[serde(default)]
+    pub transport: TransportWord,
 }
 
 /// The tiers that a job writes to.

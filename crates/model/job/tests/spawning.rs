@@ -48,7 +48,7 @@ impl World {
                 plan,
                 tiers: None,
                 saving: Saving { mode: SaveMode::Stop, rate: None, keep_files: 0 },
-                moving: Moving { threshold: 1, rounds: 1 },
+                moving: Moving { threshold: 1, rounds: 1, transport: mend_messages::chunks::TransportWord::Tcp },
                 drain_timeout_us: 1_000_000,
                 node_timeout_us: 10_000_000,
                 reserve: 0,

@@ -220,6 +220,9 @@ pub enum Event {
         /// What went over the link for those bytes, if compression made it less.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sent_bytes: Option<u64>,
+        /// By what they went, if not by TCP.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        transport: Option<String>,
         stopped_us: u64,
         phases: PhaseTimes,
         /// It ran on while most of it was sent. Journals of older releases lack it.

@@ -329,12 +329,13 @@ pub fn sentence(entry: &Entry) -> String {
             format!("{rank} is to move {where_to}{through}{why}")
         }
         Event::MigrationDecided { from, to } => format!("{rank}: its copy on {to} is complete, the one on {from} is ended"),
-        Event::MigrationCommitted { from, to, bytes, sent_bytes, stopped_us, precopied, .. } => {
+        Event::MigrationCommitted { from, to, bytes, sent_bytes, transport, stopped_us, precopied, .. } => {
+            let over = transport.as_ref().map_or_else(String::new, |transport| format!(" over {transport}"));
             let sent = sent_bytes.map_or_else(String::new, |sent| format!(", sent as {}", size(sent)));
             let while_stopped = precopied.as_ref().map_or_else(String::new, |precopied| {
                 format!(" ({} round(s) while it ran, {} of it while it stood still)", precopied.rounds, size(precopied.stopped_bytes))
             });
-            format!("{rank} moved from {from} to {to}: {}{while_stopped}{sent}, stopped for {}", size(*bytes), duration(*stopped_us))
+            format!("{rank} moved from {from} to {to}{over}: {}{while_stopped}{sent}, stopped for {}", size(*bytes), duration(*stopped_us))
         }
         Event::RoundDone { round, bytes, us, left } => {
             let left = left.map_or_else(String::new, |left| format!(", {} changed meanwhile", size(left)));

@@ -1,6 +1,7 @@
 //! CLI ⇄ controller: the verbs on a running job. One request per connection; progress lines, then one answer.
 
 use crate::agent::{Inspection, SaveMode};
+use crate::chunks::TransportWord;
 use crate::job::Rank;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -197,6 +198,8 @@ pub struct MigrationDone {
     pub bytes: u64,
     /// Bytes that went over the link for them.
     pub sent_bytes: u64,
+    /// By what they went.
+    pub transport: TransportWord,
     /// The five phases.
     pub phases: Phases,
     /// Time the rank was stopped, microseconds.

@@ -12,6 +12,7 @@
 //! process with its threads parked and answers `Restored` or `RestoreFailed`; `Ask` with `Resume` lets it run, `Discard` kills it.
 
 use crate::agent::{Compression, ImageId, Reply, Request, Round, Unwritten, Written};
+use crate::chunks::Transport;
 use crate::files::{NotPut, PutOrder};
 pub use crate::health::NodeRoom;
 use crate::health::{NodeHealth, NodeReport};
@@ -53,6 +54,8 @@ pub struct JobIntroduction {
     pub encrypt_data: bool,
     /// Whether memory of ranks that move is compressed on its way.
     pub compression: Compression,
+    /// By what images of ranks that move go to other nodes.
+    pub transport: Transport,
     /// Milliseconds that other nodes may be silent before they count as dead.
     pub node_timeout_ms: u64,
     /// Milliseconds without a word from the controller after which the job's ranks end here.

@@ -8,6 +8,7 @@
 
 pub mod agent;
 pub mod auth;
+pub mod chunks;
 pub mod control;
 pub mod daemon;
 pub mod delivery;

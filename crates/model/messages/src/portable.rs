@@ -12,7 +12,6 @@
 //! ```
 //! A file is named by what it is, never by a path: what comes from others cannot lead anywhere else.
 
-use crate::tier::Tier;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -208,8 +207,8 @@ pub enum PortableReport {
     NotCopied {
         /// The file.
         name: FileName,
-        /// The tier where it should be.
-        tier: Tier,
+        /// Name of the tier where it should be.
+        tier: String,
         /// What went wrong.
         why: String,
     },

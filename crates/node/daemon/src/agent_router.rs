@@ -9,6 +9,7 @@
 //! Invariants: every question gets exactly one answer, also when its agent dies or its rank ends; so does every image written behind its rank.
 //! The answer to a save comes after all earlier output. Faults assumed: agents say anything; what does not fit is dropped and logged.
 
+mod moving;
 pub mod pausing;
 mod ready;
 
@@ -24,18 +25,17 @@ use crate::sink::{Sink, Sinks, hinting, keep_saved, not_kept};
 use mend_coordination::batch::Batch;
 use mend_image::cpu::Features;
 use mend_messages::agent::{
-    Compression, FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
+    FromAgent, Hello, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Unwritten, Welcome, Written,
 };
-use mend_messages::daemon::{FromDaemon, JobIntroduction, Question, Way};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, Question};
 use mend_messages::job::{JobMap, Rank};
 use mend_messages::progress::{RankProgress, RankTraffic};
 use mend_messages::report::Report;
 use mend_report::with_causes;
-use mend_transfer::TransferError;
-use mend_transfer::peer::{self, Token};
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -109,6 +109,8 @@ pub struct AgentRouter {
     pausing: Pausing,
     /// How far ranks have come.
     pub progress: ProgressNews,
+    /// The libfabric that ranks have loaded, of those that may move.
+    libraries: HashMap<Rank, PathBuf>,
 }
 
 impl AgentRouter {
@@ -124,6 +126,7 @@ impl AgentRouter {
     ) -> Self {
         let (agents, questions, behind, sinks) = (HashMap::new(), HashMap::new(), HashMap::new(), Arc::new(sinks));
         let (asked, batch, map, pausing, progress) = (0, Batch::default(), None, Pausing::default(), ProgressNews::default());
+        let libraries = HashMap::new();
         Self {
             job,
             unused_features,
@@ -141,6 +144,7 @@ impl AgentRouter {
             behind,
             pausing,
             progress,
+            libraries,
         }
     }
 
@@ -197,46 +201,6 @@ impl AgentRouter {
                 self.ask(seq, rank, self.sinks.filled_in(request), (None, None), ranks);
             }
         }
-    }
-
-    /// A save into a transfer: opens it, then asks.
-    pub fn save_to(&mut self, (seq, rank): (u64, Rank), (address, token): (SocketAddr, Token), way: Way, ranks: &LocalRanks) {
-        self.batch.drop_rest();
-        let (job, patience, sinks) = (self.job.clone(), self.patience, self.sinks.clone());
-        let opening = async move {
-            let encrypts = job.encrypt_data || sinks.encrypts();
-            if encrypts && way != Way::Direct {
-                return Err(NotReady::InTheClear);
-            }
-            let image = peer::open(address, &job, token, patience).await?;
-            let (file, sink) = match &way {
-                Way::Direct | Way::Staged => (image.into_descriptor(sinks.progress()).map_err(TransferError::Socket)?, None),
-                Way::Local => sinks.stored(image, None).await.map_err(NotReady::Sink)?,
-                Way::Shared(path) => sinks.stored(image, Some(path.clone())).await.map_err(NotReady::Sink)?,
-            };
-            // What a file has on the way is as it would be in one that is kept.
-            let compression = if matches!(way, Way::Direct | Way::Staged) { job.compression } else { Compression::Off };
-            let order = SaveOrder { compression, ..SaveOrder::full(SaveTarget::Descriptor) };
-            Ok(Ready { request: Request::Save(order), file: Some(file), sink })
-        };
-        self.ready_save(seq, rank, ranks, opening);
-    }
-
-    /// A copy of a rank that runs on, into a transfer: opens it, then asks. Its input goes on, too.
-    pub fn precopy_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &LocalRanks) {
-        self.batch.drop_rest();
-        let (job, patience, progress) = (self.job.clone(), self.patience, self.sinks.progress());
-        let opening = async move {
-            let image = peer::open(address, &job, token, patience).await?;
-            let file = image.into_descriptor(progress).map_err(TransferError::Socket)?;
-            // Through threads that encrypt there is one way only.
-            Ok(Ready {
-                request: Request::Precopy { answered: !job.encrypt_data, compression: job.compression },
-                file: Some(file),
-                sink: None,
-            })
-        };
-        self.ready_save(seq, rank, ranks, opening);
     }
 
     /// Gets the target, then, for an image, stops the rank's input, whose state is part of it.
@@ -519,7 +483,7 @@ impl AgentRouter {
         let OpenQuestion { seq, rank, save, mut sink, .. } = question;
         if !save {
             let good = !reply.is_failure();
-            self.urgent.send(FromDaemon::Agent { seq, rank, reply });
+            self.pass_back(seq, rank, reply);
             return self.answered(seq, good, ranks);
         }
         if let Reply::Saved(Saved { behind: true, id: image, .. }) = &reply

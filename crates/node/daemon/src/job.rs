@@ -11,6 +11,7 @@
 //! waits until the earlier one has left. The loop never waits for the controller or a rank, so neither can keep it from the other.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
+mod comparing;
 mod leaving;
 mod standing;
 mod tier_orders;
@@ -19,7 +20,6 @@ use self::leaving::{End, leave};
 use self::standing::RestoreOrder;
 use crate::agent_router::{AgentRouter, SaveStep};
 use crate::agents::{AgentEvent, AgentSocket};
-use crate::comparison;
 use crate::failure::RankFailure;
 use crate::job_link::{LinkState, carry};
 use crate::launch_environment::shares_pid_namespace;
@@ -31,7 +31,6 @@ use crate::privileges::Isolation;
 use crate::program::ExaminedPrograms;
 use crate::put_files::put_files;
 use crate::rank::{Command, NotInPlace, RankContext, RankEvent, RankOrigin, run_rank};
-use crate::restore::can_restore;
 use crate::room::RecentRoom;
 use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
@@ -42,7 +41,6 @@ use crate::successor;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
 use mend_coordination::lease::SenderClock;
-use mend_messages::agent::Reply;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::health::{Grade, NodeHealth};
 use mend_messages::job::Rank;
@@ -233,6 +231,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         going_back: HashMap::new(),
         lease,
         rank_event_sender,
+        ip,
         patience,
         room: RecentRoom::default(),
         heard: heard_at,
@@ -291,6 +290,8 @@ struct Job {
     paused: HashMap<Rank, PausedRank>,
     /// What is to be done anew if they cannot go back in place.
     going_back: HashMap<Rank, RestoreOrder>,
+    /// Address of this node, at which others reach it.
+    ip: IpAddr,
     patience: Duration,
     /// How long the ranks live on without a word from the controller.
     lease: Duration,
@@ -427,18 +428,7 @@ impl Job {
                     slot.tell(Command::Signal(signal));
                 }
             }
-            ToDaemon::Compare { seq, rank, needs } => {
-                let (urgent, able) = (self.urgent.clone(), can_restore(&self.node.isolation, self.node.restorer.as_deref()));
-                let mut needs = needs;
-                needs.files.retain(|file| !self.spaces.covers(&file.path));
-                tokio::task::spawn_blocking(move || {
-                    let reply = match able {
-                        Ok(_) => Reply::Compared(comparison::differences(&needs)),
-                        Err(error) => Reply::Failed { error: with_causes(&error), hint: error.hint() },
-                    };
-                    urgent.send(FromDaemon::Agent { seq, rank, reply });
-                });
-            }
+            ToDaemon::Compare { seq, rank, needs } => self.compare(seq, rank, needs),
             ToDaemon::PutFiles(mut order) => {
                 self.tiers.locate_portable(&mut order.files);
                 let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());

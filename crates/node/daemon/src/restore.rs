@@ -25,6 +25,7 @@ use mend_transfer::stored;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -256,6 +257,8 @@ pub struct Restoration {
     pub restorer: Option<PathBuf>,
     /// Longest silence of a transfer.
     pub patience: Duration,
+    /// Address of this node, at which others reach it.
+    pub here: IpAddr,
 }
 
 impl Restoration {
@@ -275,10 +278,10 @@ impl Restoration {
                 (found, Mode::Restart)
             }
             Source::Transfer(arrival, job, way) => {
-                let (patience, progress) = (self.patience, self.progress.clone());
+                let (patience, progress, place) = (self.patience, self.progress.clone(), (self.rank, self.here));
                 let begun = match way {
-                    Way::Direct => receive_header(arrival, &job, (patience, patience), progress).await,
-                    Way::Local => receive_header(arrival, &job, (stored::LONGEST, patience), progress).await,
+                    Way::Direct => receive_header(arrival, &job, place, (patience, patience), progress).await,
+                    Way::Local => receive_header(arrival, &job, place, (stored::LONGEST, patience), progress).await,
                     Way::Staged => stored::staged(arrival, &job, patience, progress).await,
                     Way::Shared(path) => stored::shared(arrival, &job, patience, path, progress).await,
                 };

@@ -89,6 +89,14 @@ pub enum TransferError {
         /// The other one.
         address: SocketAddr,
     },
+    /// Chunks of registered memory cannot be used.
+    #[error("memory cannot be moved over libfabric{}: {why}", address.map_or_else(String::new, |address| format!(" by the node at {address}")))]
+    NoChunks {
+        /// The other node's, if it is there that they cannot.
+        address: Option<SocketAddr>,
+        /// What is in the way.
+        why: String,
+    },
     /// What came of an encrypted image is not what was sent, or stopped coming.
     #[error("the image cannot be used: {0}")]
     Altered(String),
@@ -120,6 +128,9 @@ impl TransferError {
             Self::Handshake { source, .. } => source.hint(),
             Self::Unwanted { .. } | Self::NoSource => "check that the nodes reach each other on mendd's port; look at both daemons' logs",
             Self::OtherEncryption { .. } => "one controller tells all nodes of a job: this is a fault in Mend",
+            Self::NoChunks { .. } => {
+                "see MEND_OFI_PROVIDER and MEND_MIGRATE_LIBFABRIC, and what `fi_info` finds on both nodes; MEND_MIGRATE_TRANSPORT=tcp does without"
+            }
             Self::Altered(_) => {
                 "the source rank goes on where it was; look at what lies between the nodes: it stalls, or changes what passes"
             }

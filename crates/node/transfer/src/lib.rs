@@ -14,9 +14,11 @@
 //!
 //! What moves without a check on its way is checked where it arrives: a migration's image by the restorer. Its connection
 //! ([`peer`]) is handed to agent and restorer themselves, unless something has to be done to the bytes: then a pipeline stands between
-//! the process's stream ([`process_stream`]) and the connection, on either side. To compare with, an image can be [`stored`] in a file on its way.
+//! the process's stream ([`process_stream`]) and the connection, on either side; or it goes in chunks of registered memory ([`chunks`]). To compare with,
+//! an image can be [`stored`] in a file on its way.
 
 pub mod atomic_file;
+pub mod chunks;
 mod error;
 pub mod image;
 pub mod node_store;

@@ -12,26 +12,30 @@
 //!   ══ the image, written by the rank's agent itself ═►  read by the restorer itself
 //! ```
 //! The handshake and what is agreed on are sealed (`mend_wire::session`). The image is in the clear unless the job encrypts its data: then
-//! there are nonces, and a thread of each daemon passes the image on ([`crate::peer_image`]).
+//! there are nonces, and a thread of each daemon passes the image on ([`crate::peer_image`]). Where the image goes in chunks of registered memory, offer and
+//! answer say where both endpoints are, and a process of each node has the connection ([`crate::chunks`]).
 //! Invariants: without encryption neither daemon reads or writes a byte of the image, so its size is no concern of theirs; nothing of the
 //! rank is saved before the target has shown that it waits. Faults assumed: unproven peers; either side stalls or dies:
 //! both ends have time limits in the kernel (`TCP_USER_TIMEOUT`, `SO_RCVTIMEO`) that outlive the handing on.
 
 use crate::TransferError;
+use crate::chunks::{self, Chunks, Transfer};
 use crate::peer_image::{IncomingImage, OutgoingImage};
 use crate::process_stream::{StreamFault, stream_out};
 use crate::progress::Progress;
 use mend_image::HEADER_SIZE;
 use mend_messages::auth::{AuthError, Purpose};
+use mend_messages::chunks::{LONGEST_ADDRESS, OfferedChunks};
 use mend_messages::daemon::JobIntroduction;
-use mend_messages::job::Secret;
+use mend_messages::job::{Rank, Secret};
 use mend_messages::transfer::{Answer, Offer};
 use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, SendError};
 use rustix::net::sockopt::{self, Timeout};
 use std::collections::HashMap;
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -57,6 +61,8 @@ pub struct OfferedImage {
     pub connection: Connection,
     /// See [`Offer::nonce`].
     pub nonce: Option<[u8; 32]>,
+    /// See [`Offer::chunks`].
+    pub chunks: Option<OfferedChunks>,
 }
 
 /// Opens a transfer.
@@ -69,7 +75,7 @@ pub async fn open(address: SocketAddr, job: &JobIntroduction, token: Token, pati
         .unwrap_or(Err(HandshakeError::TimedOut))
         .map_err(|source| TransferError::Handshake { address, source })?;
     let nonce = job.encrypt_data.then(mend_wire::random_bytes);
-    connection.sender.send(&Offer { token, nonce }).await.map_err(gone)?;
+    connection.sender.send(&Offer { token, nonce, chunks: None }).await.map_err(gone)?;
     let theirs = match timeout(RENDEZVOUS_TIMEOUT, connection.receiver.receive::<Answer>()).await {
         Ok(Ok(Answer::Wanted { nonce })) => nonce,
         Ok(Ok(Answer::OtherEncryption)) => return Err(TransferError::OtherEncryption { address }),
@@ -81,6 +87,49 @@ pub async fn open(address: SocketAddr, job: &JobIntroduction, token: Token, pati
         (Some(ours), Some(theirs)) => Ok(OutgoingImage::encrypted(socket, &job.secret, [&ours, &theirs])),
         _ => Err(TransferError::OtherEncryption { address }),
     }
+}
+
+/// Whose image is sent, and from where.
+#[derive(Clone, Debug)]
+pub struct MovingRank {
+    /// The rank.
+    pub rank: Rank,
+    /// Address of this node, at which others reach it.
+    pub source: IpAddr,
+    /// The libfabric that it has loaded, if that is known.
+    pub library: Option<PathBuf>,
+}
+
+/// Opens a transfer for the image of a rank that moves, by the job's transport. The stream that its agent is to write.
+///
+/// # Errors
+/// Why there is none.
+pub async fn open_stream(
+    address: SocketAddr,
+    job: &JobIntroduction,
+    token: Token,
+    moving: MovingRank,
+    patience: Duration,
+    progress: Arc<Progress>,
+) -> Result<OwnedFd, TransferError> {
+    let Some(chunks) = chunks::of_job(job, moving.source, moving.library.as_deref()).await? else {
+        return open(address, job, token, patience).await?.into_descriptor(progress).map_err(TransferError::Socket);
+    };
+    let mut connection = timeout(HANDSHAKE_TIMEOUT, introduce(address, job.identity, &job.secret))
+        .await
+        .unwrap_or(Err(HandshakeError::TimedOut))
+        .map_err(|source| TransferError::Handshake { address, source })?;
+    let offered = OfferedChunks { library: moving.library, address: chunks.address().to_vec() };
+    connection.sender.send(&Offer { token, nonce: None, chunks: Some(offered) }).await.map_err(gone)?;
+    let theirs = match timeout(RENDEZVOUS_TIMEOUT, connection.receiver.receive::<Answer>()).await {
+        Ok(Ok(Answer::WantedInChunks { address })) if address.len() <= LONGEST_ADDRESS => address,
+        Ok(Ok(Answer::NoChunks { why })) => return Err(TransferError::NoChunks { address: Some(address), why }),
+        Ok(Ok(Answer::OtherEncryption)) => return Err(TransferError::OtherEncryption { address }),
+        _ => return Err(TransferError::Unwanted { address }),
+    };
+    let connection = blocking(connection, patience)?;
+    let transfer = Transfer { connection, rank: moving.rank, address: &theirs, patience };
+    chunks.outgoing(&transfer).map_err(TransferError::Socket)
 }
 
 async fn introduce(address: SocketAddr, job: [u8; 16], secret: &Secret) -> Result<Connection, HandshakeError> {
@@ -122,8 +171,8 @@ pub async fn admit(mut greeted: Greeted, secret_of: impl Fn(&[u8; 16]) -> Option
     let secret = secret_of(&job).ok_or(AuthError::WrongSecret)?;
     let mut connection = greeted.prove_as_acceptor(&secret, &job).await?;
     let received = connection.receiver.receive::<Offer>().await;
-    let Offer { token, nonce } = received.map_err(|error| HandshakeError::Broken(io::Error::other(error)))?;
-    Ok(Admitted { job, token, image: OfferedImage { connection, nonce } })
+    let Offer { token, nonce, chunks } = received.map_err(|error| HandshakeError::Broken(io::Error::other(error)))?;
+    Ok(Admitted { job, token, image: OfferedImage { connection, nonce, chunks } })
 }
 
 /// A transfer whose source has proven that it belongs to the job.
@@ -140,12 +189,22 @@ pub struct Admitted {
 /// Both nonces.
 type Nonces = [[u8; 32]; 2];
 
-/// Waits for the transfer and tells its source that it is wanted.
-async fn meet(arrival: ExpectedTransfer, job: &JobIntroduction) -> Result<(Connection, Option<Nonces>), TransferError> {
-    let OfferedImage { mut connection, nonce: theirs } = match timeout(RENDEZVOUS_TIMEOUT, arrival).await {
-        Ok(Ok(image)) => image,
-        _ => return Err(TransferError::NoSource),
-    };
+/// Waits for the transfer.
+async fn arrive(arrival: ExpectedTransfer) -> Result<OfferedImage, TransferError> {
+    match timeout(RENDEZVOUS_TIMEOUT, arrival).await {
+        Ok(Ok(image)) => Ok(image),
+        _ => Err(TransferError::NoSource),
+    }
+}
+
+/// Tells the source of a transfer that it is wanted.
+async fn welcome(image: OfferedImage, job: &JobIntroduction) -> Result<(Connection, Option<Nonces>), TransferError> {
+    let OfferedImage { mut connection, nonce: theirs, chunks } = image;
+    if chunks.is_some() {
+        let why = "it expects this image on a connection".to_owned();
+        connection.sender.send(&Answer::NoChunks { why: why.clone() }).await.map_err(gone)?;
+        return Err(TransferError::NoChunks { address: None, why });
+    }
     let agreed = theirs.is_some() == job.encrypt_data;
     let ours = theirs.map(|_| mend_wire::random_bytes());
     let answer = if agreed { Answer::Wanted { nonce: ours } } else { Answer::OtherEncryption };
@@ -159,7 +218,7 @@ async fn meet(arrival: ExpectedTransfer, job: &JobIntroduction) -> Result<(Conne
 
 /// Waits for the transfer and takes it, blocking, for a thread that keeps the image.
 pub async fn take(arrival: ExpectedTransfer, job: &JobIntroduction, patience: Duration) -> Result<IncomingImage, TransferError> {
-    let (connection, nonces) = meet(arrival, job).await?;
+    let (connection, nonces) = welcome(arrive(arrival).await?, job).await?;
     let socket = blocking(connection, patience)?;
     match nonces {
         None => IncomingImage::plain(socket).map_err(TransferError::Socket),
@@ -183,10 +242,15 @@ pub struct BegunImage {
 pub async fn receive_header(
     arrival: ExpectedTransfer,
     job: &JobIntroduction,
+    (rank, here): (Rank, IpAddr),
     (first, patience): (Duration, Duration),
     progress: Arc<Progress>,
 ) -> Result<BegunImage, TransferError> {
-    let (connection, nonces) = meet(arrival, job).await?;
+    let image = arrive(arrival).await?;
+    if image.chunks.is_some() {
+        return receive_chunks(image, job, (rank, here), (first, patience)).await;
+    }
+    let (connection, nonces) = welcome(image, job).await?;
     let Some([theirs, ours]) = nonces else {
         let stream = bare(connection)?;
         let header = match timeout(first, peek_header(&stream)).await {
@@ -214,6 +278,46 @@ pub async fn receive_header(
         Ok(begun) => begun,
         Err(error) => Err(TransferError::Socket(io::Error::other(error))),
     }
+}
+
+/// The same of an image that comes in chunks.
+async fn receive_chunks(
+    image: OfferedImage,
+    job: &JobIntroduction,
+    (rank, here): (Rank, IpAddr),
+    (first, patience): (Duration, Duration),
+) -> Result<BegunImage, TransferError> {
+    let OfferedImage { mut connection, chunks: offered, .. } = image;
+    let Some(OfferedChunks { library, address }) = offered.filter(|offered| offered.address.len() <= LONGEST_ADDRESS) else {
+        return Err(TransferError::NoSource);
+    };
+    let opened: Result<Arc<Chunks>, TransferError> = match chunks::of_job(job, here, library.as_deref()).await {
+        Ok(Some(chunks)) => Ok(chunks),
+        Ok(None) => Err(TransferError::NoChunks { address: None, why: "the job was told to do without".into() }),
+        Err(error) => Err(error),
+    };
+    let chunks = match opened {
+        Ok(chunks) => chunks,
+        Err(error) => {
+            let why = match &error {
+                TransferError::NoChunks { why, .. } => why.clone(),
+                error => error.to_string(),
+            };
+            // The source learns it from the controller, too.
+            let _ = connection.sender.send(&Answer::NoChunks { why }).await;
+            return Err(error);
+        }
+    };
+    connection.sender.send(&Answer::WantedInChunks { address: chunks.address().to_vec() }).await.map_err(gone)?;
+    let transfer = Transfer { connection: blocking(connection, patience)?, rank, address: &address, patience };
+    let (image, fault) = chunks.incoming(&transfer).map_err(TransferError::Socket)?;
+    let begin = move || {
+        // Why nothing came may be known.
+        let header =
+            chunks::peek_header(&image, first).map_err(|error| fault.get().map_or(error, |why| TransferError::Altered(why.clone())))?;
+        Ok(BegunImage { image: image.into(), header, fault: Some(fault) })
+    };
+    tokio::task::spawn_blocking(begin).await.unwrap_or_else(|error| Err(TransferError::Socket(io::Error::other(error))))
 }
 
 async fn peek_header(stream: &TcpStream) -> Result<Vec<u8>, TransferError> {

@@ -8,6 +8,7 @@
 
 pub mod completion;
 pub mod constants;
+pub mod core_provider;
 pub mod instance;
 pub mod library;
 pub mod objects;

@@ -9,6 +9,7 @@ mod data;
 mod error;
 mod failover;
 mod health;
+mod migration;
 mod pipe;
 mod tiers;
 
@@ -24,6 +25,10 @@ pub use failover::{ON_FAILURE, RETRIES, SUCCESSOR, WAIT_FOR_NODES};
 pub use health::{
     BMC, BMC_CIPHER, BMC_INTERVAL, BMC_PASSWORD_FILE, BMC_USER, HEALTH, HEALTH_CALM, HEALTH_DISKS, HEALTH_HORIZON, HEALTH_INTERVAL,
     HEALTH_MARKS, HEALTH_PLUGIN_INTERVAL, HEALTH_PLUGIN_TIMEOUT, HEALTH_PLUGINS, HEALTH_PREDICTOR, HEALTH_ROOT, HEALTH_SMARTCTL,
+};
+pub use migration::{
+    MIGRATE_CHUNK, MIGRATE_COMPRESS, MIGRATE_LIBFABRIC, MIGRATE_MODE, MIGRATE_OFI_MODE, MIGRATE_POOL, MIGRATE_TRANSPORT, PRECOPY_ROUNDS,
+    PRECOPY_THRESHOLD,
 };
 pub use pipe::{PIPE_CHUNK, PIPE_MEMORY, PIPE_PORT, PIPE_THREADS, PIPE_TIMEOUT};
 pub use tiers::{TIER_HOURS, TIER_RATE, TIER_WRITERS, TIERS, WIDE_FAILURES};
@@ -140,34 +145,6 @@ pub const DRAIN_TIMEOUT: Setting = Setting {
     kind: Kind::Number { min: 100, max: 600_000 },
     default: "20000",
     meaning: "Milliseconds without progress of a channel after which its drain, and with it the checkpoint or migration, is given up. The job runs on.",
-};
-/// How a rank moves unless it is said.
-pub const MIGRATE_MODE: Setting = Setting {
-    name: "MEND_MIGRATE_MODE",
-    kind: Kind::Choice(&["auto", "live", "frozen"]),
-    default: "auto",
-    meaning: "live: a rank that moves runs on while most of its memory is copied. frozen: it stands still for all of it. auto: live, unless that is known to be of no use.",
-};
-/// Whether ranks are compressed on their way.
-pub const MIGRATE_COMPRESS: Setting = Setting {
-    name: "MEND_MIGRATE_COMPRESS",
-    kind: Kind::Choice(&["auto", "off", "always"]),
-    default: "auto",
-    meaning: "Whether memory of a rank that moves is compressed (LZ4) on its way. auto: piece by piece, while the link takes less than compressing gives and, of a rank that runs, a processor is idle. always: every piece. A piece that gets no shorter goes as it is. `mend run` or `mend restart` decides it for all of the job.",
-};
-/// What is few enough to stop a rank for.
-pub const PRECOPY_THRESHOLD: Setting = Setting {
-    name: "MEND_PRECOPY_THRESHOLD_KIB",
-    kind: Kind::Number { min: 0, max: 1 << 30 },
-    default: "1024",
-    meaning: "KiB of changed memory that are few enough for a rank that is copied while it runs to be stopped and moved.",
-};
-/// Bound of copying a rank that runs.
-pub const PRECOPY_ROUNDS: Setting = Setting {
-    name: "MEND_PRECOPY_ROUNDS",
-    kind: Kind::Number { min: 1, max: 1000 },
-    default: "30",
-    meaning: "Rounds in which a rank is copied while it runs, at most; then it is stopped and moved, however much is left.",
 };
 /// How long a checkpoint stops a job.
 pub const CHECKPOINT_MODE: Setting = Setting {
@@ -342,6 +319,11 @@ pub const ALL: &[Setting] = &[
     DRAIN_TIMEOUT,
     MIGRATE_MODE,
     MIGRATE_COMPRESS,
+    MIGRATE_TRANSPORT,
+    MIGRATE_OFI_MODE,
+    MIGRATE_POOL,
+    MIGRATE_CHUNK,
+    MIGRATE_LIBFABRIC,
     PRECOPY_THRESHOLD,
     PRECOPY_ROUNDS,
     CHECKPOINT_MODE,

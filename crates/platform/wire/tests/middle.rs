@@ -44,6 +44,7 @@ fn introduction() -> ToDaemon {
         session: [3; 16],
         encrypt_data: false,
         compression: Compression::Off,
+        transport: mend_messages::chunks::Transport::Tcp,
         node_timeout_ms: 5000,
         lease_ms: 10_000,
         unused_features: Default::default(),

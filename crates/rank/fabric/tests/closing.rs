@@ -3,12 +3,12 @@
 
 mod support;
 
-use mend_fabric::channel::ofi::core::Origin;
 use mend_fabric::channel::ofi::port::{Port, SharedPort, lock};
 use mend_fabric::channel::ofi::{OfiAdmission, OfiIncoming, OfiOpening, OfiOutgoing};
 use mend_fabric::channel::{ChannelError, Incoming, Outgoing};
 use mend_fabric::engine::buffers::{Payload, Segment};
 use mend_fabric::engine::packet::{Header, Kind};
+use mend_fabric_sys::core_provider::Origin;
 use mend_fabric_sys::{Instance, Library};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};

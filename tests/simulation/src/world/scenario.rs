@@ -117,7 +117,7 @@ impl World {
             adopted: if self.tiers.is_empty() { Vec::new() } else { self.adopted() },
             plan: self.rules,
             tiers,
-            moving: Moving { threshold: 1 << 20, rounds: 8 },
+            moving: Moving { threshold: 1 << 20, rounds: 8, transport: mend_messages::chunks::TransportWord::Tcp },
             saving: Saving { mode: self.mode, rate: None, keep_files: 0 },
             drain_timeout_us: 20 * SECOND_US,
             reserve: [0, 1 << 20][self.draw(2) as usize],

@@ -6,6 +6,8 @@ use serde::Serialize;
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     pub strategy: &'static str,
+    /// By what the ranks of the job go.
+    pub transport: &'static str,
     pub ranks: u32,
     /// What they hold together.
     pub size: u64,

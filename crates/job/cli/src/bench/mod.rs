@@ -55,6 +55,37 @@ pub enum Content {
     Text,
 }
 
+/// By what ranks go to the other node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// One TCP connection
+    Tcp,
+    /// Chunks of registered memory, which the target reads
+    OfiRead,
+    /// Chunks of registered memory, which the source writes
+    OfiWrite,
+}
+
+impl Transport {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::OfiRead => "ofi-read",
+            Self::OfiWrite => "ofi-write",
+        }
+    }
+
+    /// The settings of a job whose ranks go so.
+    fn settings(self) -> [(&'static str, &'static str); 2] {
+        let (transport, mode) = match self {
+            Self::Tcp => ("tcp", "read"),
+            Self::OfiRead => ("ofi", "read"),
+            Self::OfiWrite => ("ofi", "write"),
+        };
+        [(mend_settings::MIGRATE_TRANSPORT.name, transport), (mend_settings::MIGRATE_OFI_MODE.name, mode)]
+    }
+}
+
 impl Content {
     fn word(self) -> &'static str {
         match self {
@@ -91,6 +122,7 @@ impl Strategy {
 Examples:
   mend bench migrate                                        on a lab of two nodes on this machine
   mend bench migrate --hosts a,b --sizes 1G,2G --csv moves.csv --svg moves.svg
+  mend bench migrate --sizes 1G --ranks 1 --strategies pipeline --transports tcp,ofi-read,ofi-write
   mend bench migrate --bandwidth 2gbit --sizes 256M --ranks 1 --strategies pipeline,local
 
 Ranks hold noise, which nothing can compress, unless --content says something else, and rewrite a part of it if --dirty says so. They move to and fro; the first move is not counted. \
@@ -111,6 +143,9 @@ pub struct BenchMoves {
     /// Ways to move them
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pipeline,shared,local,staged,live")]
     pub strategies: Vec<Strategy>,
+    /// By what they go to the other node; there is a job for each, and their moves take turns. Files on the way go by tcp
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "tcp")]
+    pub transports: Vec<Transport>,
     /// What each rank rewrites, bytes per second: 0, 8M
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = dirty)]
     pub dirty: u64,
@@ -205,6 +240,8 @@ fn in_a_lab(moves: &BenchMoves) -> Result<i32, Failure> {
         list(&mut moves.sizes.iter().map(u64::to_string)),
         "--strategies".to_owned(),
         list(&mut moves.strategies.iter().map(|strategy| strategy.word().to_owned())),
+        "--transports".to_owned(),
+        list(&mut moves.transports.iter().map(|transport| transport.word().to_owned())),
         "--dirty".to_owned(),
         moves.dirty.to_string(),
         "--content".to_owned(),

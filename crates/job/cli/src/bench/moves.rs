@@ -2,7 +2,7 @@
 
 use super::measured::Measured;
 use super::rank::READY;
-use super::{BenchMoves, Content, Strategy, mend, not_called, shown};
+use super::{BenchMoves, Content, Strategy, Transport, mend, not_called, shown};
 use crate::failure::Failure;
 use crate::report;
 use mend_messages::control::MigrationDone;
@@ -18,6 +18,7 @@ struct BenchJob {
     id: String,
     hosts: [String; 2],
     ranks: u32,
+    transport: Transport,
     /// Where its ranks are.
     at: usize,
 }
@@ -34,11 +35,16 @@ pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
             if !moves.json {
                 eprintln!("mend: {} in {ranks} rank(s)", report::size(size));
             }
-            let mut job = BenchJob::start([one, other], ranks, size, (moves.dirty, moves.content))?;
-            job.moved(Strategy::Pipeline, size, 0)?;
+            let start = |&transport| BenchJob::start([one, other], ranks, size, (moves.dirty, moves.content), transport);
+            let mut jobs = moves.transports.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            for job in &mut jobs {
+                job.moved(Strategy::Pipeline, size, 0)?;
+            }
             for run in 1..=moves.runs {
                 for &strategy in &moves.strategies {
-                    all.push(job.moved(strategy, size, run)?);
+                    for job in &mut jobs {
+                        all.push(job.moved(strategy, size, run)?);
+                    }
                 }
             }
         }
@@ -76,17 +82,18 @@ fn said(command: &mut Command) -> Result<(String, String), Failure> {
 }
 
 impl BenchJob {
-    fn start(hosts: [&str; 2], ranks: u32, size: u64, (dirty, content): (u64, Content)) -> Result<Self, Failure> {
+    fn start(hosts: [&str; 2], ranks: u32, size: u64, (dirty, content): (u64, Content), transport: Transport) -> Result<Self, Failure> {
         let this = std::env::current_exe().map_err(|error| not_called(&error))?;
         let (count, each, dirty) = (ranks.to_string(), (size / u64::from(ranks)).to_string(), dirty.to_string());
         // No checkpoint is wanted, whatever the settings say.
         let mut command =
             mend(&["run", "--quiet", "--detach", "-n", &count, "--hosts", hosts[0], "--spares", hosts[1], "--interval", "off", "--"])?;
+        command.envs(transport.settings());
         command.arg(this).args(["bench", "rank", "--bytes", &each, "--dirty", &dirty, "--content", content.word()]);
         let (id, said) = said(&mut command)?;
         eprint!("{said}");
         let id = id.trim().to_owned();
-        let job = Self { id, hosts: hosts.map(str::to_owned), ranks, at: 0 };
+        let job = Self { id, hosts: hosts.map(str::to_owned), ranks, transport, at: 0 };
         let begun = Instant::now();
         loop {
             let told = printed(&mut mend(&["logs", &job.id])?)?;
@@ -120,6 +127,7 @@ impl BenchJob {
         let stored = matches!(strategy, Strategy::Shared | Strategy::Local | Strategy::Staged);
         Ok(Measured {
             strategy: strategy.word(),
+            transport: self.transport.word(),
             ranks: self.ranks,
             size,
             run,

@@ -31,9 +31,9 @@ pub(super) fn median(mut of: Vec<u64>) -> u64 {
     }
 }
 
-/// For each strategy, number of ranks and size the median of each figure over the runs, in the order in which they came first.
+/// For each strategy, transport, number of ranks and size the median of each figure over the runs, in the order in which they came first.
 pub fn medians(all: &[Measured]) -> Vec<Measured> {
-    let key = |one: &Measured| (one.size, one.ranks, one.strategy);
+    let key = |one: &Measured| (one.size, one.ranks, one.strategy, one.transport);
     let mut found: Vec<Measured> = Vec::new();
     for one in all {
         if found.iter().any(|other| key(other) == key(one)) {
@@ -61,7 +61,7 @@ pub fn medians(all: &[Measured]) -> Vec<Measured> {
     found
 }
 
-/// How many times longer than through the pipeline the whole of it took, if that was measured, too.
+/// How many times longer than through the pipeline, by the first transport, the whole of it took, if that was measured, too.
 fn times_pipeline(one: &Measured, medians: &[Measured]) -> Option<f64> {
     let pipeline = medians.iter().find(|other| (other.size, other.ranks, other.strategy) == (one.size, one.ranks, "pipeline"))?;
     Some(one.whole_us as f64 / pipeline.whole_us.max(1) as f64)
@@ -71,10 +71,11 @@ fn milliseconds(us: u64) -> String {
     format!("{:.1}", us as f64 / 1e3)
 }
 
-const HEADING: [&str; 14] = [
+const HEADING: [&str; 15] = [
     "HELD",
     "RANKS",
     "STRATEGY",
+    "OVER",
     "SUSPEND",
     "WRITE",
     "TRANSFER",
@@ -91,7 +92,7 @@ const HEADING: [&str; 14] = [
 /// Prints the medians. Times are in milliseconds.
 pub fn print(medians: &[Measured]) {
     let row = |one: &Measured| {
-        let mut cells = vec![report::size(one.size), one.ranks.to_string(), one.strategy.to_owned()];
+        let mut cells = vec![report::size(one.size), one.ranks.to_string(), one.strategy.to_owned(), one.transport.to_owned()];
         cells.extend(PHASES.iter().map(|(.., phase)| milliseconds(phase(one))));
         cells.extend([one.stopped_us, one.there_us, one.whole_us].map(milliseconds));
         cells.extend([report::size(one.sent_bytes), report::size(one.stored_bytes)]);
@@ -99,22 +100,24 @@ pub fn print(medians: &[Measured]) {
         cells
     };
     report::table(&HEADING, &medians.iter().map(row).collect::<Vec<_>>());
-    println!("Times are in milliseconds, medians. TIMES: how many times longer WHOLE is than through the pipeline.");
+    println!(
+        "Times are in milliseconds, medians. TIMES: how many times longer WHOLE is than through the pipeline, over the first transport."
+    );
 }
 
 /// A line for each measured move.
 pub fn csv(all: &[Measured]) -> String {
     let mut text = "strategy,ranks,size,run,suspend_us,write_us,transfer_us,restart_us,reconnect_us,stopped_us,there_us,whole_us,bytes,\
-                    stopped_bytes,rounds,stored_bytes,sent_bytes\n"
+                    stopped_bytes,rounds,stored_bytes,sent_bytes,transport\n"
         .to_owned();
     for one in all {
         let Measured { strategy, ranks, size, run, suspend_us, write_us, transfer_us, restart_us, reconnect_us, .. } = one;
-        let Measured { stopped_us, there_us, whole_us, bytes, stopped_bytes, rounds, stored_bytes, sent_bytes, .. } = one;
+        let Measured { stopped_us, there_us, whole_us, bytes, stopped_bytes, rounds, stored_bytes, sent_bytes, transport, .. } = one;
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
             "{strategy},{ranks},{size},{run},{suspend_us},{write_us},{transfer_us},{restart_us},{reconnect_us},{stopped_us},{there_us},\
-             {whole_us},{bytes},{stopped_bytes},{rounds},{stored_bytes},{sent_bytes}"
+             {whole_us},{bytes},{stopped_bytes},{rounds},{stored_bytes},{sent_bytes},{transport}"
         );
     }
     text
@@ -122,6 +125,10 @@ pub fn csv(all: &[Measured]) -> String {
 
 /// A bar for each median: the phases of the ranks, and at its end the time that the longest stood still.
 pub fn svg(medians: &[Measured]) -> String {
+    let name = |one: &Measured| match one.transport {
+        "tcp" => one.strategy.to_owned(),
+        transport => format!("{}, {transport}", one.strategy),
+    };
     let sum = |one: &Measured| PHASES.iter().map(|(.., phase)| phase(one)).sum::<u64>();
     let mut body = String::new();
     let mut y = 28.0;
@@ -132,7 +139,7 @@ pub fn svg(medians: &[Measured]) -> String {
         let _ = writeln!(body, "<text x=\"8\" y=\"{y:.0}\">{} in {} rank(s)</text>", report::size(group[0].size), group[0].ranks);
         for one in group {
             let mut x = LEFT;
-            let _ = writeln!(body, "<text x=\"{:.0}\" y=\"{y:.0}\" text-anchor=\"end\">{}</text>", LEFT - 6.0, one.strategy);
+            let _ = writeln!(body, "<text x=\"{:.0}\" y=\"{y:.0}\" text-anchor=\"end\">{}</text>", LEFT - 6.0, name(one));
             for (name, fill, phase) in PHASES {
                 let width = phase(one) as f64 / longest * (WIDTH - LEFT - RIGHT);
                 let _ = writeln!(
@@ -177,6 +184,7 @@ mod tests {
     fn measured(strategy: &'static str, run: u32, us: u64) -> Measured {
         Measured {
             strategy,
+            transport: "tcp",
             ranks: 2,
             size: 64 << 20,
             run,
@@ -212,7 +220,7 @@ mod tests {
         let all = [measured("pipeline", 1, 10), measured("staged", 1, 20)];
         let text = csv(&all);
         let columns: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(columns, [17, 17, 17]);
+        assert_eq!(columns, [18, 18, 18]);
         assert!(text.contains("staged,2,67108864,1,20,40,20,20,20,120,100,140,"));
         let drawn = svg(&all);
         assert_eq!(drawn.matches("<title>").count(), 2 * PHASES.len());

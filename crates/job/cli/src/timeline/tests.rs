@@ -81,7 +81,12 @@ impl Journal {
         (journal, at) = journal.phases(at, Some(rank), None, &[(Phase::Resume, 30)]);
         let (bytes, stopped_us, phases) = (181 * MIB, (at - begun) * 1_000, PhaseTimes::default());
         let (from, to) = (from.into(), to.into());
-        journal.of(at, Some(rank), "", Event::MigrationCommitted { from, to, bytes, sent_bytes: None, stopped_us, phases, precopied })
+        journal.of(
+            at,
+            Some(rank),
+            "",
+            Event::MigrationCommitted { from, to, bytes, sent_bytes: None, transport: None, stopped_us, phases, precopied },
+        )
     }
 
     fn lost(self, ms: u64, node: &str, first: u32, last: u32) -> Self {

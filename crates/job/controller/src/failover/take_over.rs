@@ -1,5 +1,6 @@
 //! `mend take-over`: a daemon has lost a job's controller, and this process takes its place if nobody else has.
 
+use crate::arrival::Arrival;
 use crate::batch::BatchSession;
 use crate::batch_watch;
 use crate::client;
@@ -21,7 +22,7 @@ use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
 use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobRecord};
-use crate::run::{Arrival, Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
+use crate::run::{Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
 use crate::signals::Signals;
 use crate::start::{MAX_WAITING_EVENTS, load_key};

@@ -13,6 +13,7 @@ use mend_journal::Event;
 use mend_journal::event::{Asker as By, Cause, Code, ImageFacts, cut};
 use mend_journal::ranks::Ranks;
 use mend_messages::agent::{ImageId, Reply, Round, SaveMode, Saved, Unasked, Unwritten, Written};
+use mend_messages::chunks::TransportWord;
 use mend_messages::control::{MoveMode, PortableNote};
 use mend_messages::daemon::{ExitStatus, FromDaemon};
 use mend_messages::job::{NodeIndex, Rank};
@@ -317,9 +318,20 @@ impl Job {
                 let (from, to, phases) = (self.node_name(from), self.node_name(self.node_of(rank)), done.phases.into());
                 let precopied = done.precopied.map(Into::into);
                 let sent_bytes = Some(done.sent_bytes).filter(|sent| *sent != done.bytes);
+                let transport = Some(self.transport_of(&ended.machine)).filter(|word| *word != TransportWord::Tcp);
+                let transport = transport.map(|word| word.text().to_owned());
                 self.record_rank(
                     rank,
-                    Event::MigrationCommitted { from, to, bytes: done.bytes, sent_bytes, stopped_us: done.stopped_us, phases, precopied },
+                    Event::MigrationCommitted {
+                        from,
+                        to,
+                        bytes: done.bytes,
+                        sent_bytes,
+                        transport,
+                        stopped_us: done.stopped_us,
+                        phases,
+                        precopied,
+                    },
                 );
             }
             Err(failure) => {

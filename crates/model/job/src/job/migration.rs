@@ -13,6 +13,7 @@ use mend_coordination::failure::{Failure, Refusal, TargetTrouble};
 use mend_coordination::migration::{self, Manner, Migration};
 use mend_journal::event::Code;
 use mend_messages::agent::{Request, Round};
+use mend_messages::chunks::TransportWord;
 use mend_messages::control::{Ask, MigrationDone, MoveMode, Storage};
 use mend_messages::daemon::{RestoreSource, ToDaemon, Way};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
@@ -242,6 +243,11 @@ impl Job {
         }
     }
 
+    /// By what the image of a rank that moves goes.
+    pub(crate) fn transport_of(&self, machine: &Migration) -> TransportWord {
+        if machine.storage().is_some() { TransportWord::Tcp } else { self.moving.transport }
+    }
+
     /// Where the image of a rank that moves is stored on its way.
     fn way(&mut self, rank: Rank) -> Way {
         match self.move_of(rank).and_then(|one| one.machine.storage()) {
@@ -305,6 +311,7 @@ impl Job {
                 to: name(target),
                 bytes: outcome.bytes,
                 sent_bytes: outcome.sent_bytes,
+                transport: self.transport_of(&machine),
                 phases: outcome.phases,
                 stopped_us: outcome.stopped_us,
                 precopied: outcome.precopied,

@@ -7,7 +7,7 @@ use mend_coordination::portable::Step;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::NodeIndex;
 use mend_messages::portable::{PortableOrder, PortableReport};
-use mend_messages::tier::{Tier, TierOrder};
+use mend_messages::tier::TierOrder;
 
 impl Job {
     /// Has ranks write to the nodes' stores of the first tier, if it has any.
@@ -31,9 +31,9 @@ impl Job {
     }
 
     /// People are told once of each tier.
-    fn tell_of_portable(&mut self, number: u64, tier: &Tier, why: &str) {
+    fn tell_of_portable(&mut self, number: u64, tier: &str, why: &str) {
         let Some(tiering) = &mut self.tiers else { return };
-        let (tier, why) = (tier.to_string(), why.to_owned());
+        let (tier, why) = (tier.to_owned(), why.to_owned());
         if tiering.told_of_portable.insert(tier.clone()) {
             self.tell(Notice::PortableNotCopied { tier, number, why });
         }

@@ -101,7 +101,7 @@ fn committed(checkpoint: u64, stopped_ms: u64, durable_ms: u64) -> Event {
 fn moved_event(from: &str, to: &str, precopied_ms: Option<u64>) -> Event {
     let precopied = precopied_ms.map(|ms| Precopied { us: ms * MS, ..Precopied::default() });
     let (from, to, phases) = (from.into(), to.into(), PhaseTimes::default());
-    Event::MigrationCommitted { from, to, bytes: 9, sent_bytes: None, stopped_us: 300 * MS, phases, precopied }
+    Event::MigrationCommitted { from, to, bytes: 9, sent_bytes: None, transport: None, stopped_us: 300 * MS, phases, precopied }
 }
 
 /// What holds of every timeline.

@@ -79,6 +79,7 @@ impl Job {
             shared: shares_pid_namespace(&self.introduction),
             restorer: self.node.restorer.clone(),
             patience: self.patience,
+            here: self.ip,
         };
         Ok((restoration, agent))
     }

@@ -433,7 +433,7 @@ impl Place {
         drop(said);
         tracing::warn!(tier = called, %name, why, "a file of a portable checkpoint is not copied");
         if let Some(spec) = self.tiers.iter().find(|spec| name_of(&spec.tier) == called) {
-            self.say(PortableReport::NotCopied { name: name.clone(), tier: spec.tier.clone(), why });
+            self.say(PortableReport::NotCopied { name: name.clone(), tier: spec.tier.to_string(), why });
         }
     }
 

@@ -190,6 +190,7 @@ impl Daemon {
             },
             encrypt_data: false,
             compression: Compression::Off,
+            transport: mend_messages::chunks::Transport::Tcp,
             node_timeout_ms: 600_000,
             lease_ms: 600_000,
             unused_features: Default::default(),

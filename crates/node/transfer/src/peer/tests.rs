@@ -26,6 +26,7 @@ fn job(identity: [u8; 16], secret: u8, encrypt_data: bool) -> JobIntroduction {
         encryption_key: None,
         encrypt_data,
         compression: Compression::Off,
+        transport: mend_messages::chunks::Transport::Tcp,
         node_timeout_ms: 30_000,
         lease_ms: 30_000,
         unused_features: Default::default(),
@@ -76,7 +77,14 @@ async fn transferred(image: &[u8], encrypted: bool, flip: Option<usize>, cut: us
     assert_eq!((admitted.job, admitted.token), (JOB, TOKEN));
     let mut place = Rendezvous::default();
     place.arrived(TOKEN, admitted.image, Instant::now());
-    let begun = receive_header(place.expect(TOKEN, Instant::now()), &job(JOB, 1, encrypted), (PATIENCE, PATIENCE), Arc::default()).await;
+    let begun = receive_header(
+        place.expect(TOKEN, Instant::now()),
+        &job(JOB, 1, encrypted),
+        (1, std::net::Ipv4Addr::LOCALHOST.into()),
+        (PATIENCE, PATIENCE),
+        Arc::default(),
+    )
+    .await;
     let all = async |begun: BegunImage| {
         let mut image = std::fs::File::from(begun.image.try_clone().unwrap());
         let read = move || {

@@ -2,12 +2,11 @@
 
 use super::Links;
 use crate::channel::Medium;
-use crate::channel::ofi::core::{CoreError, Origin};
-use crate::channel::ofi::environment;
 use crate::channel::ofi::port::{Port, SharedPort, lock};
 use crate::peer::Outbound;
 use crate::report;
 use crate::watch::{Interest, Token};
+use mend_fabric_sys::core_provider::{CoreError, Origin, environment};
 use mend_fabric_sys::{Instance, InstanceError, Library, path_of_loaded};
 use mend_messages::job::Rank;
 use mend_settings::{CHANNELS, OFI_LIBFABRIC, OFI_PROVIDER};

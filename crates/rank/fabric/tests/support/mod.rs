@@ -1,6 +1,6 @@
 //! The libfabric that tests of core providers use.
 
-use mend_fabric::channel::ofi::environment;
+use mend_fabric_sys::core_provider::environment;
 use std::ffi::CString;
 
 /// MPICH's, by its path without links.

@@ -2,7 +2,7 @@
 //! messages to them begin with.
 
 use super::super::ChannelError;
-use super::core::MAX_ADDRESS;
+use mend_fabric_sys::core_provider::MAX_ADDRESS;
 
 /// Encoded contact, bytes.
 pub const CONTACT_LENGTH: usize = 112;

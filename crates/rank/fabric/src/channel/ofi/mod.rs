@@ -36,17 +36,13 @@
 //! What a provider keeps while its libfabric is loaded, as `verbs` does with devices, is in the way of every image; so it belongs to a
 //! libfabric of the port's own, which goes with the port (`mend_fabric_sys::Instance`), or to the program's if that cannot be.
 
-mod accepted;
 #[cfg(not(fuzzing))]
 mod assembly;
 #[cfg(fuzzing)]
 pub mod assembly;
 mod broken;
 pub mod contact;
-pub mod core;
-pub mod environment;
 mod incoming;
-mod locked;
 mod outgoing;
 pub mod port;
 mod reads;

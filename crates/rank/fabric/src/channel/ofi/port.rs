@@ -18,9 +18,9 @@ pub use own_line::OwnLine;
 
 use super::super::ChannelError;
 use super::contact::Contact;
-use super::core::{BATCH, Core, CoreError, Event, Origin, Registration};
 use super::{BUFFER, CREDIT_MESSAGES, CREDITS, PREFIX, Prefix};
 use lines::Lines;
+use mend_fabric_sys::core_provider::{BATCH, Core, CoreError, Event, Origin, Registration};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -121,7 +121,7 @@ impl Port {
     /// # Errors
     /// [`CoreError`].
     pub fn open(origin: Origin, provider: &str, source: IpAddr) -> Result<SharedPort, CoreError> {
-        let core = Core::open(origin, provider, source)?;
+        let core = Core::open(origin, provider, source, 0)?;
         Ok(Arc::new(Mutex::new(Self {
             core,
             registrations: Vec::new(),

@@ -5,12 +5,12 @@
 //! providers whose registration is dear keep a cache of their own.
 
 use super::super::{ChannelError, NotPulled, Pulled, Puller};
-use super::core::Registration;
 use super::incoming::OfiIncoming;
 use super::port::{Port, Purpose, lock};
 use crate::channel::opening::nonce;
 use crate::engine::buffers::Segment;
 use crate::engine::pull::{Offer, Piece};
+use mend_fabric_sys::core_provider::Registration;
 use mend_fabric_sys::{FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_READ, FI_REMOTE_READ};
 use std::collections::HashMap;
 use std::ptr::null_mut;

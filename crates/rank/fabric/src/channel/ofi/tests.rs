@@ -1,12 +1,12 @@
 //! Two ports of a real core provider in one process: which end connects, and what each may send when.
 
 use super::super::{ChannelError, Incoming, Outgoing};
-use super::core::Origin;
 use super::port::{Port, SharedPort, lock};
 use super::*;
 use crate::engine::buffers::{Payload, Segment};
 use crate::engine::packet::{Header, Kind};
 use mend_fabric_sys::Library;
+use mend_fabric_sys::core_provider::Origin;
 use std::ffi::CString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;

@@ -8,7 +8,7 @@
 //!   a connection before it looks at what has come over it, and gives the buffer back to the endpoint that is gone: libfabric 2.5
 //!   crashes there when a peer that suspends has closed its end (mended upstream in August 2026).
 
-use mend_fabric_sys::Variable;
+use crate::Variable;
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;

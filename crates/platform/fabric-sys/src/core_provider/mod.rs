@@ -1,14 +1,22 @@
 //! The objects of a core provider: fabric, domain, address vector, completion queue, endpoint.
 //!
-//! One reliable datagram endpoint serves all of a rank's `ofi` channels. Everything here belongs to this process on this
-//! node: it is opened when the first channel needs it and closed before an image is written.
+//! One reliable datagram endpoint serves all of a process's peers. Everything here belongs to this process on this node. A rank opens it
+//! when its first `ofi` channel needs it and closes it before an image is written; a node opens it for the chunks of ranks that move
+//! ([`ChunkPool`]).
 //!
-//! Called with the fabric's lock held, so by one thread at a time: the domain is opened with `FI_THREAD_DOMAIN`, and
+//! Called by one thread at a time (in a rank with the fabric's lock held): the domain is opened with `FI_THREAD_DOMAIN`, and
 //! with manual progress, so that a provider that can do without threads starts none.
 
-use super::accepted::Accepted;
-use super::locked;
-use mend_fabric_sys::*;
+mod accepted;
+pub mod environment;
+mod locked;
+mod operations;
+mod pool;
+
+pub use pool::{ChunkPool, Ended, PoolAccess, PoolError};
+
+use crate::*;
+use accepted::Accepted;
 use std::ffi::{CStr, CString, c_void};
 use std::net::IpAddr;
 use std::ptr::{null, null_mut};
@@ -28,7 +36,7 @@ const CAPS: u64 = FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ
 pub enum Origin {
     /// One that is loaded for them and goes with them: nothing that a provider keeps while it is loaded stays behind.
     Own(Instance),
-    /// The one that the program uses.
+    /// The one that the program uses, or that this process has loaded for good.
     Programs(Library),
 }
 
@@ -54,7 +62,7 @@ pub enum CoreError {
         provider: String,
     },
     /// It would end this process for want of memory that it may lock.
-    #[error("provider {provider:?} locks {} MiB of memory, and this rank may lock {} KiB", locked::MIN_LOCKABLE_BYTES >> 20, bytes >> 10)]
+    #[error("provider {provider:?} locks {} MiB of memory, and this process may lock {} KiB", locked::MIN_LOCKABLE_BYTES >> 20, bytes >> 10)]
     Locked {
         /// The provider.
         provider: String,
@@ -195,19 +203,20 @@ fn speaks_ip(format: u32) -> bool {
 }
 
 impl Core {
-    /// Opens an endpoint of this provider. A provider whose addresses are internet addresses is bound to `source`.
+    /// Opens an endpoint of this provider. A provider whose addresses are internet addresses is bound to `source`. `more` are capabilities
+    /// (`FI_…`) that it must have besides messages and reads.
     ///
     /// # Errors
     /// [`CoreError`].
-    pub fn open(origin: Origin, provider: &str, source: IpAddr) -> Result<Self, CoreError> {
+    pub fn open(origin: Origin, provider: &str, source: IpAddr, more: u64) -> Result<Self, CoreError> {
         let library = &origin.library();
         let missing = || CoreError::NoProvider { provider: provider.to_owned() };
         let name = CString::new(provider).map_err(|_| missing())?;
         let node = CString::new(source.to_string()).map_err(|_| missing())?;
         // With its address first: a node has several interfaces, and peers may reach only one of them. Providers whose
         // addresses are not internet addresses refuse that, and have nothing to choose.
-        let bound = ask(library, &name, Some(&node));
-        let infos = if bound.0.is_null() { ask(library, &name, None) } else { bound };
+        let bound = ask(library, &name, Some(&node), more);
+        let infos = if bound.0.is_null() { ask(library, &name, None, more) } else { bound };
         let mut best: Option<&FiInfo> = None;
         let mut at = infos.0;
         // SAFETY: a list as libfabric returns it; it lives as long as `infos`.
@@ -288,129 +297,6 @@ impl Core {
                 inject_size,
                 origin,
             })
-        }
-    }
-
-    /// Sends a message. False: no room now.
-    ///
-    /// # Errors
-    /// A positive error number.
-    ///
-    /// # Safety
-    /// `bytes` lies in memory that stays as it is, and `context` is a free `fi_context2` of the caller's, until the
-    /// operation's event.
-    pub unsafe fn send(&self, bytes: &[u8], descriptor: *mut c_void, to: u64, context: *mut c_void) -> Result<bool, i32> {
-        // SAFETY: an open endpoint; the caller's promise.
-        unsafe {
-            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
-            let Some(send) = (*(*endpoint.0).msg).send else { return Err(FI_ENOSYS) };
-            taken(send(endpoint.0, bytes.as_ptr().cast(), bytes.len(), descriptor, to, context))
-        }
-    }
-
-    /// Sends a short message; there is no event, and the memory is the caller's again at once. False: no room now.
-    ///
-    /// # Errors
-    /// A positive error number.
-    pub fn inject(&self, bytes: &[u8], to: u64) -> Result<bool, i32> {
-        // SAFETY: an open endpoint; the bytes are read during the call only.
-        unsafe {
-            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
-            let Some(inject) = (*(*endpoint.0).msg).inject else { return Err(FI_ENOSYS) };
-            taken(inject(endpoint.0, bytes.as_ptr().cast(), bytes.len(), to))
-        }
-    }
-
-    /// Posts a buffer for a message from anybody. False: no room now.
-    ///
-    /// # Errors
-    /// A positive error number.
-    ///
-    /// # Safety
-    /// Nobody touches the memory, and `context` is a free `fi_context2` of the caller's, until the operation's event.
-    pub unsafe fn receive(&self, base: *mut u8, len: usize, descriptor: *mut c_void, context: *mut c_void) -> Result<bool, i32> {
-        // SAFETY: an open endpoint; the caller's promise.
-        unsafe {
-            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
-            let Some(recv) = (*(*endpoint.0).msg).recv else { return Err(FI_ENOSYS) };
-            taken(recv(endpoint.0, base.cast(), len, descriptor, FI_ADDR_UNSPEC, context))
-        }
-    }
-
-    /// Reads `len` bytes from a peer's memory: address and key, as the peer told. False: no room now.
-    ///
-    /// # Errors
-    /// A positive error number.
-    ///
-    /// # Safety
-    /// Nobody touches the memory, and `context` is a free `fi_context2` of the caller's, until the operation's event.
-    pub unsafe fn read(
-        &self,
-        base: *mut u8,
-        len: usize,
-        descriptor: *mut c_void,
-        from: u64,
-        (address, key): (u64, u64),
-        context: *mut c_void,
-    ) -> Result<bool, i32> {
-        // SAFETY: an open endpoint; the caller's promise.
-        unsafe {
-            let Some(endpoint) = &self.endpoint else { return Err(FI_EOPBADSTATE) };
-            let Some(read) = (*endpoint.0).rma.as_ref().and_then(|rma| rma.read) else { return Err(FI_ENOSYS) };
-            taken(read(endpoint.0, base.cast(), len, descriptor, from, address, key, context))
-        }
-    }
-
-    /// Drives the provider and takes what has ended. [`BATCH`]: there may be more. Nothing without an endpoint: a provider may
-    /// still look after connections that it had accepted for it, and then at memory that is gone.
-    ///
-    /// # Errors
-    /// A positive error number: the queue is unusable.
-    pub fn poll(&self, each: &mut dyn FnMut(Event)) -> Result<usize, i32> {
-        if self.endpoint.is_none() {
-            return Ok(0);
-        }
-        let mut entries = [FiCqMsgEntry { op_context: null_mut(), flags: 0, len: 0 }; BATCH];
-        // SAFETY: an open queue of the msg format, and room for as many entries as it is told.
-        unsafe {
-            let Some(read) = (*(*self.queue.0).ops).read else { return Err(FI_ENOSYS) };
-            let count = read(self.queue.0, entries.as_mut_ptr().cast(), BATCH);
-            if count > 0 {
-                for entry in &entries[..(count as usize).min(BATCH)] {
-                    each(Event::Done { context: entry.op_context, len: entry.len });
-                }
-                return Ok(count as usize);
-            }
-            if count == -(FI_EAGAIN as isize) || count == 0 {
-                return Ok(0);
-            }
-            if count != -(FI_EAVAIL as isize) {
-                return Err(-count as i32);
-            }
-            let Some(readerr) = (*(*self.queue.0).ops).readerr else { return Err(FI_ENOSYS) };
-            // Integers and pointers only: all zero is a value.
-            let mut entry: FiCqErrEntry = std::mem::zeroed();
-            if readerr(self.queue.0, &raw mut entry, 0) < 0 {
-                return Ok(0);
-            }
-            each(Event::Failed { context: entry.op_context, errno: entry.err });
-            // There may be more behind it.
-            Ok(BATCH)
-        }
-    }
-
-    /// About to sleep on [`Core::wait`]. False if there is news already.
-    pub fn may_sleep(&self) -> bool {
-        if self.wait.is_none() {
-            return true;
-        }
-        let mut list = [self.queue.0.cast::<Fid>()];
-        // SAFETY: an open fabric and an open queue of it.
-        unsafe {
-            match (*(*self.fabric.0).ops).trywait {
-                Some(trywait) => trywait(self.fabric.0, list.as_mut_ptr(), 1) == 0,
-                None => true,
-            }
         }
     }
 
@@ -510,13 +396,13 @@ fn taken(result: isize) -> Result<bool, i32> {
 }
 
 /// Descriptions of what the provider offers, bound to the address of `node`.
-fn ask<'a>(library: &'a Library, provider: &CStr, node: Option<&CStr>) -> Infos<'a> {
+fn ask<'a>(library: &'a Library, provider: &CStr, node: Option<&CStr>, more: u64) -> Infos<'a> {
     // SAFETY: dupinfo of null gives an empty description with all attributes, which freeinfo frees, names included. The provider's
     // is lent for the call alone: a libfabric of our own has a C library of its own, which would free what another has allocated.
     unsafe {
         let hints = Infos((library.dupinfo)(null()), library);
         let Some(wanted) = hints.0.as_mut() else { return Infos(null_mut(), library) };
-        wanted.caps = CAPS;
+        wanted.caps = CAPS | more;
         wanted.mode = FI_CONTEXT | FI_CONTEXT2;
         (*wanted.ep_attr).r#type = FI_EP_RDM;
         (*wanted.tx_attr).msg_order = FI_ORDER_SAS;

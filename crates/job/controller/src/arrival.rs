@@ -1,0 +1,36 @@
+//! What reaches the loop of a running job.
+
+use crate::job_link::NodeEvent;
+use crate::offload_news::Told;
+use mend_job::event::UpkeepDone;
+use mend_messages::control::{Answer, Ask};
+use mend_messages::health::Leaving;
+use mend_messages::job::NodeIndex;
+use mend_policy::follow::Scan;
+use tokio::sync::mpsc;
+
+/// Where a verb's answers go. A verb that went away is not waited for.
+pub type AnswerSender = mpsc::UnboundedSender<Answer>;
+
+/// Everything that reaches the loop.
+#[derive(Debug)]
+pub enum Arrival {
+    /// From a node's connection.
+    Node(NodeIndex, NodeEvent),
+    /// From a verb.
+    Ask(Ask, AnswerSender),
+    /// Standard input; empty at its end.
+    Stdin(Vec<u8>),
+    /// SIGINT, SIGTERM or SIGHUP to this process.
+    Signal(i32),
+    /// The batch system wants the job to end, and has sent this signal.
+    TimeUp(i32),
+    /// The batch system wants a node empty, or not any more.
+    Leave(NodeIndex, Option<Leaving>),
+    /// What ranks read was looked at.
+    DataSeen(Scan),
+    /// Files that ranks wrote were sent away, or could not be.
+    Offload(Told),
+    /// A round of upkeep of the checkpoints is over.
+    Upkeep(UpkeepDone),
+}

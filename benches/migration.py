@@ -26,7 +26,7 @@ import time
 
 import results
 from side_by_side import main, report
-from cluster import Lab, compile_mpi
+from cluster import VENV, Lab, compile_mpi
 from raw_tcp import RawTcp
 
 MIB = 1 << 20
@@ -162,7 +162,9 @@ def over_ofi(runs, work):
     """`mend bench migrate` with a job for each transport, which take turns."""
     del work
     strategies_, transports = ("pipeline", "live"), ("tcp", "ofi-read", "ofi-write")
-    with Lab(2) as lab:
+    # Ranks of `mend bench` have loaded no libfabric.
+    library = os.path.realpath(os.path.join(VENV, "lib", "mpich", "libfabric.so.1"))
+    with Lab(2, daemons={"MEND_MIGRATE_LIBFABRIC": library}) as lab:
         chosen = ("--sizes", f"{OFI_MIB}M", "--ranks", "1", "--runs", str(runs), "--strategies", ",".join(strategies_))
         moved = lab.verb("bench", "migrate", "--hosts", "node1,node2", *chosen, "--transports", ",".join(transports))
     for strategy, text in zip(strategies_, ("stopped", "live")):

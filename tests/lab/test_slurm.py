@@ -246,7 +246,8 @@ class Failover(InSlurm):
             self.taken_over(name)
             self.assertEqual(self.processes(), before)
             self.let_go()
-            self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+            waited = self.lab.mend("wait", name)
+            self.assertEqual(waited.returncode, 0, waited.stderr + self.lab.mend("log", name).stdout)
             self.assertIn(self.digest(2), self.lab.mend("logs", name).stdout)
             self.lab.wait_for(lambda: not self.daemons(), "the daemons have ended with their job")
         finally:

@@ -181,15 +181,15 @@ class Failover(InSlurm):
         return sorted(found)
 
     def daemons(self):
-        """Process ids of the daemons that batch jobs have, on all nodes."""
-        found = []
+        """Process ids of the daemons that batch jobs of this Slurm have, on all nodes."""
+        found, slurm = [], f"SLURM_CONF={self.lab.environment['SLURM_CONF']}".encode()
         for process in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{process}/cmdline", "rb") as command:
-                    words = command.read().split(b"\0")
+                with open(f"/proc/{process}/cmdline", "rb") as command, open(f"/proc/{process}/environ", "rb") as environment:
+                    words, variables = command.read().split(b"\0"), environment.read().split(b"\0")
             except OSError:
                 continue
-            if words[0].endswith(b"mendd") and b"--under-batch" in words:
+            if words[0].endswith(b"mendd") and b"--under-batch" in words and slurm in variables:
                 found.append(process)
         return found
 

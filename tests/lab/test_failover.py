@@ -128,9 +128,9 @@ class Ranks(Failover):
 class Silence(Failover):
     """A controller that is not heard, and has the job's lock."""
 
-    def controller_on_node3(self):
+    def controller_on_node3(self, *more):
         """Starts a job of ranks on other nodes than its controller's; its name."""
-        argv = [MEND, "run", "--detach", "-n", "4", "--hosts", "node1,node2", "--", *self.argv]
+        argv = [MEND, "run", "--detach", "-n", "4", "--hosts", "node1,node2", *more, "--", *self.argv]
         launch = self.lab.on("node3", "sh", "-c", 'cd "$0"; exec "$@"', self.directory, *argv)
         self.assertEqual(launch.returncode, 0, launch.stderr)
         until(lambda: len(self.ranks()) == 4, "each rank is one process")
@@ -140,7 +140,14 @@ class Silence(Failover):
         return self.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *self.argv)
 
     def test_its_machine_loses_power(self):
-        name = self.controller_on_node3()
+        self.loses_power()
+
+    def test_its_machine_was_a_node_of_the_job(self):
+        """Which does not answer the successor, who is not taken for silent meanwhile."""
+        self.loses_power("--spares", "node3")
+
+    def loses_power(self, *more):
+        name = self.controller_on_node3(*more)
         before = self.ranks()
         self.lab.kill("node3")
         self.taken_over(name)

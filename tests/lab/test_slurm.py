@@ -184,15 +184,15 @@ class Failover(InSlurm):
         return sorted(found)
 
     def daemons(self):
-        """Process ids of the daemons that batch jobs have, on all nodes."""
-        found = []
+        """Process ids of the daemons that batch jobs of this Slurm have, on all nodes."""
+        found, slurm = [], f"SLURM_CONF={self.lab.environment['SLURM_CONF']}".encode()
         for process in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{process}/cmdline", "rb") as command:
-                    words = command.read().split(b"\0")
+                with open(f"/proc/{process}/cmdline", "rb") as command, open(f"/proc/{process}/environ", "rb") as environment:
+                    words, variables = command.read().split(b"\0"), environment.read().split(b"\0")
             except OSError:
                 continue
-            if words[0].endswith(b"mendd") and b"--under-batch" in words:
+            if words[0].endswith(b"mendd") and b"--under-batch" in words and slurm in variables:
                 found.append(process)
         return found
 
@@ -249,7 +249,8 @@ class Failover(InSlurm):
             self.taken_over(name)
             self.assertEqual(self.processes(), before)
             self.let_go()
-            self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+            waited = self.lab.mend("wait", name)
+            self.assertEqual(waited.returncode, 0, waited.stderr + self.lab.mend("log", name).stdout)
             self.assertIn(self.digest(2), self.lab.mend("logs", name).stdout)
             self.lab.wait_for(lambda: not self.daemons(), "the daemons have ended with their job")
         finally:

@@ -22,17 +22,12 @@ use mend_messages::frame;
 use mend_messages::health::{Grade, Milli, NodeHealth, NodeReport, Reading, Unread};
 use mend_messages::job::{FabricAddress, FurtherProgram, JobMap, MapEntry, Program, Secret};
 use mend_messages::needs::{Difference, FileDifference, FileUsage, NeededFile, NodeNeeds};
-use mend_messages::portable::{FileName, Part, PortableOrder, PortableReport};
 use mend_messages::progress::{Progress, RankProgress, RankTraffic, Sent, Step, Traffic};
 use mend_messages::report::Report;
-use mend_messages::tier::{
-    Destination, Holding, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport, parse_tiers,
-};
 use mend_messages::transfer::{Answer as TransferAnswer, Offer};
 use mend_messages::world::{SpawnedCommand, World};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
-use std::net::SocketAddr;
 
 /// The inputs of one kind of the target's, each message named by its variant.
 fn of_kind<M: Serialize + DeserializeOwned + Debug>(kind: u8, prefix: &str, messages: &[M]) -> Vec<Seed> {

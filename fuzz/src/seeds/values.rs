@@ -1,6 +1,6 @@
 //! Values that messages of several kinds have.
 
-use mend_messages::agent::{ImageId, SaveMode, SaveOrder, SaveTarget};
+use mend_messages::agent::{Compression, ImageId, SaveMode, SaveOrder, SaveTarget};
 use std::net::SocketAddr;
 
 pub fn address() -> SocketAddr {

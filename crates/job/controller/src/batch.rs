@@ -10,6 +10,7 @@
 //! Invariant: a job goes on by itself only in the batch job that it began in, when that is queued again, and at the same command.
 
 use crate::batch_daemons::BatchDaemons;
+use crate::batch_life::BatchLife;
 use crate::error::{NODE_LOST, RunError};
 use crate::hosts::Host;
 use crate::manifest::numbers;
@@ -17,7 +18,6 @@ use crate::nodes::DaemonAddresses;
 use crate::record::{self, BatchRecord, JobRecord};
 use crate::signals::Signals;
 use mend_batch::{BatchError, BatchNode, BatchSystem};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -42,17 +42,6 @@ enum Daemons {
     Started(BatchDaemons),
     /// A lost controller has, with these ports. They end by themselves when the job is over.
     Inherited(BTreeMap<String, u16>),
-}
-
-/// What a controller's successor, on another node, has to know of the allocation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BatchLife {
-    system: String,
-    variables: BTreeMap<String, String>,
-    /// Name, address and slots of each node.
-    nodes: Vec<(String, String, u32)>,
-    ports: BTreeMap<String, u16>,
-    place: BatchRecord,
 }
 
 /// Whether it ended before its program did, so that a restart goes on with it.

@@ -12,6 +12,7 @@
 mod arrival;
 pub mod batch;
 mod batch_daemons;
+mod batch_life;
 mod batch_watch;
 pub mod candidates;
 pub mod checkpoint_plan;

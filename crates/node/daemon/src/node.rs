@@ -182,6 +182,8 @@ impl Node {
             let known = |job: &&mut RegisteredJob| job.epoch == of.epoch && [job.session, job.before].contains(&of.session);
             jobs.get_mut(&of.identity).filter(known).map(|job| {
                 (job.before, job.session) = (of.session, *session);
+                // It was heard just now: no other node is to take it for silent, too.
+                *job.queues.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                 job.queues.resumptions.clone()
             })
         };

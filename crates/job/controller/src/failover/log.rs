@@ -12,7 +12,7 @@
 //!
 //! Faults assumed: SIGKILL at any moment; disks full or failing (there is no log then, and no successor).
 
-use crate::batch::BatchLife;
+use crate::batch_life::BatchLife;
 use crate::healing_options::HealingOptions;
 use crate::input::InputFile;
 use crate::lock_identity::LockIdentity;

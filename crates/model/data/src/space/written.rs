@@ -263,7 +263,7 @@ mod tests {
 
         #[test]
         fn placed_files_are_sound(free in prop::collection::vec(prop::option::of(0_u64..1 << 30), 0..9), count in 0_u16..9, id in any::<[u8; 16]>()) {
-            if let Ok(placed) = place(&free, Striping { size: BLOCK, count }, 0o777, &id) {
+            if let Ok(placed) = place(&free, Striping { size: BLOCK, count }, 2, 0o777, &id) {
                 prop_assert!(placed.is_sound(free.len()));
                 prop_assert!(placed.objects.iter().flatten().all(|at| free[usize::from(*at)].is_some()));
             }

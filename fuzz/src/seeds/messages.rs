@@ -8,6 +8,7 @@ use mend_messages::agent::{
     Compression, FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget,
     Saved, ToAgent, Tracking, Unasked, Unwritten, Welcome, Written,
 };
+use mend_messages::chunks::TransportWord;
 use mend_messages::chunks::{ChunkMode, ChunkSetup, OfferedChunks, Transport};
 use mend_messages::control::{
     Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, PortableNote, Precopied,
@@ -322,6 +323,7 @@ fn answer() -> Vec<Answer> {
         to: "node2".into(),
         bytes: 1 << 28,
         sent_bytes: 1 << 27,
+        transport: TransportWord::Ofi,
         phases: phases(),
         stopped_us: 90_000,
         precopied: Some(precopied),

@@ -5,11 +5,10 @@ use super::values::{address, id, order};
 use super::{Seed, keep};
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::agent::{
-    Compression, FromAgent, Hello, ImageId, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget,
-    Saved, ToAgent, Tracking, Unasked, Unwritten, Welcome, Written,
+    Compression, FromAgent, Hello, Inspection, Obstacle, Reply, Request, RollbackOrder, Round, SaveMode, SaveOrder, SaveTarget, Saved,
+    ToAgent, Tracking, Unasked, Unwritten, Welcome, Written,
 };
-use mend_messages::chunks::TransportWord;
-use mend_messages::chunks::{ChunkMode, ChunkSetup, OfferedChunks, Transport};
+use mend_messages::chunks::{ChunkMode, ChunkSetup, OfferedChunks, Transport, TransportWord};
 use mend_messages::control::{
     Answer, Ask, CheckpointDone, Explanation, JobStatus, MigrationDone, MoveMode, MoveProgress, Phases, PortableNote, Precopied,
     RankStatus, StopReason,

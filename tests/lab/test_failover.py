@@ -6,15 +6,18 @@ import pty
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import OnMachine
 from cluster import MEND, Lab, NotHere, compile_mpi
 from disk import Disk, MachineOnDisk
 from test_detach import COUNTER, READER, Counts, until
 from test_healing import Heals
+from tiers import commit_seed
 
 
 class Failover(Heals):
@@ -90,7 +93,7 @@ class Ranks(Failover):
 
     def test_moments_of_all_kinds(self):
         """While it starts, saves, moves, goes on after a failure: at moments by chance."""
-        draw = random.Random(int(os.environ.get("MEND_TEST_SEED", "1")))
+        draw = random.Random(f"{commit_seed()} {self.id()}")
         job, name = self.start(4, "node1,node2", "--spares", "node3")
         self.lab.verb("checkpoint", name)
         for times in range(1, 9):
@@ -314,6 +317,7 @@ class Alone(Counts, OnMachine):
             return False
 
 
+@unittest.skipIf(os.geteuid(), "a mounted disk is put in another one's place by root alone")
 class Power(Counts):
     """The controller's machine loses its power: of its disk what was made durable is left, and of the rest what a seed says."""
 
@@ -321,7 +325,7 @@ class Power(Counts):
         return self.machine.mend("logs", name)
 
     def test_no_output_is_lost_or_doubled(self):
-        draw = random.Random(int(os.environ.get("MEND_TEST_SEED", "1")))
+        draw = random.Random(f"{commit_seed()} {self.id()}")
         try:
             disk = self.enterContext(Disk(os.path.join(self.directory, "disk")))
         except NotHere as reason:

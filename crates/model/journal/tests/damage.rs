@@ -107,7 +107,7 @@ fn event() -> impl Strategy<Value = Event> {
             goes: number % 3 == 0,
             waits: 0.25,
             share: 0.5,
-            messages: f64::from(number) / 4e9 - 0.5,
+            messages: f64::from(number) / 8.0 - 0.5,
             left_s: f64::from(number) / 8.0,
             gain_s: 2.0,
             price_s: 1.0

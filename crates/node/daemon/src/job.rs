@@ -36,7 +36,7 @@ use crate::shared_memory::SharedMemory;
 use crate::sink::{Sinks, files_key};
 use crate::spaces::JobSpaces;
 use crate::start::ProgramStart;
-use crate::stay::LINGERING;
+use crate::stay::{Held, LINGERING};
 use crate::successor;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
@@ -214,6 +214,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         ),
         tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone(), progress.clone()),
         progress,
+        held: succeeds.then(|| node.stay.hold()),
         node,
         introduction,
         urgent,
@@ -239,8 +240,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (health, time_up) = (job.node.health.verdicts(), job.node.time_up.subscribe());
     let mut incoming = Incoming { commands, agents, arrivals, rank_events, saves, states, superseded, health, time_up };
     let node = job.node.clone();
-    let held = succeeds.then(|| node.stay.hold());
     let end = job.run(&mut incoming).await;
+    let held = job.held.take();
     let next = matches!(end, End::Paused | End::Asked(true)).then(|| successor::await_next_life(node.clone(), job.introduction.clone()));
     leave(job, end, incoming, carrying).await;
     next.map(|next| tokio::spawn(next.in_current_span()));
@@ -266,6 +267,8 @@ struct Incoming {
 
 struct Job {
     node: Arc<Node>,
+    /// The daemon is needed although whoever started it is gone.
+    held: Option<Held>,
     introduction: Arc<JobIntroduction>,
     urgent: Urgent,
     ordered: Ordered,
@@ -363,6 +366,7 @@ impl Job {
                         LinkState::Connected => kind,
                         LinkState::Succeeded => {
                             clock = SenderClock::default();
+                            self.held.get_or_insert_with(|| self.node.stay.hold());
                             self.node.stay.alone();
                             kind
                         }

@@ -59,7 +59,7 @@ fn run() -> Result<i32, Failure> {
     }
     if is("follow") {
         // One thread, which waits most of the time.
-        return spaces::follow::run(|| misused());
+        return spaces::follow::run(misused);
     }
     let request: Option<Request> = if is("ranges") {
         None

@@ -42,8 +42,9 @@ def kill_victim(lab, draw, victim, app):
         inside(lab, "node3", "pkill -KILL -x mendd")
     elif victim == "carrier":
         # Of the node that the rank leaves, or of the one that it comes to. It may not have begun, or be done.
-        for process in lab.named(draw.choice(("node2", "node3")), "mend-chunks"):
-            inside(lab, "node2", f"kill -KILL {process}")
+        node = draw.choice(("node2", "node3"))
+        for process in lab.named(node, "mend-chunks"):
+            inside(lab, node, f"kill -KILL {process}")
     else:
         # `lab exec` stands before the controller; the controller is the `mend` on the head node.
         inside(lab, "head", "pkill -KILL -f 'mend (run|restart) '")

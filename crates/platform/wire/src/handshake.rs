@@ -34,7 +34,7 @@ pub enum HandshakeError {
     #[error("the connection broke during the handshake")]
     Broken(#[source] io::Error),
     /// The peer closed when it saw our proof: in practice, another secret.
-    #[error("the peer closed the connection when it saw our proof: it holds another secret")]
+    #[error("the peer closed the connection when it saw our proof: it holds another secret, or is just ending")]
     Rejected,
     /// Nothing came in time.
     #[error("connected, but not answered in time")]

@@ -101,15 +101,18 @@ class EncryptedData(InDirectory):
         self.lab.verb("checkpoint", identity)
         self.lab.verb("migrate", identity, "1", "--to", "node3")
         self.lab.verb("checkpoint", identity)
+        self.assertNotIn("broke", job.stderr())
         self.assertEqual(self.lab.mend("kill", identity).returncode, 0)
         job.finish(137)
+        # The end by force may have cut a packet.
+        before = len(job.stderr())
         job = self.lab.start(directory, "restart", identity, "--hosts", "node2,node3")
         self.lab.running(job)
         self.lab.verb("migrate", identity, "0", "--to", "node2" if "rank 0 on node3" in self.lab.mend("explain", identity).stdout else "node3")
         job.let_go()
         job.finish()
         self.assertEqual(job.stdout(), right(name, 4))
-        self.assertNotIn("broke", job.stderr())
+        self.assertNotIn("broke", job.stderr()[before:])
 
     def test_programs_are_saved_moved_and_restarted(self):
         for name in PROGRAMS:

@@ -85,6 +85,23 @@ class Rewrites(InDirectory):
                 begun.add(progress["rank"])
         return verb
 
+    def fails(self, verb):
+        """Waits for a move that comes to nothing, and says so."""
+        _, told = verb.communicate()
+        self.assertEqual(verb.returncode, 1, told)
+
+    def ends_with_node2(self, job, name):
+        """Rank 1 moves from node2, which is lost meanwhile: the job ends, and goes on from a checkpoint."""
+        self.lab.verb("checkpoint", name)
+        verb = self.moving(name, (1,))
+        self.lab.kill("node2")
+        verb.communicate()
+        self.assertNotEqual(verb.returncode, 0)
+        job.finish(75)
+        job.let_go()
+        self.lab.start(job.directory, "restart", name).finish()
+        self.assertEqual(job.stdout(), "rewrites ok\n")
+
     @staticmethod
     def end(verb):
         if verb.poll() is None:

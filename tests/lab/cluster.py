@@ -197,6 +197,19 @@ class Job:
             self.process.wait()
 
 
+def processes_of(program):
+    """Process id and start time of each process, on all nodes, that runs this executable."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{process}/exe") == program:
+                with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+                    found.append((process, file.read().rpartition(")")[2].split()[19]))
+        except OSError:
+            continue
+    return sorted(found)
+
+
 def processes_of_mend():
     """Those that are Mend's, and in what they wait: for a report of what hangs."""
     listed = subprocess.run(["ps", "-eo", "pid,ppid,etimes,stat,wchan:24,args"], capture_output=True, text=True, check=False).stdout

@@ -137,8 +137,7 @@ class Losses(ByChunks):
         verb = self.moving(name, (1,))
         (found,) = self.lab.named(node, process)
         self.assertEqual(self.lab.on(node, "kill", "-KILL", found).returncode, 0)
-        _, told = verb.communicate()
-        self.assertEqual(verb.returncode, 1, told)
+        self.fails(verb)
         self.stays(job, name)
 
     def test_the_source_s_carrier_ends(self):
@@ -160,29 +159,19 @@ class Losses(ByChunks):
         job, name = self.start("write", "-n", footprint=96)
         verb = self.moving(name, (1,))
         self.lab.kill_daemon("node3")
-        _, told = verb.communicate()
-        self.assertEqual(verb.returncode, 1, told)
+        self.fails(verb)
         self.stays(job, name)
 
     def test_the_target_s_node_is_lost(self):
         job, name = self.start("read", "-n", footprint=96)
         verb = self.moving(name, (1,))
         self.lab.kill("node3")
-        _, told = verb.communicate()
-        self.assertEqual(verb.returncode, 1, told)
+        self.fails(verb)
         self.stays(job, name)
 
     def test_the_source_s_node_is_lost(self):
         job, name = self.start("read", "-n", footprint=96)
-        self.lab.verb("checkpoint", name)
-        verb = self.moving(name, (1,))
-        self.lab.kill("node2")
-        verb.communicate()
-        self.assertNotEqual(verb.returncode, 0)
-        job.finish(75)
-        job.let_go()
-        self.lab.start(job.directory, "restart", name).finish()
-        self.assertEqual(job.stdout(), "rewrites ok\n")
+        self.ends_with_node2(job, name)
 
 
 class Without(ByChunks):

@@ -13,7 +13,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import OnMachine
-from cluster import MEND, Lab, NotHere, compile_mpi
+from cluster import MEND, Lab, NotHere, compile_mpi, processes_of
 from disk import Disk, MachineOnDisk
 from test_detach import COUNTER, READER, Counts, until
 from test_healing import Heals
@@ -37,18 +37,6 @@ class Failover(Heals):
     def taken_over(self, name, times=1):
         until(lambda: self.events(name).count("took_over") == times, f"controllers were succeeded, so many: {times}")
 
-    def ranks(self):
-        """Process id and start time of each rank of `mpi_iters`."""
-        found = []
-        for process in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if os.readlink(f"/proc/{process}/exe") == self.program:
-                    with open(f"/proc/{process}/stat", encoding="utf-8") as file:
-                        found.append((process, file.read().rpartition(")")[2].split()[19]))
-            except OSError:
-                continue
-        return sorted(found)
-
     def touch(self, name):
         with open(os.path.join(self.directory, name), "w", encoding="utf-8"):
             pass
@@ -69,12 +57,12 @@ class Ranks(Failover):
     def test_they_run_on_when_the_controller_is_killed(self):
         job, name = self.start(4, "node1,node2", "--spares", "node3")
         self.lab.verb("checkpoint", name)
-        before = self.ranks()
+        before = processes_of(self.program)
         self.assertEqual(len(before), 4)
         for times in range(1, 4):
             self.kill_controller(name)
             self.taken_over(name, times)
-            self.assertEqual(self.ranks(), before)
+            self.assertEqual(processes_of(self.program), before)
         job.finish(128 + signal.SIGKILL)
         self.assertNotIn("controller_died", self.events(name))
         # It is a job like any other.
@@ -125,7 +113,7 @@ class Ranks(Failover):
         _, name = self.start(2, "node1,node2")
         self.kill_controller(name)
         self.assertEqual(self.lab.mend("wait", name).returncode, 70)
-        until(lambda: not self.ranks(), "its ranks have ended")
+        until(lambda: not processes_of(self.program), "its ranks have ended")
 
 
 class Silence(Failover):
@@ -136,7 +124,7 @@ class Silence(Failover):
         argv = [MEND, "run", "--detach", "-n", "4", "--hosts", "node1,node2", *more, "--", *self.argv]
         launch = self.lab.on("node3", "sh", "-c", 'cd "$0"; exec "$@"', self.directory, *argv)
         self.assertEqual(launch.returncode, 0, launch.stderr)
-        until(lambda: len(self.ranks()) == 4, "each rank is one process")
+        until(lambda: len(processes_of(self.program)) == 4, "each rank is one process")
         return launch.stdout.strip()
 
     def undisturbed(self):
@@ -151,10 +139,10 @@ class Silence(Failover):
 
     def loses_power(self, *more):
         name = self.controller_on_node3(*more)
-        before = self.ranks()
+        before = processes_of(self.program)
         self.lab.kill("node3")
         self.taken_over(name)
-        self.assertEqual(self.ranks(), before)
+        self.assertEqual(processes_of(self.program), before)
         self.touch("go")
         self.assertEqual(self.lab.mend("wait", name).returncode, 0)
         self.assertEqual(self.logs(name).stdout, self.undisturbed())
@@ -162,14 +150,14 @@ class Silence(Failover):
     def test_it_stands_still_and_comes_back(self):
         """And finds that the job is another's."""
         name = self.controller_on_node3()
-        before, record = self.ranks(), self.record(name)
+        before, record = processes_of(self.program), self.record(name)
         self.kill_controller(name, signal.SIGSTOP)
         self.taken_over(name)
-        self.assertEqual(self.ranks(), before)
+        self.assertEqual(processes_of(self.program), before)
         self.lab.on("node3", "kill", "-CONT", str(record["controller_pid"]))
         gone = lambda: self.lab.on("node3", "kill", "-0", str(record["controller_pid"])).returncode
         until(gone, "the controller that stood still has ended")
-        self.assertEqual(self.ranks(), before)
+        self.assertEqual(processes_of(self.program), before)
         self.lab.verb("checkpoint", name)
         self.touch("go")
         self.assertEqual(self.lab.mend("wait", name).returncode, 0)
@@ -379,13 +367,13 @@ class BetweenLives(Failover):
         until(lambda: ranks() and all(rank["state"] == "running" for rank in ranks()), "all ranks run")
         self.assertNotIn(without, self.lab.places(name))
         if before:
-            self.assertGreaterEqual(len(before & set(self.ranks())), 2, "processes of nodes that live are the same")
+            self.assertGreaterEqual(len(before & set(processes_of(self.program))), 2, "processes of nodes that live are the same")
         self.runs_to_its_end(job, name, 4)
 
     def test_while_it_waits_until_the_lease_of_a_lost_node_is_over(self):
         """Nobody serves the job then; ranks that live go back in place all the same."""
         job, name = self.lost()
-        before = set(self.ranks())
+        before = set(processes_of(self.program))
         self.assertEqual(len(before), 4)
         self.lab.kill("node3")
         job.wait_for(lambda: "waits" in job.stderr(), "it waits for the lease")

@@ -160,29 +160,19 @@ class Slow(Live):
         job, name = self.start()
         verb = self.moving(name, (1,))
         self.lab.on("node3", "pkill", "-KILL", "-x", "mend-restorer")
-        _, told = verb.communicate()
-        self.assertEqual(verb.returncode, 1, told)
+        self.fails(verb)
         self.stays(job, name)
 
     def test_the_receiver_s_node_dies(self):
         job, name = self.start()
         verb = self.moving(name, (1,))
         self.lab.kill("node3")
-        _, told = verb.communicate()
-        self.assertEqual(verb.returncode, 1, told)
+        self.fails(verb)
         self.stays(job, name)
 
     def test_the_rank_dies(self):
         job, name = self.start()
-        self.lab.verb("checkpoint", name)
-        verb = self.moving(name, (1,))
-        self.lab.kill("node2")
-        verb.communicate()
-        self.assertNotEqual(verb.returncode, 0)
-        job.finish(75)
-        job.let_go()
-        self.lab.start(job.directory, "restart", name).finish()
-        self.assertEqual(job.stdout(), "rewrites ok\n")
+        self.ends_with_node2(job, name)
 
 
 class ByHashes(InOneLab):

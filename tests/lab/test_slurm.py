@@ -6,7 +6,7 @@ import re
 import unittest
 
 from cases import InDirectory
-from cluster import MEND, Failed, compile_mpi
+from cluster import MEND, Failed, compile_mpi, processes_of
 from slurm_cluster import SlurmLab, needed_by_tests
 
 # Stays in its middle until there is a file `go`.
@@ -171,18 +171,6 @@ class Failover(InSlurm):
         name = self.lab.verb("ps")[0]["id"]
         return name, json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
 
-    def processes(self):
-        """Process id and start time of each rank, on all nodes."""
-        found = []
-        for process in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if os.readlink(f"/proc/{process}/exe") == self.program:
-                    with open(f"/proc/{process}/stat", encoding="utf-8") as file:
-                        found.append((process, file.read().rpartition(")")[2].split()[19]))
-            except OSError:
-                continue
-        return sorted(found)
-
     def daemons(self):
         """Process ids of the daemons that batch jobs of this Slurm have, on all nodes."""
         found, slurm = [], f"SLURM_CONF={self.lab.environment['SLURM_CONF']}".encode()
@@ -221,12 +209,12 @@ class Failover(InSlurm):
     def test_ranks_run_on_when_mend_run_is_killed_and_its_successor_too(self):
         self.submit(f"{MEND} run -n 4 {PROGRAM}\necho killed $?\n{MEND} wait\necho waited $?")
         self.saved()
-        before = self.processes()
+        before = processes_of(self.program)
         self.assertEqual(len(before), 4)
         for times in range(1, 4):
             name = self.kill_controller()
             self.taken_over(name, times)
-            self.assertEqual(self.processes(), before)
+            self.assertEqual(processes_of(self.program), before)
         self.said("killed 137")
         # The successor asks Slurm for nodes that drain, and has a daemon on the spare.
         self.lab.slurm("scontrol", "update", "nodename=node2", "state=drain", "reason=a fan is loud")
@@ -241,13 +229,13 @@ class Failover(InSlurm):
         # The command that has started it there waits for its node, and the script for nothing.
         self.submit(f"srun --overlap --no-kill -N1 -n1 -w node3 {MEND} run -n 2 {PROGRAM} & exec sleep infinity")
         self.assertEqual(self.places(), ["node1", "node2"])
-        before = self.processes()
+        before = processes_of(self.program)
         name, record = self.record()
         self.assertEqual(record["controller_host"], "node3")
         self.lab.kill("node3")
         try:
             self.taken_over(name)
-            self.assertEqual(self.processes(), before)
+            self.assertEqual(processes_of(self.program), before)
             self.let_go()
             waited = self.lab.mend("wait", name)
             self.assertEqual(waited.returncode, 0, waited.stderr + self.lab.mend("log", name).stdout)

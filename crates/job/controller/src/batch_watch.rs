@@ -5,6 +5,7 @@
 
 use crate::arrival::Arrival;
 use crate::batch::{BatchSession, ask};
+use crate::error::RunError;
 use mend_messages::control::MoveMode;
 use mend_messages::health::Leaving;
 use mend_messages::job::NodeIndex;
@@ -17,8 +18,18 @@ use tokio::sync::mpsc;
 /// What changed for a node.
 type Change = (NodeIndex, Option<Leaving>);
 
+/// Begins to ask for a life of the job on these nodes.
+///
+/// # Errors
+/// The setting of how often is no number.
+pub(crate) fn begin(session: Arc<BatchSession>, names: Vec<String>, arrivals: mpsc::Sender<Arrival>) -> Result<(), RunError> {
+    let interval = Duration::from_secs(mend_settings::BATCH_POLL.number()?);
+    tokio::spawn(watch(session, names, interval, arrivals));
+    Ok(())
+}
+
 /// Runs until the life of the job is over. `names`: its nodes.
-pub(crate) async fn watch(session: Arc<BatchSession>, names: Vec<String>, interval: Duration, arrivals: mpsc::Sender<Arrival>) {
+async fn watch(session: Arc<BatchSession>, names: Vec<String>, interval: Duration, arrivals: mpsc::Sender<Arrival>) {
     let mut known = BTreeMap::new();
     loop {
         let asked = session.clone();

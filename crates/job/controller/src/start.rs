@@ -2,7 +2,7 @@
 
 use crate::arrival::Arrival;
 use crate::batch::{InBatch, daemons_of};
-use crate::batch_watch::watch;
+use crate::batch_watch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch::{self, DataWatch};
 use crate::embedded::Embedded;
@@ -53,7 +53,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
@@ -373,8 +373,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         offloads.begin(&shell.arrivals);
     }
     if let Some((session, _)) = beginning.batch {
-        let (names, interval) = (shell.names.nodes.clone(), Duration::from_secs(mend_settings::BATCH_POLL.number()?));
-        tokio::spawn(watch(session, names, interval, shell.arrivals.clone()));
+        batch_watch::begin(session, shell.names.nodes.clone(), shell.arrivals.clone())?;
     }
     let end = run_to_its_end(shell, setup, incoming).await;
     if let Some(reading) = reading {

@@ -164,11 +164,11 @@ pub enum Word {
     Chunk {
         /// The rank whose stream it is of.
         rank: Rank,
-        /// Its place.
+        /// Where it begins in the stream, bytes.
         offset: u64,
-        /// Its bytes.
+        /// How many bytes it has.
         length: u32,
-        /// xxh3-64 of them.
+        /// xxh3-64 of its bytes.
         checksum: u64,
         /// Where it is in the source's memory.
         address: u64,
@@ -177,7 +177,7 @@ pub enum Word {
     },
     /// The target has room for a chunk.
     Granted {
-        /// Its place.
+        /// Where the chunk begins in the stream, bytes.
         offset: u64,
         /// Where in the target's memory.
         address: u64,
@@ -186,17 +186,17 @@ pub enum Word {
     },
     /// The source has written it there.
     Written {
-        /// Its place.
+        /// Where the chunk begins in the stream, bytes.
         offset: u64,
     },
     /// The target has it, and its checksum holds.
     Arrived {
-        /// Its place.
+        /// Where the chunk begins in the stream, bytes.
         offset: u64,
     },
     /// The stream is complete.
     End {
-        /// Its bytes.
+        /// How many bytes the stream has.
         offset: u64,
     },
 }

@@ -30,7 +30,7 @@ pub struct Progress {
 /// The progress of a rank's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankProgress {
-    /// The rank.
+    /// The rank that has sent it.
     pub rank: Rank,
     /// Which of the rank's processes, by the controller's number.
     pub attempt: u64,

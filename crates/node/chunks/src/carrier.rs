@@ -68,9 +68,9 @@ impl Carrying {
 pub struct NewStream {
     /// True: it leaves this node.
     pub outgoing: bool,
-    /// See [`Terms`].
+    /// Whose image it is.
     pub rank: Rank,
-    /// See [`Terms`].
+    /// Longest time that the provider may take for a chunk.
     pub patience: Duration,
     /// Where the other endpoint is.
     pub address: Vec<u8>,

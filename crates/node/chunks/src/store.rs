@@ -11,7 +11,7 @@ pub enum Direction {
     In,
 }
 
-/// Random keys.
+/// Draws a key for memory that is registered.
 pub type Random = fn() -> u64;
 
 /// See the module.

@@ -37,7 +37,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// The program.
+/// The program that moves chunks, beside `mendd`.
 const PROGRAM: &str = "mend-chunks";
 /// Time that loading libfabric and registering memory may take.
 const OPENING: Duration = Duration::from_secs(15);

@@ -92,7 +92,7 @@ pub async fn open(address: SocketAddr, job: &JobIntroduction, token: Token, pati
 /// Whose image is sent, and from where.
 #[derive(Clone, Debug)]
 pub struct MovingRank {
-    /// The rank.
+    /// The rank that moves.
     pub rank: Rank,
     /// Address of this node, at which others reach it.
     pub source: IpAddr,

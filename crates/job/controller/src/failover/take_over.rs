@@ -277,8 +277,7 @@ async fn go_on_in_place(
         offloads.begin(&arrivals);
     }
     if let Some((session, _)) = constants.batch.clone() {
-        let interval = Duration::from_secs(mend_settings::BATCH_POLL.number()?);
-        tokio::spawn(batch_watch::watch(session, names, interval, arrivals.clone()));
+        batch_watch::begin(session, names, arrivals.clone())?;
     }
     let (local, embedded) = (life.local, daemon_of_lost(&life));
     let mut shell =

@@ -35,7 +35,7 @@ struct Judged {
     failure: Failure,
 }
 
-/// What failed.
+/// An operation that may begin anew, by what it was and when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Attempt {
     pub(crate) kind: Kind,

@@ -8,7 +8,7 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::Pid;
@@ -80,6 +80,7 @@ pub fn execute(path: &CStr, argv: &[CString], env: &[CString], files: &[Inherite
         Ok(()) => {}
         Err(error) => return error,
     }
+    crate::table::make_room(report.as_fd());
     default_signals();
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
         strings.iter().map(|string| string.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()

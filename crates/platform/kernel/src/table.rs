@@ -10,7 +10,7 @@
 //!
 //! Sources: fcntl(2), getrlimit(2), close_range(2), pidfd_getfd(2), unshare(2).
 
-use crate::copy::keep_only;
+use crate::copy::{FIRST_DESCRIPTOR, keep_only};
 use crate::raw::{check, syscall};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -130,6 +130,20 @@ pub fn high(low: OwnedFd) -> OwnedFd {
     moved.unwrap_or(low)
 }
 
+/// Makes room in this process's table for numbers out of the program's way, by the help of any open descriptor. For a process with one thread that is about to become
+/// a program, which keeps the room: where several threads share a table, the first number that does not fit into it makes the kernel wait for all processors
+/// (`expand_fdtable` in fs/file.c), 10 ms and more.
+pub fn make_room(any: BorrowedFd<'_>) {
+    let before = limits();
+    let (number, raised) = first(before);
+    let raised = raised.is_some_and(|soft| set_limits([soft, before[1]]));
+    // Without room it is made later.
+    drop(fcntl_dupfd_cloexec(any, number as RawFd));
+    if raised {
+        set_limits(before);
+    }
+}
+
 /// What a number leads to, as fstat(2) tells it.
 type Identity = (u64, u64);
 
@@ -244,6 +258,8 @@ pub fn leave(kept: &[RawFd]) -> Result<Window, i32> {
     loop {
         match open() {
             Ok(process) => {
+                // Room for high numbers, while nobody shares this table: see `make_room`.
+                drop(fcntl_dupfd_cloexec(&process, FIRST_DESCRIPTOR));
                 drop(raised);
                 return Ok(Window { process });
             }

@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 /// For how long a save relies on what an inspection found. A program seldom changes it, and if it does
 /// between an inspection and the save, it might as well have done so between an examination and parking.
 pub(super) const INSPECTION_VALIDITY: Duration = Duration::from_secs(1);
-/// How long the agent rests after an inspection: a few slices of the scheduler's, so that it gets a processor at once when it is asked
-/// to suspend.
-const REST_TIME: Duration = Duration::from_millis(8);
+/// How long the agent rests after an inspection: as long as that took, but no longer than a few slices of the scheduler's, so that it gets a processor at once when it
+/// is asked to suspend.
+const REST_BOUNDS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(8));
 
 /// See [`INSPECTION_VALIDITY`].
 pub(super) struct Inspected {
@@ -43,6 +43,7 @@ pub(super) struct Inspected {
 impl Agent {
     pub(super) fn inspect(&mut self, ahead: Option<ImageId>, files: bool) -> Inspection {
         self.inspected = None;
+        let begun = Instant::now();
         let pause = (!matches!(self.stage, Stage::Parked { .. })).then(wakeup::WakeupPause::new);
         let tracking = self.tracker.describe();
         // Before the fabric is held: both take long, and the program's calls would wait.
@@ -71,7 +72,7 @@ impl Agent {
         let clear =
             clear.map(|(written_files, copy_buffer)| CleanInspection { written_files, copy_buffer, space: AddressSpace::read().ok() });
         // It has had more of the processor than its share, which the program is owed: later that would be while the job waits.
-        std::thread::sleep(REST_TIME);
+        std::thread::sleep(begun.elapsed().clamp(REST_BOUNDS.0, REST_BOUNDS.1));
         self.inspected = Some(Inspected { at: Instant::now(), advice, cpu, clear, fits, shared_copy_memory, report_page });
         Inspection { tracking, ..found }
     }

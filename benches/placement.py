@@ -9,7 +9,8 @@ its partner on another node then). Every byte is on one target in all three.
     members   a model and its filter: the time of a step, likewise
     nothing   all ranks read what all others wrote, in turn: nobody is to move, and it is to take no longer
     cost      recording and comparing alone: processor time and memory of what a target records (160 ranks), of comparing 10,000 to 40,000 simulated ranks
-              (crates/model/data/examples/patterns_cost.rs), and of the process that looks at what the ranks of a running job read
+              (crates/model/data/examples/patterns_cost.rs), of what a mount notes (crates/node/space/examples/touches_cost.rs), and of the process that looks
+              at what the ranks of a running job read
 """
 
 import contextlib
@@ -181,9 +182,15 @@ def processor_seconds(number):
     return total / 1e9
 
 
+def told_by(package, example, runs):
+    """What an example prints, as often."""
+    command = ["cargo", "run", "--release", "--quiet", "--package", package, "--example", example]
+    return [json.loads(subprocess.run(command, cwd=results.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout) for _ in range(runs)]
+
+
 def cost(runs, work):
-    command = ["cargo", "run", "--release", "--quiet", "--package", "mend-data", "--example", "patterns_cost"]
-    told = [json.loads(subprocess.run(command, cwd=results.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout) for _ in range(runs)]
+    told = told_by("mend-data", "patterns_cost", runs)
+    mounts = told_by("mend-space", "touches_cost", runs)
 
     def note(what, unit, numbers):
         results.note(what, unit, numbers)
@@ -191,6 +198,10 @@ def cost(runs, work):
 
     note("recording an event at a target, processor time", "ns", [one["event_ns"] for one in told])
     note("recording at a target that gives 1 GiB/s, of a processor", "%", [one["event_ns"] * EVENTS_OF_GIB / 1e7 for one in told])
+    for how in ("sequential", "strided"):
+        numbers = [one[how + "_ns"] for one in mounts]
+        note(f"noting a block in a mount, {how}, processor time", "ns", numbers)
+        note(f"noting in a mount that reads 1 GiB/s, {how}, of a processor", "%", [one * EVENTS_OF_GIB / 1e7 for one in numbers])
     note("memory of a target's full ring, 160 ranks", "MiB", [one["memory"] / (1 << 20) for one in told])
     for kind in ("clustered", "random"):
         for at, ranks in enumerate(row["ranks"] for row in told[0][kind]):

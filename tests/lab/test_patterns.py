@@ -161,6 +161,37 @@ class Patterns(Space):
         self.assertEqual(self.followed(name, "migration_asked"), [])
         self.ends_well(job)
 
+    def test_who_is_alike_by_diagrams_moves_if_that_is_the_rule(self):
+        self.looks_every("2000")
+        self.lab.set("MEND_FOLLOW_DATA_RULE", "diagrams")
+        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_RULE", None)
+        job, name = self.start(run=("--follow-data", "auto"))
+        until(lambda: all(len({self.lab.places(name)[rank] for rank in pair}) == 1 for pair in PARTNERS), "partners are together")
+        self.assertEqual(sorted(self.lab.places(name)), ["node1", "node1", "node2", "node2"])
+        self.ends_well(job)
+
+    def test_ranks_of_another_job_are_seen_and_nobody_moves_for_them(self):
+        self.looks_every("1000")
+        # Of each job's two ranks both read a half of their own: what they share is with the other job.
+        alone = ["-n", "2", "--data", "input:/mnt/in", "--follow-data", "auto"]
+        argv = ["--", self.program, "/mnt/in/in.dat", "-o", "-u", "go"]
+        jobs, names = [], []
+        for number, hosts in enumerate(["node1:1,node2:1", "node3:1,node4:1"]):
+            directory = os.path.join(self.directory, str(number))
+            os.mkdir(directory)
+            jobs.append(self.lab.start(directory, "run", *alone, "--hosts", hosts, *argv))
+            names.append(self.lab.running(jobs[-1]))
+        for name, other in (names, reversed(names)):
+            told = until(lambda: len(found := self.followed(name, "shares_with_job")) >= 2 and found, "what both jobs read is told")
+            self.assertEqual({(entry["rank"], entry["data"]["job"], entry["data"]["other"]) for entry in told}, {(0, other, 0), (1, other, 1)})
+            self.assertIn(f"of job {other} does, too, on node", self.lab.mend("explain", name, "--why").stdout)
+            self.assertEqual(self.followed(name, "follows_data", "migration_asked"), [])
+            seen = self.seen(name)["other_jobs"]
+            self.assertEqual({(one["rank"], one["job"], one["other"]) for one in seen if one["likeness"] > 0.5}, {(0, other, 0), (1, other, 1)})
+            self.assertRegex(self.data("patterns", "input", "--job", name).stdout, rf"nobody moves for them:\nrank +job .*\n0 \(node\d\) +{other} +0 \(node\d\)")
+        for job in jobs:
+            self.ends_well(job)
+
     def test_a_successor_of_the_controller_looks_as_well(self):
         self.looks_every("1000")
         self.lab.set("MEND_SUCCESSOR", None)

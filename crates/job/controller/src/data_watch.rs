@@ -76,7 +76,8 @@ impl DataWatch {
         for name in places.iter().filter_map(|place| nodes.get(*place as usize)) {
             *slots.entry(name.clone()).or_default() += 1;
         }
-        let request = FollowRequest { job: id.to_owned(), spaces, slots, pause_ms: pause.as_millis() as u64 };
+        let diagrams = mend_settings::FOLLOW_DATA_RULE.choice()? == "diagrams";
+        let request = FollowRequest { job: id.to_owned(), spaces, slots, pause_ms: pause.as_millis() as u64, diagrams };
         Ok(Some(Self { program: found, request }))
     }
 

@@ -77,6 +77,8 @@ pub struct FollowRequest {
     pub slots: BTreeMap<String, u32>,
     /// Pause between two looks, milliseconds.
     pub pause_ms: u64,
+    /// By access counting diagrams, not by what nodes fetch.
+    pub diagrams: bool,
 }
 
 /// A verb about a data space. A place is `NAME:PATH`.

@@ -121,6 +121,8 @@ pub enum Event {
     },
     /// Why this rank does not move to where its data is; told when that changes.
     StaysFromData { to: String, why: String },
+    /// This rank touches so many bytes of a data space that a rank of another job, on another node, touches, too. Nobody moves for that.
+    SharesWithJob { job: String, other: u32, node: String, bytes: u64 },
     /// Files that ranks wrote into a data space have arrived where they are sent to.
     FilesSent { space: String, to: String, files: u64, bytes: u64 },
     /// Files of a data space cannot be sent away; told when that changes. `left`: how many are not sent.
@@ -321,6 +323,7 @@ impl Event {
                 | Self::StaysAway { .. }
                 | Self::FollowsData { .. }
                 | Self::StaysFromData { .. }
+                | Self::SharesWithJob { .. }
                 | Self::MessagesLost { .. }
                 | Self::WorldSpawned { .. }
                 | Self::SpawnFailed { .. }

@@ -260,6 +260,10 @@ pub fn sentence(entry: &Entry) -> String {
             )
         }
         Event::StaysFromData { to, why } => format!("{rank} does not move to its data on {to}: {why}"),
+        Event::SharesWithJob { job, other, node, bytes } => format!(
+            "{rank} reads or writes {} of what rank {other} of job {job} does, too, on {node}: on one node it would be fetched once (nobody moves for another job)",
+            size(*bytes)
+        ),
         Event::FilesSent { space, to, files, bytes } => format!("{} of {space} arrived at {to} ({})", count_of_files(*files), size(*bytes)),
         Event::FilesNotSent { space, to, left, error, hint } => {
             with_hint(format!("{} of {space} not sent to {to}: {error}", count_of_files(*left)), hint)

@@ -112,6 +112,12 @@ fn event() -> impl Strategy<Value = Event> {
             gain_s: 2.0,
             price_s: 1.0
         }),
+        (text(), any::<u32>()).prop_map(|(job, other)| Event::SharesWithJob {
+            job,
+            other,
+            node: "node1".into(),
+            bytes: u64::from(other) << 20
+        }),
         text().prop_map(|error| Event::FilesNotSent { space: "out".into(), to: "file:///a".into(), left: 3, error, hint: String::new() }),
         text().prop_map(|why| Event::StaysFromData { to: "node1".into(), why }),
         text().prop_map(|to| Event::MigrationDecided { from: "node1".into(), to }),

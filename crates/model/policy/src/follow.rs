@@ -29,6 +29,8 @@ pub const MOST: u32 = 8;
 const NEWEST_WEIGHT: f64 = 0.5;
 /// After so long a reason to stay is told again. Microseconds.
 const TOLD_AGAIN_US: u64 = 600_000_000;
+/// Ranks of other jobs of which is told in that time, at most.
+const MOST_TOLD_OF: usize = 64;
 
 /// Whether ranks follow their data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +91,21 @@ impl Wish {
     }
 }
 
+/// A rank of another job, on another node, that touches what a rank of this job does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stranger {
+    /// The rank of this job.
+    pub rank: Rank,
+    /// The other job.
+    pub job: String,
+    /// Its rank.
+    pub other: Rank,
+    /// Where that runs.
+    pub node: String,
+    /// Bytes that both touch.
+    pub bytes: u64,
+}
+
 /// What was seen of a job's data since the scan before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scan {
@@ -103,6 +120,9 @@ pub struct Scan {
     /// Moves that would be among these if ranks sent each other nothing. They are not made; why not is told.
     #[serde(default)]
     pub kept: Vec<Wish>,
+    /// Ranks of other jobs that touch the same: nobody moves for them, and people are told.
+    #[serde(default)]
+    pub strangers: Vec<Stranger>,
 }
 
 impl Scan {
@@ -195,6 +215,9 @@ pub struct Follow {
     past: BTreeMap<Rank, Past>,
     cost_s: Option<f64>,
     spent_s: f64,
+    /// Of which rank and which other job was told that they touch the same, and when.
+    #[serde(default)]
+    told_of: BTreeMap<(Rank, String), u64>,
 }
 
 impl Follow {
@@ -305,6 +328,17 @@ impl Follow {
         }
         again
     }
+
+    /// True if it is to be told that a rank touches what a rank of another job does: for the first time, or a long time after that.
+    pub fn tells_of(&mut self, now_us: u64, stranger: &Stranger) -> bool {
+        self.told_of.retain(|_, at_us| now_us < at_us.saturating_add(TOLD_AGAIN_US));
+        let key = (stranger.rank, stranger.job.clone());
+        let fresh = self.told_of.len() < MOST_TOLD_OF && !self.told_of.contains_key(&key);
+        if fresh {
+            self.told_of.insert(key, now_us);
+        }
+        fresh
+    }
 }
 
 #[cfg(test)]
@@ -318,7 +352,7 @@ mod tests {
 
     /// Four ranks that wait for this share of their time.
     fn scan(waits: f64, wishes: Vec<Wish>) -> Scan {
-        Scan { seconds: 5.0, waited_s: 5.0 * 4.0 * waits, fetched: 1 << 30, wishes, kept: Vec::new() }
+        Scan { seconds: 5.0, waited_s: 5.0 * 4.0 * waits, fetched: 1 << 30, wishes, ..Scan::default() }
     }
 
     fn at(seconds: u64) -> Circumstances {

@@ -9,6 +9,10 @@
 //!
 //! Greedy: the best move first, then what is best after it. Moves are few and each is worth its own cost, so that a plan need not be the best possible one.
 
+mod gather;
+
+pub use gather::gather;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 

@@ -121,6 +121,13 @@ pub const FOLLOW_DATA: Setting = Setting {
     default: "advise",
     meaning: "Whether ranks that read data spaces move to nodes that fetch the same: auto, or advise, which only puts into the job's journal what would pay. mend run --follow-data sets it. It stays in the job's environment, so that a restart has the same.",
 };
+/// By what ranks are brought together.
+pub const FOLLOW_DATA_RULE: Setting = Setting {
+    name: "MEND_FOLLOW_DATA_RULE",
+    kind: Kind::Choice(&["fetches", "diagrams"]),
+    default: "fetches",
+    meaning: "By what moves of ranks to their data are suggested: fetches, which counts what nodes would fetch less, or diagrams, the access counting diagrams of the PARTE paper. Either way a move has to gain more than it costs.",
+};
 /// Pause between two looks at what ranks read.
 pub const FOLLOW_DATA_PAUSE: Setting = Setting {
     name: "MEND_FOLLOW_DATA_PAUSE_MS",

@@ -1,5 +1,8 @@
 //! Access counting diagrams, as the PARTE paper compares ranks.
 //!
+//! ```text
+//! a rank's blocks in order ──► its last 3 windows ──► a diagram each ──► mu of two ranks, compressed first ──► alike, the largest scale first
+//! ```
 //! A diagram counts a rank's accesses of one window: a row for 32 blocks, a column for an eighth of the window. Two diagrams A and B of m rows and n columns are alike by
 //! `mu = 1 - sum |A - B| / max / (m n)`, where max is the largest count of both. They are compared compressed by N = 2 in both directions first, which is cheaper, and exactly
 //! only if they are alike so. Candidates come in the order of their scale, `sum A`.
@@ -7,8 +10,12 @@
 //! Cells that both leave empty count as agreement here: two ranks that each read a part of their own of a large file are alike. So Mend decides by
 //! [`super::sharing`], and shows this for who wants to compare it with the paper.
 
-use std::collections::BTreeMap;
+use super::sharing::{Block, RankTouches};
+use crate::space::Id;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// Patterns of a rank that are kept: the last ones.
+const KEPT: usize = 3;
 /// Blocks of a row.
 pub const BLOCKS_OF_ROW: u64 = 32;
 /// Columns: parts of a window.
@@ -58,7 +65,7 @@ impl Diagram {
             return 1.0;
         }
         let none = [0; INTERVALS];
-        let numbers: std::collections::BTreeSet<u64> = self.0.keys().chain(other.0.keys()).copied().collect();
+        let numbers: BTreeSet<u64> = self.0.keys().chain(other.0.keys()).copied().collect();
         let difference: u64 = numbers
             .iter()
             .map(|row| {
@@ -75,18 +82,97 @@ impl Diagram {
         self.likeness_of(other, blocks.div_ceil(BLOCKS_OF_ROW), INTERVALS)
     }
 
+    /// How alike they are compressed.
+    fn coarse_likeness(&self, other: &Self, blocks: u64) -> f64 {
+        let rows = blocks.div_ceil(BLOCKS_OF_ROW).div_ceil(COMPRESSION as u64);
+        self.compressed().likeness_of(&other.compressed(), rows, INTERVALS / COMPRESSION)
+    }
+}
+
+/// The last patterns of a rank, the newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patterns(Vec<Diagram>);
+
+impl Patterns {
+    /// Of what a rank touched, in order, by windows of so many blocks. A rank that touched less than a window has one pattern, of all of it.
+    #[must_use]
+    pub fn of(order: &[u64], window: usize) -> Self {
+        let windows = order.rchunks(window.max(1)).take(KEPT);
+        Self(windows.enumerate().filter(|(at, blocks)| *at == 0 || blocks.len() == window).map(|(_, blocks)| Diagram::of(blocks)).collect())
+    }
+
+    /// Accesses of all that is kept.
+    #[must_use]
+    pub fn scale(&self) -> u64 {
+        self.0.iter().map(Diagram::scale).sum()
+    }
+
+    fn mean(&self, other: &Self, likeness: impl Fn(&Diagram, &Diagram) -> f64) -> f64 {
+        let both: Vec<f64> = self.0.iter().zip(&other.0).map(|(one, other)| likeness(one, other)).collect();
+        if both.is_empty() { 0.0 } else { both.iter().sum::<f64>() / both.len() as f64 }
+    }
+
+    /// How alike two ranks are, 0 to 1, in files of so many blocks together: the mean of the patterns that both have.
+    #[must_use]
+    pub fn likeness(&self, other: &Self, blocks: u64) -> f64 {
+        self.mean(other, |one, other| one.likeness(other, blocks))
+    }
+
     /// Whether two ranks belong together by the paper's rule: compressed first, then exactly.
     #[must_use]
-    pub fn is_alike(&self, other: &Self, blocks: u64) -> bool {
-        let rows = blocks.div_ceil(BLOCKS_OF_ROW);
-        let coarse = self.compressed().likeness_of(&other.compressed(), rows.div_ceil(COMPRESSION as u64), INTERVALS / COMPRESSION);
-        coarse >= ALIKE && self.likeness(other, blocks) >= ALIKE
+    pub fn are_alike(&self, other: &Self, blocks: u64) -> bool {
+        self.mean(other, |one, other| one.coarse_likeness(other, blocks)) >= ALIKE && self.likeness(other, blocks) >= ALIKE
     }
+}
+
+/// Two ranks by the paper's rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compared {
+    /// Which ranks, the lower number first.
+    pub ranks: (u32, u32),
+    /// `mu`, 0 to 1.
+    pub likeness: f64,
+    /// They belong together.
+    pub alike: bool,
+}
+
+/// All pairs of ranks, those that touch most first.
+#[must_use]
+pub fn compare(ranks: &BTreeMap<u32, RankTouches>, window: usize) -> Vec<Compared> {
+    // Blocks of all files are numbered through: each file has room for its longest.
+    let mut lengths: BTreeMap<Id, u64> = BTreeMap::new();
+    for (file, block) in ranks.values().flat_map(|rank| rank.order.iter()) {
+        let length = lengths.entry(*file).or_default();
+        *length = (*length).max(u64::from(*block) + 1);
+    }
+    let mut blocks = 0;
+    let mut begins: HashMap<Id, u64> = HashMap::new();
+    for (file, length) in lengths {
+        begins.insert(file, blocks);
+        blocks += length;
+    }
+    let number = |(file, block): &Block| begins.get(file).copied().unwrap_or(0) + u64::from(*block);
+    let patterns = |rank: &RankTouches| Patterns::of(&rank.order.iter().map(number).collect::<Vec<u64>>(), window);
+    let all: Vec<(u32, Patterns)> = ranks.iter().map(|(rank, touches)| (*rank, patterns(touches))).collect();
+    let mut found = Vec::new();
+    for (at, (one, first)) in all.iter().enumerate() {
+        for (other, second) in &all[at + 1..] {
+            let compared =
+                Compared { ranks: (*one, *other), likeness: first.likeness(second, blocks), alike: first.are_alike(second, blocks) };
+            found.push((first.scale() + second.scale(), compared));
+        }
+    }
+    found.sort_by_key(|(scale, compared)| (std::cmp::Reverse(*scale), compared.ranks));
+    found.into_iter().map(|(_, compared)| compared).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn alike(one: &Diagram, other: &Diagram, blocks: u64) -> bool {
+        Patterns(vec![one.clone()]).are_alike(&Patterns(vec![other.clone()]), blocks)
+    }
 
     #[test]
     fn the_same_accesses_are_alike_and_opposite_ones_are_not() {
@@ -96,7 +182,7 @@ mod tests {
         // Both fill all cells, at other times and places.
         let all = |counts: [u32; INTERVALS]| Diagram((0..8).map(|row| (row, counts)).collect());
         assert!(all([4; INTERVALS]).likeness(&all([0; INTERVALS]), 256) < 0.01);
-        assert!(!all([4; INTERVALS]).is_alike(&all([1; INTERVALS]), 256));
+        assert!(!alike(&all([4; INTERVALS]), &all([1; INTERVALS]), 256));
     }
 
     #[test]
@@ -105,14 +191,64 @@ mod tests {
         let first = Diagram::of(&(0..256).collect::<Vec<_>>());
         let second = Diagram::of(&(256..512).collect::<Vec<_>>());
         assert_eq!(first.likeness(&second, 512), 1.0 - 2.0 * 8.0 / 128.0);
+        // In 32 rows the same two ranks have 0.94, which would be enough. It is 0.875 compressed.
+        assert_eq!((first.likeness(&second, 1024), first.coarse_likeness(&second, 1024)), (1.0 - 16.0 / 256.0, 1.0 - 8.0 / 64.0));
+        assert!(!alike(&first, &second, 1024));
         // The fewer of many cells both touch, the more alike they are.
-        assert!(first.likeness(&second, 4096) > 0.98 && first.is_alike(&second, 4096));
+        assert!(first.likeness(&second, 4096) > 0.98 && alike(&first, &second, 4096));
+    }
+
+    #[test]
+    fn compression_joins_two_rows_and_two_columns() {
+        // 256 accesses in order: each row has 32 of them in one column. Compressed, a cell has two of these.
+        let diagram = Diagram::of(&(0..256).collect::<Vec<_>>());
+        let cells = |diagram: &Diagram| -> Vec<(u64, Vec<u32>)> { diagram.0.iter().map(|(row, counts)| (*row, counts.to_vec())).collect() };
+        let one = |at: usize, count: u32| (0..INTERVALS).map(|column| if column == at { count } else { 0 }).collect::<Vec<u32>>();
+        assert_eq!(cells(&diagram), (0..8).map(|row| (row as u64, one(row, 32))).collect::<Vec<_>>());
+        assert_eq!(cells(&diagram.compressed()), (0..4).map(|row| (row as u64, one(row, 64))).collect::<Vec<_>>());
+        // Which is 4 rows of 4 columns, so that two strangers in 8 rows of 4 have 8 cells of 32 apart, and in 16 rows of 8 columns 16 of 128.
+        let other = Diagram::of(&(256..512).collect::<Vec<_>>());
+        assert_eq!((diagram.coarse_likeness(&other, 512), diagram.likeness(&other, 512)), (1.0 - 8.0 / 32.0, 1.0 - 16.0 / 128.0));
+    }
+
+    #[test]
+    fn compression_hides_small_shifts_only() {
+        // One reads a block after the other; its partner the same blocks, each two in the other order. All that is exact is alike compressed, too.
+        let first: Vec<u64> = (0..256).collect();
+        let second: Vec<u64> = (0..256).map(|at| at ^ 1).collect();
+        let (first, second) = (Diagram::of(&first), Diagram::of(&second));
+        assert_eq!((first.coarse_likeness(&second, 256), first.likeness(&second, 256)), (1.0, 1.0));
+        // Shifted by half an interval, a third of all cells that are touched differ by half.
+        let late: Vec<u64> = (16..272).collect();
+        let late = Diagram::of(&late);
+        assert!(first.coarse_likeness(&late, 288) < 1.0 && first.likeness(&late, 288) < 1.0);
     }
 
     #[test]
     fn what_is_not_alike_compressed_is_not_looked_at_exactly() {
         let dense = |count| Diagram((0..16).map(|row| (row, [count; INTERVALS])).collect());
-        assert!(dense(10).is_alike(&dense(10), 512) && !dense(10).is_alike(&dense(8), 512));
+        assert!(alike(&dense(10), &dense(10), 512) && !alike(&dense(10), &dense(8), 512));
         assert!((dense(10).likeness(&dense(9), 512) - 0.9).abs() < 1e-9);
+        // Alike by 0.875 compressed and by more exactly, or the other way round: neither is enough.
+        let one = Diagram::of(&(0..256).collect::<Vec<_>>());
+        let other = Diagram::of(&(256..512).collect::<Vec<_>>());
+        assert!(one.coarse_likeness(&other, 800) < ALIKE && one.likeness(&other, 800) >= ALIKE && !alike(&one, &other, 800));
+    }
+
+    #[test]
+    fn the_last_three_windows_are_compared_and_who_touches_most_comes_first() {
+        let touches =
+            |order: Vec<u32>| RankTouches { order: order.into_iter().map(|block| ([1; 16], block)).collect(), ..RankTouches::default() };
+        // All read blocks 0 to 63 at last. Rank 2 read others in the two windows before, and rank 3 less than a window.
+        let same = || (0..4).flat_map(|_| 0..64).collect::<Vec<u32>>();
+        let other = (0..64).chain(64..128).chain(64..128).chain(0..64).collect();
+        let ranks = BTreeMap::from([(0, touches(same())), (1, touches(same())), (2, touches(other)), (3, touches((0..32).collect()))]);
+        let found = compare(&ranks, 64);
+        assert_eq!(found.len(), 6);
+        assert_eq!(found[0], Compared { ranks: (0, 1), likeness: 1.0, alike: true });
+        let of = |pair| *found.iter().find(|one| one.ranks == pair).unwrap();
+        assert!(of((0, 2)).likeness < 0.9 && !of((0, 2)).alike, "{:?}", of((0, 2)));
+        assert!(found[3..].iter().all(|one| one.ranks.1 == 3), "who touched least comes last");
+        assert_eq!(Patterns::of(&[1, 2, 3], 2).scale(), 2);
     }
 }

@@ -15,8 +15,10 @@ use crate::space::Id;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 
-/// Events that a recorder keeps, 16 bytes each: 16 MiB.
-pub const MAX_EVENTS: usize = 1 << 20;
+/// Events that a recorder keeps, 16 bytes each: with the names of what usual jobs have less than 16 MiB.
+pub const MAX_EVENTS: usize = 63 << 14;
+/// By so many events its memory grows.
+const GROWTH: usize = 1 << 14;
 /// Ranks and files that it tells apart.
 const MAX_NAMES: usize = 1 << 16;
 /// Most events in one answer: with the names of all of them it has at most 2 MiB, if names are not much longer than usual.
@@ -190,6 +192,9 @@ impl Recorder {
             if self.events.len() == MAX_EVENTS {
                 self.events.pop_front();
                 self.first += 1;
+            } else if self.events.len() == self.events.capacity() {
+                // Not by doubling, as it would by itself: that would be more than is kept.
+                self.events.reserve_exact(GROWTH);
             }
             self.events.push_back(Event { who, file, touch: *touch });
         }
@@ -253,7 +258,7 @@ mod tests {
             }
         }
         assert_eq!((seen, from), (MAX_EVENTS, all));
-        assert_eq!(recorder.tell(0).waited_us, [24 * 5, 23 * 5]);
+        assert_eq!(recorder.tell(0).waited_us, [23 * 5, 23 * 5]);
         assert!(recorder.tell(all).events.is_empty() && recorder.tell(u64::MAX).events.is_empty());
         assert_eq!(std::mem::size_of::<Event>(), 16);
     }

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub const WINDOW: usize = 256;
 /// Ranks that touch a block, of which pairs are still made: what everybody touches brings nobody closer to another one.
 const MAX_SHARERS: usize = 32;
+/// Parts of what pairs share are put together after so many, 32 bytes each.
+const MERGED_AFTER: usize = 1 << 20;
 
 /// A block of a file.
 pub type Block = (Id, u32);
@@ -188,28 +190,102 @@ pub fn shared(one: &Touched, other: &Touched) -> Shared {
     Shared { likeness: if larger == 0 { 0.0 } else { both as f64 / larger as f64 }, bytes, passed_on }
 }
 
-/// Pairs that share anything in a window, by rank. Only ranks that touch a block together are looked at, so the cost grows with what is touched, not with all pairs.
+/// What two ranks share in one block, or in several.
+#[derive(Clone, Copy)]
+struct Part {
+    pair: (u32, u32),
+    both: u64,
+    bytes: u64,
+    passed_on: u64,
+}
+
+/// Parts of the same pair are put together; afterwards they are in the order of pairs.
+fn merge(parts: &mut Vec<Part>) {
+    parts.sort_unstable_by_key(|part| part.pair);
+    parts.dedup_by(|next, kept| {
+        let same = next.pair == kept.pair;
+        if same {
+            kept.both += next.both;
+            kept.bytes += next.bytes;
+            kept.passed_on += next.passed_on;
+        }
+        same
+    });
+}
+
+/// Pairs that share anything in a window, by rank. What ranks touch is sorted by block, and only ranks that touch a block together are looked at: so the cost grows as
+/// `n log n` with what is touched, not with all pairs.
 #[must_use]
 pub fn pairs(ranks: &BTreeMap<u32, &Touched>) -> BTreeMap<(u32, u32), Shared> {
-    let mut sharers: HashMap<Block, Vec<u32>> = HashMap::new();
+    let files: BTreeMap<Id, u64> = ranks.values().flat_map(|touched| touched.keys()).map(|(file, _)| (*file, 0)).collect();
+    let files: BTreeMap<Id, u64> = files.into_keys().zip(0..).collect();
+    let number = |(file, block): &Block| files.get(file).copied().unwrap_or(0) << 32 | u64::from(*block);
+    let mut all: Vec<(u64, u32, Counts)> = Vec::with_capacity(ranks.values().map(|touched| touched.len()).sum());
     for (rank, touched) in ranks {
-        for block in touched.keys() {
-            let of_block = sharers.entry(*block).or_default();
-            // One more than pairs are made of shows that there are too many.
-            if of_block.len() <= MAX_SHARERS {
-                of_block.push(*rank);
+        all.extend(touched.iter().map(|(block, counts)| (number(block), *rank, *counts)));
+    }
+    all.sort_unstable_by_key(|(block, rank, _)| (*block, *rank));
+    let (mut parts, mut merged): (Vec<Part>, usize) = (Vec::new(), 0);
+    for of_block in all.chunk_by(|one, other| one.0 == other.0).filter(|of_block| (2..=MAX_SHARERS).contains(&of_block.len())) {
+        for (at, (_, one, counts)) in of_block.iter().enumerate() {
+            for (_, other, others) in &of_block[at + 1..] {
+                let passes = counts.written > 0 && others.read > 0 || counts.read > 0 && others.written > 0;
+                let both = u64::from(counts.all().min(others.all()));
+                parts.push(Part { pair: (*one, *other), both, bytes: BLOCK, passed_on: if passes { BLOCK } else { 0 } });
             }
         }
-    }
-    let mut found: BTreeSet<(u32, u32)> = BTreeSet::new();
-    for of_block in sharers.into_values().filter(|of_block| (2..=MAX_SHARERS).contains(&of_block.len())) {
-        for (at, one) in of_block.iter().enumerate() {
-            for other in &of_block[at + 1..] {
-                found.insert((*one.min(other), *one.max(other)));
-            }
+        // There are not many more parts than pairs at any time.
+        if parts.len() > 2 * merged + MERGED_AFTER {
+            merge(&mut parts);
+            merged = parts.len();
         }
     }
-    found.into_iter().map(|(one, other)| ((one, other), shared(ranks[&one], ranks[&other]))).collect()
+    merge(&mut parts);
+    let touches = |touched: &Touched| touched.values().map(|counts| u64::from(counts.all())).sum::<u64>();
+    let touches: BTreeMap<u32, u64> = ranks.iter().map(|(rank, touched)| (*rank, touches(touched))).collect();
+    let shared = |part: &Part| {
+        let larger = touches[&part.pair.0] + touches[&part.pair.1] - part.both;
+        Shared { likeness: part.both as f64 / larger as f64, bytes: part.bytes, passed_on: part.passed_on }
+    };
+    parts.iter().map(|part| (part.pair, shared(part))).collect()
+}
+
+/// A rank of another job that shares blocks with one of this job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfOtherJob {
+    /// Rank of this job.
+    pub rank: u32,
+    /// The other job.
+    pub job: String,
+    /// Its rank.
+    pub other: u32,
+    /// Node of that rank.
+    pub node: String,
+    /// How much they share.
+    pub shared: Shared,
+}
+
+/// Ranks of other jobs that share blocks with ranks of this one, in the last windows of each; those that share most come first.
+#[must_use]
+pub fn of_other_jobs(targets: &[Vec<Told>], job: &str, window: usize, windows: usize) -> Vec<OfOtherJob> {
+    let mut all: Vec<(String, u32, String, Touched)> = Vec::new();
+    for name in jobs(targets).into_keys() {
+        let ranks = of_job(targets, &name, window);
+        all.extend(ranks.into_iter().map(|(rank, touches)| (name.clone(), rank, touches.node.clone(), touches.last(windows))));
+    }
+    let touched: BTreeMap<u32, &Touched> = (0..).zip(all.iter().map(|(.., touched)| touched)).collect();
+    let mut found: Vec<OfOtherJob> = Vec::new();
+    for ((one, other), shared) in pairs(&touched) {
+        let (one, other) = (&all[one as usize], &all[other as usize]);
+        let (one, other) = if one.0 == job { (one, other) } else { (other, one) };
+        if one.0 == job && other.0 != job {
+            found.push(OfOtherJob { rank: one.1, job: other.0.clone(), other: other.1, node: other.2.clone(), shared });
+        }
+    }
+    found.sort_by(|one, other| {
+        other.shared.bytes.cmp(&one.shared.bytes).then_with(|| (one.rank, &one.job, one.other).cmp(&(other.rank, &other.job, other.other)))
+    });
+    found
 }
 
 #[cfg(test)]
@@ -266,6 +342,26 @@ mod tests {
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[0]).bytes, 0);
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[1]).bytes, 8 * BLOCK);
         assert_eq!(jobs(&told), [("j".to_owned(), 2), ("other".to_owned(), 1)].into());
+    }
+
+    #[test]
+    fn ranks_of_other_jobs_are_seen() {
+        let report = |job: &str, rank, blocks: std::ops::Range<u32>| Report {
+            who: Who { job: job.into(), rank: Some(rank), node: format!("n{rank}") },
+            file: [1; 16],
+            touches: blocks.map(|block| Touch { block, count: 1, written: false, fetched: true }).collect(),
+            waited_us: 0,
+        };
+        let mut target = Recorder::default();
+        for (job, rank, blocks) in [("a", 0, 0..8), ("a", 1, 0..8), ("b", 3, 4..12), ("b", 0, 100..108), ("c", 2, 0..2)] {
+            target.take(&report(job, rank, blocks));
+        }
+        let told = [vec![target.tell(0)]];
+        let found = of_other_jobs(&told, "a", 16, 3);
+        let named: Vec<_> =
+            found.iter().map(|one| (one.rank, one.job.as_str(), one.other, one.node.as_str(), one.shared.bytes / BLOCK)).collect();
+        assert_eq!(named, [(0, "b", 3, "n3", 4), (1, "b", 3, "n3", 4), (0, "c", 2, "n2", 2), (1, "c", 2, "n2", 2)]);
+        assert!(of_other_jobs(&told, "d", 16, 3).is_empty());
     }
 
     #[test]

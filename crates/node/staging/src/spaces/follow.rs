@@ -4,15 +4,17 @@
 //!
 //! Ends when nobody reads the lines any more. Faults assumed: targets that do not answer for a while; what they recorded meanwhile comes with the next look.
 
-use super::scan::{Scanner, fetched, last_windows, placed};
+use super::scan::{Scanner, WINDOWS, fetched, last_windows, placed};
 use super::{client, descriptor};
 use crate::failure::Failure;
-use mend_data::patterns::sharing::{self, RankTouches, WINDOW};
+use mend_data::patterns::Told;
+use mend_data::patterns::diagram;
+use mend_data::patterns::sharing::{self, OfOtherJob, RankTouches, Touched, WINDOW};
 use mend_data::request::FollowRequest;
 use mend_data::space::BLOCK;
 use mend_policy::exchanges::{Exchanges, NodeTraffic};
-use mend_policy::follow::{Scan, Wish};
-use mend_policy::placement::{Placed, PlacementRules, Step, plan};
+use mend_policy::follow::{Scan, Stranger, Wish};
+use mend_policy::placement::{Placed, PlacementRules, Step, gather, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +24,10 @@ use std::time::{Duration, Instant};
 const RULES: PlacementRules = PlacementRules { least_bytes: BLOCK, least_share: 0.1, most: 32 };
 /// Most blocks of a window.
 const MOST_OF_WINDOW: u64 = 4096;
+/// Ranks of other jobs of which one look tells, at most.
+const MOST_STRANGERS: usize = 32;
+/// Share of what a rank touches that a rank of another job touches, too, from which on it is told.
+const MUCH: f64 = 0.5;
 
 /// Looks until nobody reads. `misused`: what is told whoever asks for something else.
 pub fn run(misused: impl Fn() -> Failure) -> Result<i32, Failure> {
@@ -54,8 +60,10 @@ pub fn run(misused: impl Fn() -> Failure) -> Result<i32, Failure> {
             exchanges.clone()
         };
         let fetched = fetched(ranks.values().flat_map(|rank| &rank.windows));
-        let scan = Seen { ranks: &ranks, exchanges: &exchanges, slots: &wanted.slots, rate: fetched as f64 / seconds }.suggest();
-        let scan = Scan { seconds, waited_s, fetched, ..scan };
+        let last = last_windows(&ranks);
+        let alike = wanted.diagrams.then(|| alike(&ranks, window));
+        let seen = Seen { ranks: &ranks, last: &last, alike, exchanges: &exchanges, slots: &wanted.slots, rate: fetched as f64 / seconds };
+        let scan = Scan { seconds, waited_s, fetched, strangers: strangers(&told, &wanted.job, window, &ranks, &last), ..seen.suggest() };
         let line = serde_json::to_string(&scan).unwrap_or_default();
         let mut output = io::stdout().lock();
         if writeln!(output, "{line}").and_then(|()| output.flush()).is_err() {
@@ -78,10 +86,35 @@ fn listen() -> Arc<Mutex<Exchanges>> {
     exchanges
 }
 
+/// Pairs of ranks that belong together by their access counting diagrams.
+fn alike(ranks: &BTreeMap<u32, RankTouches>, window: usize) -> Vec<(u32, u32)> {
+    diagram::compare(ranks, window).into_iter().filter(|one| one.alike).map(|one| one.ranks).collect()
+}
+
+/// Ranks of other jobs that touch much of what a rank does, on other nodes.
+fn strangers(
+    told: &[Vec<Told>],
+    job: &str,
+    window: usize,
+    ranks: &BTreeMap<u32, RankTouches>,
+    last: &BTreeMap<u32, Touched>,
+) -> Vec<Stranger> {
+    let much = |one: &OfOtherJob| {
+        let touches = last.get(&one.rank).map_or(0, |touched| touched.len() as u64 * BLOCK);
+        one.shared.bytes as f64 >= MUCH * touches as f64 && ranks.get(&one.rank).is_some_and(|rank| rank.node != one.node)
+    };
+    let found = sharing::of_other_jobs(told, job, window, WINDOWS).into_iter().filter(much).take(MOST_STRANGERS);
+    found.map(|one| Stranger { rank: one.rank, job: one.job, other: one.other, node: one.node, bytes: one.shared.bytes }).collect()
+}
+
 /// What is known when moves are suggested.
 struct Seen<'a> {
     /// What ranks touched since the last look.
     ranks: &'a BTreeMap<u32, RankTouches>,
+    /// Of that, the last windows.
+    last: &'a BTreeMap<u32, Touched>,
+    /// Ranks that belong together, if moves are suggested by that.
+    alike: Option<Vec<(u32, u32)>>,
     /// What they send each other.
     exchanges: &'a Exchanges,
     /// Ranks that each node may have.
@@ -92,9 +125,8 @@ struct Seen<'a> {
 
 impl Seen<'_> {
     fn suggest(&self) -> Scan {
-        let last = last_windows(self.ranks);
-        let all = fetched(last.values());
-        let (mut nodes, mut placed) = placed(self.ranks, &last);
+        let all = fetched(self.last.values());
+        let (mut nodes, mut placed) = placed(self.ranks, self.last);
         let mut numbers: Vec<u32> = self.ranks.keys().copied().collect();
         // Who touches nothing has a slot, too, and may be whom others send messages.
         for rank in self.exchanges.ranks().filter(|rank| !self.ranks.contains_key(rank)) {
@@ -120,6 +152,13 @@ impl Seen<'_> {
             share: step.saves as f64 / all.max(1) as f64,
             messages: step.crossing as f64 / all.max(1) as f64,
         };
+        if let Some(alike) = &self.alike {
+            let index: BTreeMap<u32, usize> = numbers.iter().enumerate().map(|(index, rank)| (*rank, index)).collect();
+            let pairs: Vec<(usize, usize)> = alike.iter().filter_map(|(one, other)| Some((*index.get(one)?, *index.get(other)?))).collect();
+            // Who saves nothing would not go in any case.
+            let steps = gather(&placed, &room, &pairs, RULES.most).into_iter().filter(|step| step.saves > 0);
+            return Scan { wishes: steps.map(|step| wish(&step)).collect(), ..Scan::default() };
+        }
         let steps = plan(&placed, &room, &RULES);
         let movers: BTreeSet<usize> = steps.iter().flat_map(|step| std::iter::once(step.rank).chain(step.back)).collect();
         let kept = self.kept(&placed, &room);

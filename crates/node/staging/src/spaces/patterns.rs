@@ -2,16 +2,16 @@
 
 use super::heat::Heat;
 use super::opened;
-use super::scan::{Scanner, fetched, last_windows, placed};
+use super::scan::{Scanner, WINDOWS, fetched, last_windows, placed};
 use crate::failure::{FAILED, Failure};
 use crate::report;
 use mend_data::patterns::Told;
-use mend_data::patterns::diagram::Diagram;
-use mend_data::patterns::sharing::{self, Block, RankTouches, Shared, Touched};
-use mend_data::space::{BLOCK, Id};
+use mend_data::patterns::diagram;
+use mend_data::patterns::sharing::{self, OfOtherJob, RankTouches, Shared, Touched};
+use mend_data::space::BLOCK;
 use mend_policy::placement::{PlacementRules, Step, plan};
 use serde_json::json;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Pairs that are shown.
@@ -49,6 +49,8 @@ struct Seen {
     /// Bytes that all nodes fetch.
     fetched: u64,
     steps: Vec<Step>,
+    /// Ranks of other jobs that share blocks with ranks of this one.
+    others: Vec<OfOtherJob>,
 }
 
 /// Shows which ranks of a job share what in a space, as it is wanted.
@@ -68,6 +70,7 @@ pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
         numbers: ranks.keys().copied().collect(),
         fetched: fetched(last.values()),
         steps: plan(&placed, &slots, &RULES),
+        others: sharing::of_other_jobs(&told, &job, wanted.window, WINDOWS),
         job,
         ranks,
         nodes,
@@ -124,32 +127,9 @@ fn pairs(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>, want
 
 /// By the likeness of their access counting diagrams, all pairs.
 fn by_paper(ranks: &BTreeMap<u32, RankTouches>, last: &BTreeMap<u32, Touched>, window: usize) -> Vec<Pair> {
-    // Blocks of all files are numbered through: each file has room for its longest.
-    let mut lengths: BTreeMap<Id, u64> = BTreeMap::new();
-    for (file, block) in ranks.values().flat_map(|rank| rank.order.iter()) {
-        let length = lengths.entry(*file).or_default();
-        *length = (*length).max(u64::from(*block) + 1);
-    }
-    let mut blocks = 0;
-    let mut begins: HashMap<Id, u64> = HashMap::new();
-    for (file, length) in lengths {
-        begins.insert(file, blocks);
-        blocks += length;
-    }
-    let number = |(file, block): &Block| begins.get(file).copied().unwrap_or(0) + u64::from(*block);
-    let diagram = |rank: &RankTouches| {
-        let last = rank.order.len().saturating_sub(window);
-        Diagram::of(&rank.order[last..].iter().map(number).collect::<Vec<u64>>())
-    };
-    let diagrams: Vec<(u32, Diagram)> = ranks.iter().map(|(rank, touches)| (*rank, diagram(touches))).collect();
-    let mut found = Vec::new();
-    for (at, (one, first)) in diagrams.iter().enumerate() {
-        for (other, second) in &diagrams[at + 1..] {
-            let shared = sharing::shared(&last[one], &last[other]);
-            found.push(((*one, *other), shared, first.likeness(second, blocks), first.is_alike(second, blocks)));
-        }
-    }
-    found
+    let shared = |(one, other): (u32, u32)| sharing::shared(&last[&one], &last[&other]);
+    let found = diagram::compare(ranks, window);
+    found.into_iter().map(|one| (one.ranks, shared(one.ranks), one.likeness, one.alike)).collect()
 }
 
 impl Seen {
@@ -159,7 +139,7 @@ impl Seen {
     }
 
     fn print(&self, paper: bool) {
-        let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps } = self;
+        let Self { job, ranks, pairs, heat, nodes, .. } = self;
         let touched: usize = ranks.values().map(|rank| rank.order.len()).sum();
         report::line(&format!(
             "job {job}: {} ranks on {} nodes, {touched} blocks read or written; a column is {}",
@@ -185,6 +165,26 @@ impl Seen {
             report::line("");
             report::line(mend_report::table(&["rank", "with", "alike", "both touch", "passed on"], &rows).trim_end());
         }
+        self.print_others();
+        self.print_moves();
+    }
+
+    fn print_others(&self) {
+        if self.others.is_empty() {
+            return;
+        }
+        let row = |one: &OfOtherJob| {
+            let (rank, other) = (format!("{} ({})", one.rank, self.node_of(one.rank)), format!("{} ({})", one.other, one.node));
+            vec![rank, one.job.clone(), other, format!("{:.2}", one.shared.likeness), report::size(one.shared.bytes)]
+        };
+        let rows: Vec<Vec<String>> = self.others.iter().take(MOST_PAIRS).map(row).collect();
+        report::line("");
+        report::line("ranks of other jobs that touch the same; nobody moves for them:");
+        report::line(mend_report::table(&["rank", "job", "its rank", "alike", "both touch"], &rows).trim_end());
+    }
+
+    fn print_moves(&self) {
+        let Self { job, nodes, numbers, fetched, steps, .. } = self;
         report::line("");
         let fetched = report::size(*fetched);
         if steps.is_empty() {
@@ -203,15 +203,19 @@ impl Seen {
     }
 
     fn print_json(&self) -> Result<(), Failure> {
-        let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps } = self;
+        let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps, others } = self;
         let rank = |(rank, touches): (&u32, &RankTouches)| json!({ "rank": rank, "node": touches.node, "blocks": touches.order.len(), "heat": heat.rows.get(rank) });
         let pair = |((one, other), shared, likeness, alike): &Pair| json!({ "ranks": [one, other], "likeness": likeness, "alike": alike, "bytes": shared.bytes, "passed_on": shared.passed_on });
         let step = |step: &Step| {
             let (from, to, back) = (&nodes[step.from], &nodes[step.to], step.back.map(|back| numbers[back]));
             json!({ "rank": numbers[step.rank], "from": from, "to": to, "back": back, "saves": step.saves })
         };
+        let other = |one: &OfOtherJob| json!({ "rank": one.rank, "job": one.job, "other": one.other, "node": one.node, "likeness": one.shared.likeness, "bytes": one.shared.bytes });
+        let others: Vec<_> = others.iter().map(other).collect();
         let ranks: Vec<_> = ranks.iter().map(rank).collect();
         let (pairs, moves): (Vec<_>, Vec<_>) = (pairs.iter().map(pair).collect(), steps.iter().map(step).collect());
-        report::json(&json!({ "job": job, "block": BLOCK, "ranks": ranks, "pairs": pairs, "fetched": fetched, "moves": moves }))
+        report::json(
+            &json!({ "job": job, "block": BLOCK, "ranks": ranks, "pairs": pairs, "fetched": fetched, "moves": moves, "other_jobs": others }),
+        )
     }
 }

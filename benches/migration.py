@@ -6,7 +6,8 @@
     live      one rank with 1 GiB, of which it rewrites 8 MiB all the time, live and frozen in turns: how long it stands still, how long
               the whole move takes, what is sent in all and while it stands still; frozen against raw TCP of as many bytes
     empty     one rank that has next to nothing, frozen: everything, as who asks waits for it
-    together  512 MiB in 1, 2, 4 or 8 ranks that move in one go, frozen and live: the whole time against that of one rank
+    together  512 MiB in 1, 2, 4 or 8 ranks that move in one go: the whole time against that of one rank. Ranks that compute all the time, frozen and live, and ranks
+              that rest, stopped (`mend bench migrate`)
     strategies
               1 GiB in 1 and 4 ranks, stopped: through the pipeline, and stored in a file on the way (`mend bench migrate`), with links of any rate
               and of 2 Gbit/s; the rate of the latter against that of the link
@@ -121,6 +122,12 @@ def together(runs, work):
     for mode in ("frozen", "live"):
         for ranks in (2, 4, 8):
             report(f"{TOGETHER_MIB} MiB in {ranks} ranks, {mode}, in all", times[1, mode], times[ranks, mode], "ms", "one rank")
+    with Lab(2) as lab:
+        chosen = ("--sizes", f"{TOGETHER_MIB}M", "--ranks", "1,2,4,8", "--runs", str(runs), "--strategies", "pipeline")
+        moved = lab.verb("bench", "migrate", "--hosts", "node1,node2", *chosen)
+    of = lambda ranks: [one["whole_us"] / 1e3 for one in moved if one["ranks"] == ranks]
+    for ranks in (2, 4, 8):
+        report(f"{TOGETHER_MIB} MiB in {ranks} ranks that rest, stopped, in all", of(1), of(ranks), "ms", "one rank")
 
 
 def strategies(runs, work):

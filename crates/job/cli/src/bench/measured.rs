@@ -33,4 +33,6 @@ pub struct Measured {
     pub rounds: u32,
     /// In files on the way.
     pub stored_bytes: u64,
+    /// Bytes of memory in use beyond the ranks, at most; `None`: the nodes are not one machine, or several ranks moved while they ran.
+    pub peak_memory: Option<u64>,
 }

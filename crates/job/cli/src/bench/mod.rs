@@ -8,6 +8,7 @@
 
 mod measured;
 mod moves;
+mod peak;
 mod pipe;
 mod piped;
 mod rank;
@@ -128,7 +129,8 @@ Examples:
 Ranks hold noise, which nothing can compress, unless --content says something else, and rewrite a part of it if --dirty says so. They move to and fro; the first move is not counted. \
 Files in the shared directory are synced, temporary ones are not. \
 STOPPED is how long the rank stood still that did so for longest; THERE is when its last page was on the other node, from when it was stopped; \
-WHOLE is all of it as who asks waits for it. SENT is what went over the link. Phases are means over the ranks. All are medians over the runs. \
+WHOLE is all of it as who asks waits for it. SENT is what went over the link. MEMORY is the most that both nodes have in use beyond the ranks, \
+files in memory and the kernel's buffers included: of a lab, whose nodes are one machine, and not for several ranks that move live. Phases are means over the ranks. All are medians over the runs. \
 What is on the nodes besides should have nothing to do.")]
 pub struct BenchMoves {
     /// Two nodes on which mendd runs; default: a lab of two nodes, which is made for it
@@ -167,6 +169,9 @@ pub struct BenchMoves {
     /// Print JSON: each measured move
     #[arg(long)]
     pub json: bool,
+    /// Both nodes are this machine
+    #[arg(long, hide = true)]
+    pub one_machine: bool,
 }
 
 fn dirty(text: &str) -> Result<u64, &'static str> {
@@ -248,6 +253,7 @@ fn in_a_lab(moves: &BenchMoves) -> Result<i32, Failure> {
         moves.content.word().to_owned(),
         "--runs".to_owned(),
         moves.runs.to_string(),
+        "--one-machine".to_owned(),
     ];
     words.extend(moves.json.then(|| "--json".to_owned()));
     let this = std::env::current_exe().map_err(|error| not_called(&error))?;

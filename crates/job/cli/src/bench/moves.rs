@@ -2,7 +2,7 @@
 
 use super::measured::Measured;
 use super::rank::READY;
-use super::{BenchMoves, Content, Strategy, Transport, mend, not_called, shown};
+use super::{BenchMoves, Strategy, Transport, mend, not_called, peak, shown};
 use crate::failure::Failure;
 use crate::report;
 use mend_messages::control::MigrationDone;
@@ -21,6 +21,10 @@ struct BenchJob {
     transport: Transport,
     /// Where its ranks are.
     at: usize,
+    /// Bytes of all its ranks, when they moved first.
+    image: u64,
+    /// Both nodes are this machine.
+    one_machine: bool,
 }
 
 /// Measures, and shows what came of it. The exit code.
@@ -35,10 +39,10 @@ pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
             if !moves.json {
                 eprintln!("mend: {} in {ranks} rank(s)", report::size(size));
             }
-            let start = |&transport| BenchJob::start([one, other], ranks, size, (moves.dirty, moves.content), transport);
+            let start = |&transport| BenchJob::start([one, other], ranks, size, transport, moves);
             let mut jobs = moves.transports.iter().map(start).collect::<Result<Vec<_>, _>>()?;
             for job in &mut jobs {
-                job.moved(Strategy::Pipeline, size, 0)?;
+                job.image = job.moved(Strategy::Pipeline, size, 0)?.bytes;
             }
             for run in 1..=moves.runs {
                 for &strategy in &moves.strategies {
@@ -82,18 +86,18 @@ fn said(command: &mut Command) -> Result<(String, String), Failure> {
 }
 
 impl BenchJob {
-    fn start(hosts: [&str; 2], ranks: u32, size: u64, (dirty, content): (u64, Content), transport: Transport) -> Result<Self, Failure> {
+    fn start(hosts: [&str; 2], ranks: u32, size: u64, transport: Transport, moves: &BenchMoves) -> Result<Self, Failure> {
         let this = std::env::current_exe().map_err(|error| not_called(&error))?;
-        let (count, each, dirty) = (ranks.to_string(), (size / u64::from(ranks)).to_string(), dirty.to_string());
+        let (count, each, dirty) = (ranks.to_string(), (size / u64::from(ranks)).to_string(), moves.dirty.to_string());
         // No checkpoint is wanted, whatever the settings say.
         let mut command =
             mend(&["run", "--quiet", "--detach", "-n", &count, "--hosts", hosts[0], "--spares", hosts[1], "--interval", "off", "--"])?;
         command.envs(transport.settings());
-        command.arg(this).args(["bench", "rank", "--bytes", &each, "--dirty", &dirty, "--content", content.word()]);
+        command.arg(this).args(["bench", "rank", "--bytes", &each, "--dirty", &dirty, "--content", moves.content.word()]);
         let (id, said) = said(&mut command)?;
         eprint!("{said}");
         let id = id.trim().to_owned();
-        let job = Self { id, hosts: hosts.map(str::to_owned), ranks, transport, at: 0 };
+        let job = Self { id, hosts: hosts.map(str::to_owned), ranks, transport, at: 0, image: 0, one_machine: moves.one_machine };
         let begun = Instant::now();
         loop {
             let told = printed(&mut mend(&["logs", &job.id])?)?;
@@ -115,8 +119,14 @@ impl BenchJob {
         let ranks = if self.ranks == 1 { "0".to_owned() } else { format!("0-{}", self.ranks - 1) };
         let mut command = mend(&["migrate", &self.id, &ranks, "--to", &self.hosts[to], "--json"])?;
         let begun = Instant::now();
-        let told = printed(command.args(strategy.options()))?;
-        let whole_us = begun.elapsed().as_micros() as u64;
+        let mut whole_us = 0;
+        let mut ask = || {
+            let told = printed(command.args(strategy.options()));
+            whole_us = begun.elapsed().as_micros() as u64;
+            told
+        };
+        let (told, most) = if self.one_machine { peak::of(ask) } else { (ask(), None) };
+        let told = told?;
         let done: Vec<MigrationDone> =
             if self.ranks == 1 { serde_json::from_str(&told).map(|one| vec![one]) } else { serde_json::from_str(&told) }
                 .map_err(|error| Failure::new(format!("a move was not told as it has to be: {error}"), "", 1))?;
@@ -144,6 +154,10 @@ impl BenchJob {
             stopped_bytes: done.iter().map(|one| one.precopied.map_or(one.bytes, |live| live.stopped_bytes)).sum(),
             rounds: done.iter().filter_map(|one| Some(one.precopied?.rounds)).max().unwrap_or(0),
             stored_bytes: if stored { bytes } else { 0 },
+            // A rank is on both nodes until it goes on. Those that are stopped go one after the other; of others nobody knows how many are twice there.
+            peak_memory: most
+                .filter(|_| self.ranks == 1 || strategy != Strategy::Live)
+                .map(|most| most.saturating_sub(self.image / u64::from(self.ranks))),
         })
     }
 }

@@ -55,6 +55,7 @@ pub fn medians(all: &[Measured]) -> Vec<Measured> {
             stopped_bytes: of(|one| one.stopped_bytes),
             rounds: of(|one| one.rounds.into()) as u32,
             stored_bytes: of(|one| one.stored_bytes),
+            peak_memory: one.peak_memory.map(|_| of(|one| one.peak_memory.unwrap_or(0))),
             ..one.clone()
         });
     }
@@ -71,7 +72,7 @@ fn milliseconds(us: u64) -> String {
     format!("{:.1}", us as f64 / 1e3)
 }
 
-const HEADING: [&str; 15] = [
+const HEADING: [&str; 16] = [
     "HELD",
     "RANKS",
     "STRATEGY",
@@ -86,6 +87,7 @@ const HEADING: [&str; 15] = [
     "WHOLE",
     "SENT",
     "STORED",
+    "MEMORY",
     "TIMES",
 ];
 
@@ -96,6 +98,7 @@ pub fn print(medians: &[Measured]) {
         cells.extend(PHASES.iter().map(|(.., phase)| milliseconds(phase(one))));
         cells.extend([one.stopped_us, one.there_us, one.whole_us].map(milliseconds));
         cells.extend([report::size(one.sent_bytes), report::size(one.stored_bytes)]);
+        cells.push(one.peak_memory.map_or_else(|| "-".to_owned(), report::size));
         cells.push(times_pipeline(one, medians).map_or_else(|| "-".to_owned(), |times| format!("{times:.2}")));
         cells
     };
@@ -108,16 +111,17 @@ pub fn print(medians: &[Measured]) {
 /// A line for each measured move.
 pub fn csv(all: &[Measured]) -> String {
     let mut text = "strategy,ranks,size,run,suspend_us,write_us,transfer_us,restart_us,reconnect_us,stopped_us,there_us,whole_us,bytes,\
-                    stopped_bytes,rounds,stored_bytes,sent_bytes,transport\n"
+                    stopped_bytes,rounds,stored_bytes,sent_bytes,transport,peak_memory\n"
         .to_owned();
     for one in all {
         let Measured { strategy, ranks, size, run, suspend_us, write_us, transfer_us, restart_us, reconnect_us, .. } = one;
         let Measured { stopped_us, there_us, whole_us, bytes, stopped_bytes, rounds, stored_bytes, sent_bytes, transport, .. } = one;
+        let peak = one.peak_memory.map_or_else(String::new, |peak| peak.to_string());
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
             "{strategy},{ranks},{size},{run},{suspend_us},{write_us},{transfer_us},{restart_us},{reconnect_us},{stopped_us},{there_us},\
-             {whole_us},{bytes},{stopped_bytes},{rounds},{stored_bytes},{sent_bytes},{transport}"
+             {whole_us},{bytes},{stopped_bytes},{rounds},{stored_bytes},{sent_bytes},{transport},{peak}"
         );
     }
     text
@@ -201,6 +205,7 @@ mod tests {
             stopped_bytes: 65 << 20,
             rounds: 0,
             stored_bytes: 0,
+            peak_memory: Some(us << 20),
         }
     }
 
@@ -220,7 +225,7 @@ mod tests {
         let all = [measured("pipeline", 1, 10), measured("staged", 1, 20)];
         let text = csv(&all);
         let columns: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(columns, [18, 18, 18]);
+        assert_eq!(columns, [19, 19, 19]);
         assert!(text.contains("staged,2,67108864,1,20,40,20,20,20,120,100,140,"));
         let drawn = svg(&all);
         assert_eq!(drawn.matches("<title>").count(), 2 * PHASES.len());

@@ -59,6 +59,7 @@ bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs
 	@./benches/network.py --record
 	@./benches/images.py
 	@./benches/migration.py --record
+	@./benches/moving_cost.py --record --runs 3
 	@./benches/placement.py --record
 	@./benches/pipe.py --record
 	@./benches/copies.py --record

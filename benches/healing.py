@@ -6,7 +6,8 @@
     lammps  LAMMPS, 4 ranks on two of three lab nodes, checkpoints in a directory in memory: the daemon of one node is killed. From that
             until all ranks run again: the job goes on by itself, against a job that ends (--on-failure stop) and is restarted at once
     large   a program of 1 GiB per rank (MEND_BENCH_MIB) that rewrites a tenth of it, 3 ranks on three of four nodes, images in memory: the
-            daemon of one node is killed. Ranks that live go back in place (--on-failure pause), against all being restarted
+            daemon of one node is killed. Ranks that live go back in place (--on-failure pause), against all being restarted by the job itself, and
+            against a job that ends (--on-failure stop) and is restarted at once
     silent  the same as the first where the whole node stands still, with a lease of 1 s: the job waits until the lease is over
     controller  LAMMPS, 4 ranks on two of three lab nodes: the controller is killed. From that until `mend ps` shows all ranks again, asked all the time,
             beside what `mend ps` takes without that
@@ -85,6 +86,9 @@ def heal_large(lab, work, program, mode):
     time.sleep(1)
     begun = time.time()
     lab.on("node2", "sh", "-c", DAEMON_KILLED)
+    if mode == "stop":
+        job.finish(75)
+        job = lab.start(directory, "restart", name)
     while not (at := resumed(lab, name, 1)):
         time.sleep(0.05)
     rewritten = [one["data"]["bytes"] for one in lab.verb("log", name) if one["event"] == "went_back"]
@@ -95,14 +99,15 @@ def heal_large(lab, work, program, mode):
 
 def large(runs, work):
     program = compile_mpi("mpi_rewrites.c", os.path.join(work, "rewrites"))
-    paused, restarted, rewritten = [], [], []
+    paused, restarted, stopped, rewritten = [], [], [], []
     for _ in range(runs):
-        for mode, times in (("restart", restarted), ("pause", paused)):
+        for mode, times in (("restart", restarted), ("stop", stopped), ("pause", paused)):
             with Lab(4) as lab:
                 took, went_back = heal_large(lab, work, program, mode)
                 times.append(took)
                 rewritten += went_back
     report("a killed daemon, large ranks, until all run again", restarted, paused, "ms", "all ranks restarted")
+    report("a killed daemon, large ranks, until all run again", stopped, paused, "ms", "mend restart at once")
     print(f"rewritten of each rank that went back: {', '.join(f'{bytes / 2**20:.1f} MiB' for bytes in rewritten)}")
 
 

@@ -21,6 +21,7 @@ PAGES = {
     "network": "Messages between nodes",
     "images": "Drains, migrations, encryption",
     "migration": "Moves of ranks",
+    "moving-cost": "What moves cost besides",
     "placement": "Ranks that move to their data",
     "pipe": "Streams through the pipe",
     "copies": "Second copies of job input",

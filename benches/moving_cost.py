@@ -4,6 +4,7 @@
     dirtying  a rank of 1 GiB that rewrites a tenth of what a link of 2 Gbit/s carries, live: what is sent, against what it holds (`mend bench migrate`)
     lammps    LAMMPS, 4 ranks on two nodes, for a minute, in which three of them move live: the time that ranks stood still, and the processor time of all that is
               Mend's (daemons, supervisors, agents in ranks, whoever asked), together against that minute
+    stencil   the same for a five-point stencil in Python (mpi4py, numpy), whose ranks wait for their neighbours at each step
     staying   2 ranks that look at the clock all the time, of which one moves to and fro, live and stopped: the longest gap of the one that stays, less the time for
               which it waited for a processor
 """
@@ -20,8 +21,9 @@ import results
 from side_by_side import main
 
 import melt
-from cluster import Lab, compile_mpi
+from cluster import VENV, Lab, compile_mpi
 
+APPS = os.path.join(results.ROOT, "tests", "apps")
 MIB = 1 << 20
 LINK = 2e9 / 8
 MINUTE = 60
@@ -76,15 +78,16 @@ class ProcessorTime(threading.Thread):
         return sum(last - self.first.get(key, 0) for key, last in self.last.items()) / 1e9
 
 
-def lammps(runs, work):
+def minute(what, runs, work, start, has_begun):
+    """Three live moves in a minute of a job of 4 ranks on two nodes. `start` gives the command, for a directory."""
     stopped, busy, together = [], [], []
     with Lab(2) as lab:
         for run in range(runs):
-            directory = os.path.join(work, str(run))
+            directory = os.path.join(work, f"{what}-{run}")
             os.mkdir(directory)
-            job = lab.start(directory, "run", "-n", "4", "--hosts", "node1:2,node2:2", "--", *melt.argv(directory, size=24))
+            job = lab.start(directory, "run", "-n", "4", "--hosts", "node1:2,node2:2", "--", *start(directory))
             name = lab.running(job)
-            job.wait_for(lambda: melt.steps(job.stdout()) >= melt.INTERVAL, "its first steps")
+            job.wait_for(lambda: has_begun(job), "its first steps")
             mends, begun, still = ProcessorTime(), time.monotonic(), 0.0
             mends.start()
             for number, (rank, to) in enumerate(MOVES):
@@ -92,16 +95,25 @@ def lammps(runs, work):
                 still += lab.verb("migrate", name, str(rank), "--to", to, "--mode", "live")["stopped_us"] / 1e6
             time.sleep(max(0.0, begun + MINUTE - time.monotonic()))
             took = time.monotonic() - begun
-            # Of two processors.
             seconds = mends.seconds() / os.cpu_count()
             stopped.append(still / took * 100)
             busy.append(seconds / took * 100)
             together.append((still + seconds) / took * 100)
             job.let_go()
             job.finish()
-    note("LAMMPS, 4 ranks, three live moves in a minute: ranks stood still", "%", stopped)
+    note(f"{what}, 4 ranks, three live moves in a minute: ranks stood still", "%", stopped)
     note("processor time of Mend's, of all processors", "%", busy)
     note("both", "%", together)
+
+
+def lammps(runs, work):
+    minute("LAMMPS", runs, work, lambda directory: melt.argv(directory, size=24), lambda job: melt.steps(job.stdout()) >= melt.INTERVAL)
+
+
+def stencil(runs, work):
+    program = os.path.join(APPS, "stencil.py")
+    argv = [os.path.join(VENV, "bin", "python"), program, "2048", "go"]
+    minute("a stencil in Python", runs, work, lambda _: argv, lambda job: "step 10\n" in job.stderr())
 
 
 def staying(runs, work):
@@ -131,4 +143,4 @@ def staying(runs, work):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, {"dirtying": dirtying, "lammps": lammps, "staying": staying}))
+    sys.exit(main(__doc__, {"dirtying": dirtying, "lammps": lammps, "stencil": stencil, "staying": staying}))

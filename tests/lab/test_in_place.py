@@ -69,7 +69,7 @@ class Stay(Heals):
                 self.lab.verb("checkpoint", name)
             self.lab.kill_daemon(victim)
             self.again(job, name, times)
-            self.assertEqual(processes(self.lab, "node1"), before)
+            self.assertEqual(processes(self.lab, "node1"), before, events(self.lab, name, "not_in_place", "node_lost", "goes_on"))
             back = [one["rank"] for one in events(self.lab, name, "went_back")]
             self.assertEqual(sorted(back), sorted(list(before) * times))
             self.lab.start_daemon(victim, self.directory)

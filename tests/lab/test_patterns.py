@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import unittest
 import xml.dom.minidom
 
@@ -76,8 +77,8 @@ class Patterns(Space):
         picture = xml.dom.minidom.parse(os.path.join(self.directory, "heat.svg"))
         self.assertGreater(len(picture.getElementsByTagName("rect")), 16)
         def alike():
-            # Two passes of each rank, wherever it was when its node told of it.
-            pairs = self.seen(name, "--paper", "--window", "768")["pairs"]
+            # Eight passes of each rank, so that each of eight intervals is one, wherever the rank was when its node told of it.
+            pairs = self.seen(name, "--paper", "--window", "3080")["pairs"]
             return len(pairs) == 6 and all(pair["alike"] for pair in pairs if tuple(pair["ranks"]) in PARTNERS)
 
         until(alike, "the paper's rule finds partners")
@@ -188,7 +189,8 @@ class Patterns(Space):
             self.assertEqual(self.followed(name, "follows_data", "migration_asked"), [])
             seen = self.seen(name)["other_jobs"]
             self.assertEqual({(one["rank"], one["job"], one["other"]) for one in seen if one["likeness"] > 0.5}, {(0, other, 0), (1, other, 1)})
-            self.assertRegex(self.data("patterns", "input", "--job", name).stdout, rf"nobody moves for them:\nrank +job .*\n0 \(node\d\) +{other} +0 \(node\d\)")
+            said = self.data("patterns", "input", "--job", name).stdout.split("nobody moves for them:\n")[1]
+            self.assertRegex(said, rf"\n0 \(node\d\) +{other} +0 \(node\d\)")
         for job in jobs:
             self.ends_well(job)
 
@@ -222,6 +224,22 @@ class Patterns(Space):
         refused = self.lab.mend("run", "--follow-data", "auto", "--", "true")
         self.assertEqual(refused.returncode, 64)
         self.assertIn("--follow-data without a data space", refused.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0 or shutil.which("fusermount3"), "mounting outside of a job takes root or fusermount3")
+    def test_a_mount_that_is_no_rank_s_is_told_apart(self):
+        job, name = self.start()
+        self.has_read(name, *PARTNERS)
+        place = os.path.join(self.directory, "mnt")
+        os.mkdir(place)
+        mend = os.path.join(os.path.dirname(self.lab.command()[0]), "mend")
+        script = 'set -e; "$1" data mount input "$2"; trap \'"$1" data unmount "$2"\' EXIT; cmp "$2/in.dat" "$3"; sleep 2.5'
+        done = self.lab.on("node3", "bash", "-c", script, "bash", mend, place, self.source)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        [mount] = self.seen(name)["mounts"]
+        self.assertEqual((mount["node"], mount["read"], mount["written"]), ("node3", self.SIZE // (MIB // 16) + 1, 0))
+        self.assertIn(f"mounts on node3 that are no rank's read {mount['read']} blocks", self.data("patterns", "input", "--job", name).stdout)
+        self.has_read(name, *PARTNERS)
+        self.ends_well(job)
 
     def test_what_is_not_there_is_told(self):
         self.assertIn("no rank has read or written anything in input", self.data("patterns", "input", code=1).stderr)

@@ -168,6 +168,14 @@ class Pipe(InDirectory):
         status = self.lab.on(mount.node, "cat", f"/proc/{mount.number}/status").stdout
         return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
+    def flows(self, reader):
+        """Waits until a stream has come to its reader: more than Python reads to begin."""
+        def has_read():
+            found = re.search(r"^rchar: (\d+)$", self.lab.on(reader.node, "cat", f"/proc/{reader.number}/io").stdout, re.MULTILINE)
+            return found and int(found[1]) > 64 * MIB
+
+        self.until(has_read, "the stream is read")
+
     def streams(self):
         return self.lab.on("node2", "ls", self.into.directory).stdout.split()
 
@@ -226,7 +234,7 @@ class Pipe(InDirectory):
 
     def test_a_writer_that_is_killed_is_never_an_end(self):
         writer, reader = self.write("core", 1, 100_000 * MIB), self.read("core")
-        time.sleep(1)
+        self.flows(reader)
         self.kill(writer)
         self.assertIn("Input/output error", self.finished(reader, 1))
         # One that waits for memory is let go, too.
@@ -243,7 +251,7 @@ class Pipe(InDirectory):
         self.assertEqual(len(self.lab.on("node2", "head", "-c", "1000", f"{self.into.directory}/core", encoding="latin-1").stdout), 1000)
         self.assertIn("Broken pipe", self.finished(writer, 1))
         writer, reader = self.write("core", 1, 100_000 * MIB), self.read("core")
-        time.sleep(1)
+        self.flows(reader)
         self.kill(reader)
         self.assertIn("Broken pipe", self.finished(writer, 1))
         writer = self.write("unwanted", 1, 1000 * MIB)
@@ -253,14 +261,14 @@ class Pipe(InDirectory):
 
     def test_a_mount_that_is_killed_breaks_what_it_carried(self):
         writer, reader = self.write("core", 1, 100_000 * MIB), self.read("core")
-        time.sleep(1)
+        self.flows(reader)
         self.kill(self.out)
         self.assertIn("Input/output error", self.finished(reader, 1))
         self.assertNotEqual(writer.wait(PATIENCE), 0)
         self.lab.on("node1", "umount", self.out.directory)
         self.out = self.mount("node1", "out2", "--to", "node2")
         writer, reader = self.write("core", 1, 100_000 * MIB), self.read("core")
-        time.sleep(1)
+        self.flows(reader)
         self.kill(self.into)
         self.assertIn("Input/output error", self.finished(writer, 1))
         self.assertNotEqual(reader.wait(PATIENCE), 0)
@@ -273,7 +281,7 @@ class Pipe(InDirectory):
 
     def test_a_node_that_is_cut_off_breaks_both_ends(self):
         writer, reader = self.write("core", 1, 100_000 * MIB), self.read("core")
-        time.sleep(1)
+        self.flows(reader)
         self.addCleanup(self.lab.on, "node1", "ip", "link", "set", "dev", "eth0", "up")
         self.assertEqual(self.lab.on("node1", "ip", "link", "set", "dev", "eth0", "down").returncode, 0)
         self.assertIn("Input/output error", self.finished(writer, 1))

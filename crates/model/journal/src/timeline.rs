@@ -231,6 +231,8 @@ pub enum MarkKind {
     RankEnded,
     /// Something else went wrong, and the job may have gone on.
     Trouble,
+    /// Where a rank belongs was decided, with the reasons.
+    Decision,
     /// A user or a signal asked for the job's end.
     EndAsked,
     /// The job ended.

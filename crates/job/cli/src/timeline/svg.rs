@@ -144,6 +144,7 @@ impl<'a> Drawing<'a> {
                 MarkKind::Ended => "#333333",
                 MarkKind::NodeLost | MarkKind::RankEnded => "#c00000",
                 MarkKind::Trouble | MarkKind::EndAsked => "#e07b00",
+                MarkKind::Decision => "#3a6ea5",
             };
             let (x, middle) = (self.x(mark.at), y + BAR / 2.0);
             let told = escaped(&format!("{}: {}", names::since(self.timeline.begin, mark.at), mark.text));

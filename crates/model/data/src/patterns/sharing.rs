@@ -172,6 +172,21 @@ pub fn jobs(targets: &[Vec<Told>]) -> BTreeMap<String, usize> {
     ranks.into_iter().map(|(job, ranks)| (job, ranks.len())).collect()
 }
 
+/// Blocks that mounts that are no rank's read and wrote, by node: whose they are is not known, and not guessed.
+#[must_use]
+pub fn of_mounts(targets: &[Vec<Told>]) -> BTreeMap<String, Counts> {
+    let mut mounts: BTreeMap<String, Counts> = BTreeMap::new();
+    for (told, event) in targets.iter().flatten().flat_map(|told| told.events.iter().map(move |event| (told, event))) {
+        let Some(Who { rank: None, node, .. }) = told.who.get(event.who as usize) else { continue };
+        let counts = mounts.entry(node.clone()).or_default();
+        let blocks = u32::from(event.touch.count);
+        let of = if event.touch.written { &mut counts.written } else { &mut counts.read };
+        *of = of.saturating_add(blocks);
+        counts.fetched = counts.fetched.saturating_add(if event.touch.fetched { blocks } else { 0 });
+    }
+    mounts
+}
+
 /// How much two ranks share of one window.
 #[must_use]
 pub fn shared(one: &Touched, other: &Touched) -> Shared {
@@ -342,6 +357,7 @@ mod tests {
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[0]).bytes, 0);
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[1]).bytes, 8 * BLOCK);
         assert_eq!(jobs(&told), [("j".to_owned(), 2), ("other".to_owned(), 1)].into());
+        assert_eq!(of_mounts(&told), [("x".to_owned(), Counts { read: 9, written: 0, fetched: 9 })].into());
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl Builder {
             | Event::FilesNotSent { .. }
             | Event::TierFailed { .. }
             | Event::NowhereToGo { .. } => self.mark(MarkKind::Trouble, entry),
+            Event::FollowsData { .. }
+            | Event::StaysFromData { .. }
+            | Event::SharesWithJob { .. }
+            | Event::GoesBack { .. }
+            | Event::StaysAway { .. } => self.mark(MarkKind::Decision, entry),
             Event::Interrupted { .. } | Event::KillAsked => self.mark(MarkKind::EndAsked, entry),
             Event::Ended { .. } | Event::RestartFailed { .. } | Event::GoesOn { .. } => self.end(entry, now),
             // The next controller writes this, whenever that begins.

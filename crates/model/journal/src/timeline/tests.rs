@@ -393,3 +393,14 @@ proptest! {
         holds(&Timeline::of(&compact(&entries, budget), now));
     }
 }
+
+#[test]
+fn decisions_are_marks_with_their_reasons() {
+    let stays = Event::StaysFromData { to: "b".into(), why: "moves have cost enough".into() };
+    let shares = Event::SharesWithJob { job: "other".into(), other: 3, node: "c".into(), bytes: 1 << 20 };
+    let journal = Journal::started().of(500, Some(1), None, stays).of(600, Some(2), None, shares);
+    let timeline = Timeline::of(&journal.0, None);
+    let marks: Vec<(MarkKind, String)> = timeline.marks.iter().map(|mark| (mark.kind, mark.ranks.to_string())).collect();
+    assert_eq!(marks, [(MarkKind::Decision, "1".to_owned()), (MarkKind::Decision, "2".to_owned())]);
+    assert!(timeline.marks[0].text.contains("moves have cost enough") && timeline.marks[1].text.contains("rank 3 of job other"));
+}

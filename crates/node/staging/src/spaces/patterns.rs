@@ -7,7 +7,7 @@ use crate::failure::{FAILED, Failure};
 use crate::report;
 use mend_data::patterns::Told;
 use mend_data::patterns::diagram;
-use mend_data::patterns::sharing::{self, OfOtherJob, RankTouches, Shared, Touched};
+use mend_data::patterns::sharing::{self, Counts, OfOtherJob, RankTouches, Shared, Touched};
 use mend_data::space::BLOCK;
 use mend_policy::placement::{PlacementRules, Step, plan};
 use serde_json::json;
@@ -51,6 +51,8 @@ struct Seen {
     steps: Vec<Step>,
     /// Ranks of other jobs that share blocks with ranks of this one.
     others: Vec<OfOtherJob>,
+    /// What mounts touched that are no rank's, by node.
+    mounts: BTreeMap<String, Counts>,
 }
 
 /// Shows which ranks of a job share what in a space, as it is wanted.
@@ -70,6 +72,7 @@ pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
         numbers: ranks.keys().copied().collect(),
         fetched: fetched(last.values()),
         steps: plan(&placed, &slots, &RULES),
+        mounts: sharing::of_mounts(&told),
         others: sharing::of_other_jobs(&told, &job, wanted.window, WINDOWS),
         job,
         ranks,
@@ -166,6 +169,13 @@ impl Seen {
             report::line(mend_report::table(&["rank", "with", "alike", "both touch", "passed on"], &rows).trim_end());
         }
         self.print_others();
+        for (node, counts) in &self.mounts {
+            report::line("");
+            report::line(&format!(
+                "mounts on {node} that are no rank's read {} blocks and wrote {}: for whom is not known",
+                counts.read, counts.written
+            ));
+        }
         self.print_moves();
     }
 
@@ -203,7 +213,7 @@ impl Seen {
     }
 
     fn print_json(&self) -> Result<(), Failure> {
-        let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps, others } = self;
+        let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps, others, mounts } = self;
         let rank = |(rank, touches): (&u32, &RankTouches)| json!({ "rank": rank, "node": touches.node, "blocks": touches.order.len(), "heat": heat.rows.get(rank) });
         let pair = |((one, other), shared, likeness, alike): &Pair| json!({ "ranks": [one, other], "likeness": likeness, "alike": alike, "bytes": shared.bytes, "passed_on": shared.passed_on });
         let step = |step: &Step| {
@@ -212,10 +222,12 @@ impl Seen {
         };
         let other = |one: &OfOtherJob| json!({ "rank": one.rank, "job": one.job, "other": one.other, "node": one.node, "likeness": one.shared.likeness, "bytes": one.shared.bytes });
         let others: Vec<_> = others.iter().map(other).collect();
+        let mount = |(node, counts): (&String, &Counts)| json!({ "node": node, "read": counts.read, "written": counts.written, "fetched": counts.fetched });
+        let mounts: Vec<_> = mounts.iter().map(mount).collect();
         let ranks: Vec<_> = ranks.iter().map(rank).collect();
         let (pairs, moves): (Vec<_>, Vec<_>) = (pairs.iter().map(pair).collect(), steps.iter().map(step).collect());
         report::json(
-            &json!({ "job": job, "block": BLOCK, "ranks": ranks, "pairs": pairs, "fetched": fetched, "moves": moves, "other_jobs": others }),
+            &json!({ "job": job, "block": BLOCK, "ranks": ranks, "pairs": pairs, "fetched": fetched, "moves": moves, "other_jobs": others, "mounts": mounts }),
         )
     }
 }

@@ -93,7 +93,7 @@ impl Wish {
 
 /// A rank of another job, on another node, that touches what a rank of this job does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stranger {
+pub struct ForeignRank {
     /// The rank of this job.
     pub rank: Rank,
     /// The other job.
@@ -122,7 +122,7 @@ pub struct Scan {
     pub kept: Vec<Wish>,
     /// Ranks of other jobs that touch the same: nobody moves for them, and people are told.
     #[serde(default)]
-    pub strangers: Vec<Stranger>,
+    pub foreign_ranks: Vec<ForeignRank>,
 }
 
 impl Scan {
@@ -330,9 +330,9 @@ impl Follow {
     }
 
     /// True if it is to be told that a rank touches what a rank of another job does: for the first time, or a long time after that.
-    pub fn tells_of(&mut self, now_us: u64, stranger: &Stranger) -> bool {
+    pub fn tells_of(&mut self, now_us: u64, foreign: &ForeignRank) -> bool {
         self.told_of.retain(|_, at_us| now_us < at_us.saturating_add(TOLD_AGAIN_US));
-        let key = (stranger.rank, stranger.job.clone());
+        let key = (foreign.rank, foreign.job.clone());
         let fresh = self.told_of.len() < MOST_TOLD_OF && !self.told_of.contains_key(&key);
         if fresh {
             self.told_of.insert(key, now_us);

@@ -8,7 +8,7 @@ use crate::coming::{Coming, HORIZON_US, SECOND_US};
 use mend_job::event::{Event, Record};
 use mend_journal::Event as Happened;
 use mend_messages::job::Rank;
-use mend_policy::follow::{MOST, Scan, Stranger, Wish};
+use mend_policy::follow::{ForeignRank, MOST, Scan, Wish};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,11 +77,11 @@ impl World {
         wishes.retain(|wish| wish.from != wish.to && wish.share > 0.0);
         // Some are kept by messages, and are not to be made.
         let kept = if self.data.draw(4) == 0 { wishes.split_off(wishes.len() / 2) } else { Vec::new() };
-        let strangers = (0..self.data.draw(2))
-            .map(|rank| Stranger { rank: rank as u32, job: "other".into(), other: 0, node: "elsewhere".into(), bytes: 1 << 20 })
+        let foreign_ranks = (0..self.data.draw(2))
+            .map(|rank| ForeignRank { rank: rank as u32, job: "other".into(), other: 0, node: "elsewhere".into(), bytes: 1 << 20 })
             .collect();
         let waited_s = self.data.draw(100) as f64 / 50.0 * f64::from(self.size);
-        Scan { seconds: 2.0, waited_s, fetched: 1 << 20, wishes, kept, strangers }
+        Scan { seconds: 2.0, waited_s, fetched: 1 << 20, wishes, kept, foreign_ranks }
     }
 
     /// A life of the job begins: it remembers nothing of who followed its data.

@@ -15,7 +15,7 @@ use crate::safeguard::Safeguard;
 use mend_journal::Event as Happened;
 use mend_messages::control::{Ask, MoveMode};
 use mend_messages::job::{NodeIndex, Rank};
-use mend_policy::follow::{Circumstances, Follow, Mode, Reckoned, Scan, Stranger, Verdict, Why, Wish};
+use mend_policy::follow::{Circumstances, Follow, ForeignRank, Mode, Reckoned, Scan, Verdict, Why, Wish};
 use serde::{Deserialize, Serialize};
 
 /// What is known of ranks that may follow their data.
@@ -53,9 +53,9 @@ impl Job {
         // What is seen of storage is some seconds old.
         let there = |wishes: &[Wish]| wishes.iter().filter(|wish| self.ways(wish).is_some()).cloned().collect();
         let scan = Scan { wishes: there(&scan.wishes), kept: there(&scan.kept), ..scan.clone() };
-        for stranger in &scan.strangers {
-            if self.roster.living(stranger.rank).is_some() && self.following.follow.tells_of(self.now_us, stranger) {
-                let Stranger { rank, job, other, node, bytes } = stranger.clone();
+        for foreign in &scan.foreign_ranks {
+            if self.roster.living(foreign.rank).is_some() && self.following.follow.tells_of(self.now_us, foreign) {
+                let ForeignRank { rank, job, other, node, bytes } = foreign.clone();
                 self.record_rank(rank, Happened::SharesWithJob { job, other, node, bytes });
             }
         }

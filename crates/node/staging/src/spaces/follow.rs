@@ -13,7 +13,7 @@ use mend_data::patterns::sharing::{self, OfOtherJob, RankTouches, Touched, WINDO
 use mend_data::request::FollowRequest;
 use mend_data::space::BLOCK;
 use mend_policy::exchanges::{Exchanges, NodeTraffic};
-use mend_policy::follow::{Scan, Stranger, Wish};
+use mend_policy::follow::{ForeignRank, Scan, Wish};
 use mend_policy::placement::{Placed, PlacementRules, Step, gather, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Write};
@@ -25,7 +25,7 @@ const RULES: PlacementRules = PlacementRules { least_bytes: BLOCK, least_share: 
 /// Most blocks of a window.
 const MOST_OF_WINDOW: u64 = 4096;
 /// Ranks of other jobs of which one look tells, at most.
-const MOST_STRANGERS: usize = 32;
+const MOST_FOREIGN_RANKS: usize = 32;
 /// Share of what a rank touches that a rank of another job touches, too, from which on it is told.
 const MUCH: f64 = 0.5;
 
@@ -63,7 +63,8 @@ pub fn run(misused: impl Fn() -> Failure) -> Result<i32, Failure> {
         let last = last_windows(&ranks);
         let alike = wanted.diagrams.then(|| alike(&ranks, window));
         let seen = Seen { ranks: &ranks, last: &last, alike, exchanges: &exchanges, slots: &wanted.slots, rate: fetched as f64 / seconds };
-        let scan = Scan { seconds, waited_s, fetched, strangers: strangers(&told, &wanted.job, window, &ranks, &last), ..seen.suggest() };
+        let scan =
+            Scan { seconds, waited_s, fetched, foreign_ranks: foreign_ranks(&told, &wanted.job, window, &ranks, &last), ..seen.suggest() };
         let line = serde_json::to_string(&scan).unwrap_or_default();
         let mut output = io::stdout().lock();
         if writeln!(output, "{line}").and_then(|()| output.flush()).is_err() {
@@ -92,19 +93,19 @@ fn alike(ranks: &BTreeMap<u32, RankTouches>, window: usize) -> Vec<(u32, u32)> {
 }
 
 /// Ranks of other jobs that touch much of what a rank does, on other nodes.
-fn strangers(
+fn foreign_ranks(
     told: &[Vec<Told>],
     job: &str,
     window: usize,
     ranks: &BTreeMap<u32, RankTouches>,
     last: &BTreeMap<u32, Touched>,
-) -> Vec<Stranger> {
+) -> Vec<ForeignRank> {
     let much = |one: &OfOtherJob| {
         let touches = last.get(&one.rank).map_or(0, |touched| touched.len() as u64 * BLOCK);
         one.shared.bytes as f64 >= MUCH * touches as f64 && ranks.get(&one.rank).is_some_and(|rank| rank.node != one.node)
     };
-    let found = sharing::of_other_jobs(told, job, window, WINDOWS).into_iter().filter(much).take(MOST_STRANGERS);
-    found.map(|one| Stranger { rank: one.rank, job: one.job, other: one.other, node: one.node, bytes: one.shared.bytes }).collect()
+    let found = sharing::of_other_jobs(told, job, window, WINDOWS).into_iter().filter(much).take(MOST_FOREIGN_RANKS);
+    found.map(|one| ForeignRank { rank: one.rank, job: one.job, other: one.other, node: one.node, bytes: one.shared.bytes }).collect()
 }
 
 /// What is known when moves are suggested.

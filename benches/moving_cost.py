@@ -9,16 +9,14 @@
               which it waited for a processor
 """
 
-import contextlib
 import os
 import re
-import statistics
 import sys
-import threading
 import time
 
 import results
-from side_by_side import main
+from processor_time import Watch
+from side_by_side import main, note
 
 import melt
 from cluster import VENV, Lab, compile_mpi
@@ -30,11 +28,6 @@ MINUTE = 60
 MOVES = (1, "node2"), (2, "node1"), (1, "node1")
 
 
-def note(what, unit, numbers):
-    results.note(what, unit, numbers)
-    print(f"{what:84} {statistics.median(numbers):9.3f} {unit} ({min(numbers):.3f} to {max(numbers):.3f})", flush=True)
-
-
 def dirtying(runs, work):
     del work
     with Lab(2, "--bandwidth", "2gbit") as lab:
@@ -42,40 +35,6 @@ def dirtying(runs, work):
         moved = lab.verb("bench", "migrate", "--hosts", "node1,node2", *chosen)
     note("sent live, a tenth of the link being rewritten", "x what it holds", [one["sent_bytes"] / one["size"] for one in moved])
     note("of that, while it stood still", "MiB", [one["stopped_bytes"] / MIB for one in moved])
-
-
-class ProcessorTime(threading.Thread):
-    """Processor time of Mend's from its start on, seconds: as last seen of each of its threads, looked at all the time, since some end meanwhile."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.first, self.last, self.over = None, {}, threading.Event()
-
-    @staticmethod
-    def seen():
-        """Nanoseconds by process and thread."""
-        found = {}
-        for process in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                ours = os.path.basename(os.readlink(f"/proc/{process}/exe")).startswith("mend")
-                for thread in os.listdir(f"/proc/{process}/task"):
-                    with contextlib.suppress(OSError):
-                        with open(f"/proc/{process}/task/{thread}/comm", encoding="utf-8", errors="replace") as file:
-                            agent = file.read().startswith("mend")
-                        if ours or agent:
-                            with open(f"/proc/{process}/task/{thread}/schedstat", encoding="ascii") as file:
-                                found[process, thread] = int(file.read().split()[0])
-        return found
-
-    def run(self):
-        self.first = self.seen()
-        while not self.over.wait(0.02):
-            self.last.update(self.seen())
-
-    def seconds(self):
-        self.over.set()
-        self.join()
-        return sum(last - self.first.get(key, 0) for key, last in self.last.items()) / 1e9
 
 
 def minute(what, runs, work, start, has_begun):
@@ -88,8 +47,7 @@ def minute(what, runs, work, start, has_begun):
             job = lab.start(directory, "run", "-n", "4", "--hosts", "node1:2,node2:2", "--", *start(directory))
             name = lab.running(job)
             job.wait_for(lambda: has_begun(job), "its first steps")
-            mends, begun, still = ProcessorTime(), time.monotonic(), 0.0
-            mends.start()
+            mends, begun, still = Watch(), time.monotonic(), 0.0
             for number, (rank, to) in enumerate(MOVES):
                 time.sleep(max(0.0, begun + (number + 0.5) * MINUTE / len(MOVES) - time.monotonic()))
                 still += lab.verb("migrate", name, str(rank), "--to", to, "--mode", "live")["stopped_us"] / 1e6

@@ -9,8 +9,7 @@ its partner on another node then). Every byte is on one target in all three.
     members   a model and its filter: the time of a step, likewise
     nothing   all ranks read what all others wrote, in turn: nobody is to move, and it is to take no longer
     cost      recording and comparing alone: processor time and memory of what a target records (160 ranks), of comparing 10,000 to 40,000 simulated ranks
-              (crates/model/data/examples/patterns_cost.rs), of what a mount notes (crates/node/space/examples/touches_cost.rs), and of the process that looks
-              at what the ranks of a running job read
+              and of what a mount notes (crates/node/space/examples/patterns_cost.rs), and of the process that looks at what the ranks of a running job read
 """
 
 import contextlib
@@ -23,7 +22,8 @@ import sys
 import time
 
 import results
-from side_by_side import main, report
+from processor_time import of_process
+from side_by_side import main, note, report
 
 from cluster import Lab, compile_mpi
 
@@ -173,33 +173,13 @@ def looking():
     return found
 
 
-def processor_seconds(number):
-    """Of all threads of a process, as the kernel counts them."""
-    total = 0
-    for thread in os.listdir(f"/proc/{number}/task"):
-        with open(f"/proc/{number}/task/{thread}/schedstat", encoding="ascii") as file:
-            total += int(file.read().split()[0])
-    return total / 1e9
-
-
-def told_by(package, example, runs):
-    """What an example prints, as often."""
-    command = ["cargo", "run", "--release", "--quiet", "--package", package, "--example", example]
-    return [json.loads(subprocess.run(command, cwd=results.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout) for _ in range(runs)]
-
-
 def cost(runs, work):
-    told = told_by("mend-data", "patterns_cost", runs)
-    mounts = told_by("mend-space", "touches_cost", runs)
-
-    def note(what, unit, numbers):
-        results.note(what, unit, numbers)
-        print(f"{what:76} {statistics.median(numbers):10.3f} {unit}", flush=True)
-
+    command = ["cargo", "run", "--release", "--quiet", "--package", "mend-space", "--example", "patterns_cost"]
+    told = [json.loads(subprocess.run(command, cwd=results.ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout) for _ in range(runs)]
     note("recording an event at a target, processor time", "ns", [one["event_ns"] for one in told])
     note("recording at a target that gives 1 GiB/s, of a processor", "%", [one["event_ns"] * EVENTS_OF_GIB / 1e7 for one in told])
     for how in ("sequential", "strided"):
-        numbers = [one[how + "_ns"] for one in mounts]
+        numbers = [one[how + "_ns"] for one in told]
         note(f"noting a block in a mount, {how}, processor time", "ns", numbers)
         note(f"noting in a mount that reads 1 GiB/s, {how}, of a processor", "%", [one * EVENTS_OF_GIB / 1e7 for one in numbers])
     note("memory of a target's full ring, 160 ranks", "MiB", [one["memory"] / (1 << 20) for one in told])
@@ -217,9 +197,9 @@ def cost(runs, work):
             lab.running(run.job)
             run.job.wait_for(lambda: looking() - others and len(run.lines(r"^round \d+ distance \d+ write [\d.]+ read [\d.]+")) > BEFORE, "rounds")
             [number] = looking() - others
-            before, begun = processor_seconds(number), time.monotonic()
+            before, begun = of_process(number), time.monotonic()
             time.sleep(WATCHED)
-            shares.append((processor_seconds(number) - before) / (time.monotonic() - begun) * 100)
+            shares.append((of_process(number) - before) / (time.monotonic() - begun) * 100)
             run.end()
     note("looking at what 8 ranks read, every 2 s, of a processor", "%", shares)
 

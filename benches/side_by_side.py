@@ -49,6 +49,12 @@ def report(what, theirs, ours, unit, of):
           f"({ratios[0]:.3f} to {ratios[-1]:.3f}, {len(ratios)} pairs)", flush=True)
 
 
+def note(what, unit, numbers):
+    """Prints and notes figures that are compared with nothing."""
+    results.note(what, unit, numbers)
+    print(f"{what:84} {statistics.median(numbers):10.3f} {unit} ({min(numbers):.3f} to {max(numbers):.3f})", flush=True)
+
+
 def main(about, benches, within=contextlib.nullcontext, together=None):
     """The command line of a script of benchmarks: those named, or all, each called as `bench(runs, work)`, or as
     `bench(context, runs, work)` with what `within` gives. With --record each one's figures go to a file of their own, or all to `together`."""

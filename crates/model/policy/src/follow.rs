@@ -98,7 +98,7 @@ pub struct ForeignRank {
     pub rank: Rank,
     /// The other job.
     pub job: String,
-    /// Its rank.
+    /// The rank of that job.
     pub other: Rank,
     /// Where that runs.
     pub node: String,

@@ -134,13 +134,9 @@ pub fn high(low: OwnedFd) -> OwnedFd {
 /// a program, which keeps the room: where several threads share a table, the first number that does not fit into it makes the kernel wait for all processors
 /// (`expand_fdtable` in fs/file.c), 10 ms and more.
 pub fn make_room(any: BorrowedFd<'_>) {
-    let before = limits();
-    let (number, raised) = first(before);
-    let raised = raised.is_some_and(|soft| set_limits([soft, before[1]]));
     // Without room it is made later.
-    drop(fcntl_dupfd_cloexec(any, number as RawFd));
-    if raised {
-        set_limits(before);
+    if let Ok(low) = fcntl_dupfd_cloexec(any, 0) {
+        drop(high(low));
     }
 }
 

@@ -4,8 +4,8 @@
 //! a rank's blocks in order ──► its last 3 windows ──► a diagram each ──► mu of two ranks, compressed first ──► alike, the largest scale first
 //! ```
 //! A diagram counts a rank's accesses of one window: a row for 32 blocks, a column for an eighth of the window. Two diagrams A and B of m rows and n columns are alike by
-//! `mu = 1 - sum |A - B| / max / (m n)`, where max is the largest count of both. They are compared compressed by N = 2 in both directions first, which is cheaper, and exactly
-//! only if they are alike so. Candidates come in the order of their scale, `sum A`.
+//! `mu = 1 - sum |A - B| / max / (m n)`, where max is the largest count of both. They are compared compressed by N = 2 in both directions, and exactly: both
+//! have to be alike. Candidates come in the order of their scale, `sum A`.
 //!
 //! Cells that both leave empty count as agreement here: two ranks that each read a part of their own of a large file are alike. So Mend decides by
 //! [`super::sharing`], and shows this for who wants to compare it with the paper.
@@ -82,46 +82,38 @@ impl Diagram {
         self.likeness_of(other, blocks.div_ceil(BLOCKS_OF_ROW), INTERVALS)
     }
 
-    /// How alike they are compressed.
-    fn coarse_likeness(&self, other: &Self, blocks: u64) -> f64 {
-        let rows = blocks.div_ceil(BLOCKS_OF_ROW).div_ceil(COMPRESSION as u64);
-        self.compressed().likeness_of(&other.compressed(), rows, INTERVALS / COMPRESSION)
+    /// How alike two are that are compressed.
+    fn compressed_likeness(&self, other: &Self, blocks: u64) -> f64 {
+        self.likeness_of(other, blocks.div_ceil(BLOCKS_OF_ROW).div_ceil(COMPRESSION as u64), INTERVALS / COMPRESSION)
     }
 }
 
-/// The last patterns of a rank, the newest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Patterns(Vec<Diagram>);
+/// The last patterns of a rank, the newest first: each exact and compressed.
+struct Patterns(Vec<(Diagram, Diagram)>);
 
 impl Patterns {
     /// Of what a rank touched, in order, by windows of so many blocks. A rank that touched less than a window has one pattern, of all of it.
-    #[must_use]
-    pub fn of(order: &[u64], window: usize) -> Self {
-        let windows = order.rchunks(window.max(1)).take(KEPT);
-        Self(windows.enumerate().filter(|(at, blocks)| *at == 0 || blocks.len() == window).map(|(_, blocks)| Diagram::of(blocks)).collect())
+    fn of(order: &[u64], window: usize) -> Self {
+        let windows = order.rchunks(window.max(1)).take(KEPT).enumerate().filter(|(at, blocks)| *at == 0 || blocks.len() == window);
+        let exact = windows.map(|(_, blocks)| Diagram::of(blocks));
+        Self(exact.map(|exact| (exact.clone(), exact.compressed())).collect())
     }
 
     /// Accesses of all that is kept.
-    #[must_use]
-    pub fn scale(&self) -> u64 {
-        self.0.iter().map(Diagram::scale).sum()
+    fn scale(&self) -> u64 {
+        self.0.iter().map(|(exact, _)| exact.scale()).sum()
     }
 
-    fn mean(&self, other: &Self, likeness: impl Fn(&Diagram, &Diagram) -> f64) -> f64 {
-        let both: Vec<f64> = self.0.iter().zip(&other.0).map(|(one, other)| likeness(one, other)).collect();
-        if both.is_empty() { 0.0 } else { both.iter().sum::<f64>() / both.len() as f64 }
-    }
-
-    /// How alike two ranks are, 0 to 1, in files of so many blocks together: the mean of the patterns that both have.
-    #[must_use]
-    pub fn likeness(&self, other: &Self, blocks: u64) -> f64 {
-        self.mean(other, |one, other| one.likeness(other, blocks))
-    }
-
-    /// Whether two ranks belong together by the paper's rule: compressed first, then exactly.
-    #[must_use]
-    pub fn are_alike(&self, other: &Self, blocks: u64) -> bool {
-        self.mean(other, |one, other| one.coarse_likeness(other, blocks)) >= ALIKE && self.likeness(other, blocks) >= ALIKE
+    /// How alike two ranks are, 0 to 1, in files of so many blocks together, and whether they belong together by the paper's rule, both compressed and exactly: the
+    /// mean of the patterns that both have.
+    fn compare(&self, other: &Self, blocks: u64) -> (f64, bool) {
+        let both = self.0.len().min(other.0.len()).max(1) as f64;
+        let (mut exactly, mut compressed) = (0.0, 0.0);
+        for (one, other) in self.0.iter().zip(&other.0) {
+            exactly += one.0.likeness(&other.0, blocks) / both;
+            compressed += one.1.compressed_likeness(&other.1, blocks) / both;
+        }
+        (exactly, compressed >= ALIKE && exactly >= ALIKE)
     }
 }
 
@@ -157,9 +149,8 @@ pub fn compare(ranks: &BTreeMap<u32, RankTouches>, window: usize) -> Vec<Compare
     let mut found = Vec::new();
     for (at, (one, first)) in all.iter().enumerate() {
         for (other, second) in &all[at + 1..] {
-            let compared =
-                Compared { ranks: (*one, *other), likeness: first.likeness(second, blocks), alike: first.are_alike(second, blocks) };
-            found.push((first.scale() + second.scale(), compared));
+            let (likeness, alike) = first.compare(second, blocks);
+            found.push((first.scale() + second.scale(), Compared { ranks: (*one, *other), likeness, alike }));
         }
     }
     found.sort_by_key(|(scale, compared)| (std::cmp::Reverse(*scale), compared.ranks));
@@ -171,7 +162,12 @@ mod tests {
     use super::*;
 
     fn alike(one: &Diagram, other: &Diagram, blocks: u64) -> bool {
-        Patterns(vec![one.clone()]).are_alike(&Patterns(vec![other.clone()]), blocks)
+        let [one, other] = [one, other].map(|exact| Patterns(vec![(exact.clone(), exact.compressed())]));
+        one.compare(&other, blocks).1
+    }
+
+    fn coarse_likeness(one: &Diagram, other: &Diagram, blocks: u64) -> f64 {
+        one.compressed().compressed_likeness(&other.compressed(), blocks)
     }
 
     #[test]
@@ -192,7 +188,7 @@ mod tests {
         let second = Diagram::of(&(256..512).collect::<Vec<_>>());
         assert_eq!(first.likeness(&second, 512), 1.0 - 2.0 * 8.0 / 128.0);
         // In 32 rows the same two ranks have 0.94, which would be enough. It is 0.875 compressed.
-        assert_eq!((first.likeness(&second, 1024), first.coarse_likeness(&second, 1024)), (1.0 - 16.0 / 256.0, 1.0 - 8.0 / 64.0));
+        assert_eq!((first.likeness(&second, 1024), coarse_likeness(&first, &second, 1024)), (1.0 - 16.0 / 256.0, 1.0 - 8.0 / 64.0));
         assert!(!alike(&first, &second, 1024));
         // The fewer of many cells both touch, the more alike they are.
         assert!(first.likeness(&second, 4096) > 0.98 && alike(&first, &second, 4096));
@@ -208,7 +204,7 @@ mod tests {
         assert_eq!(cells(&diagram.compressed()), (0..4).map(|row| (row as u64, one(row, 64))).collect::<Vec<_>>());
         // Which is 4 rows of 4 columns, so that two strangers in 8 rows of 4 have 8 cells of 32 apart, and in 16 rows of 8 columns 16 of 128.
         let other = Diagram::of(&(256..512).collect::<Vec<_>>());
-        assert_eq!((diagram.coarse_likeness(&other, 512), diagram.likeness(&other, 512)), (1.0 - 8.0 / 32.0, 1.0 - 16.0 / 128.0));
+        assert_eq!((coarse_likeness(&diagram, &other, 512), diagram.likeness(&other, 512)), (1.0 - 8.0 / 32.0, 1.0 - 16.0 / 128.0));
     }
 
     #[test]
@@ -217,11 +213,11 @@ mod tests {
         let first: Vec<u64> = (0..256).collect();
         let second: Vec<u64> = (0..256).map(|at| at ^ 1).collect();
         let (first, second) = (Diagram::of(&first), Diagram::of(&second));
-        assert_eq!((first.coarse_likeness(&second, 256), first.likeness(&second, 256)), (1.0, 1.0));
+        assert_eq!((coarse_likeness(&first, &second, 256), first.likeness(&second, 256)), (1.0, 1.0));
         // Shifted by half an interval, a third of all cells that are touched differ by half.
         let late: Vec<u64> = (16..272).collect();
         let late = Diagram::of(&late);
-        assert!(first.coarse_likeness(&late, 288) < 1.0 && first.likeness(&late, 288) < 1.0);
+        assert!(coarse_likeness(&first, &late, 288) < 1.0 && first.likeness(&late, 288) < 1.0);
     }
 
     #[test]
@@ -232,7 +228,7 @@ mod tests {
         // Alike by 0.875 compressed and by more exactly, or the other way round: neither is enough.
         let one = Diagram::of(&(0..256).collect::<Vec<_>>());
         let other = Diagram::of(&(256..512).collect::<Vec<_>>());
-        assert!(one.coarse_likeness(&other, 800) < ALIKE && one.likeness(&other, 800) >= ALIKE && !alike(&one, &other, 800));
+        assert!(coarse_likeness(&one, &other, 800) < ALIKE && one.likeness(&other, 800) >= ALIKE && !alike(&one, &other, 800));
     }
 
     #[test]

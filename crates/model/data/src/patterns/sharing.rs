@@ -39,6 +39,11 @@ impl Counts {
         self.read + self.written
     }
 
+    /// True if one wrote a block and the other read it.
+    fn passes_on(self, other: Self) -> bool {
+        self.written > 0 && other.read > 0 || self.read > 0 && other.written > 0
+    }
+
     /// Counts another time.
     fn add(&mut self, touch: &Touch) {
         self.read += u32::from(!touch.written);
@@ -196,13 +201,20 @@ pub fn shared(one: &Touched, other: &Touched) -> Shared {
         let Some(others) = many.get(block) else { continue };
         both += u64::from(counts.all().min(others.all()));
         bytes += BLOCK;
-        let passes = counts.written > 0 && others.read > 0 || counts.read > 0 && others.written > 0;
-        passed_on += if passes { BLOCK } else { 0 };
+        passed_on += if counts.passes_on(*others) { BLOCK } else { 0 };
     }
-    let all = |touched: &Touched| touched.values().map(|counts| u64::from(counts.all())).sum::<u64>();
-    // The larger counts are all counts without the smaller ones.
-    let larger = all(one) + all(other) - both;
-    Shared { likeness: if larger == 0 { 0.0 } else { both as f64 / larger as f64 }, bytes, passed_on }
+    Shared { likeness: likeness(both, touches(one) + touches(other)), bytes, passed_on }
+}
+
+/// How often all blocks were touched.
+fn touches(touched: &Touched) -> u64 {
+    touched.values().map(|counts| u64::from(counts.all())).sum()
+}
+
+/// Of the sum of the smaller counts, and of all counts of both ranks: the larger ones are all without the smaller ones.
+fn likeness(smaller: u64, all: u64) -> f64 {
+    let larger = all - smaller;
+    if larger == 0 { 0.0 } else { smaller as f64 / larger as f64 }
 }
 
 /// What two ranks share in one block, or in several.
@@ -232,8 +244,8 @@ fn merge(parts: &mut Vec<Part>) {
 /// `n log n` with what is touched, not with all pairs.
 #[must_use]
 pub fn pairs(ranks: &BTreeMap<u32, &Touched>) -> BTreeMap<(u32, u32), Shared> {
-    let files: BTreeMap<Id, u64> = ranks.values().flat_map(|touched| touched.keys()).map(|(file, _)| (*file, 0)).collect();
-    let files: BTreeMap<Id, u64> = files.into_keys().zip(0..).collect();
+    let files: BTreeSet<Id> = ranks.values().flat_map(|touched| touched.keys()).map(|(file, _)| *file).collect();
+    let files: BTreeMap<Id, u64> = files.into_iter().zip(0..).collect();
     let number = |(file, block): &Block| files.get(file).copied().unwrap_or(0) << 32 | u64::from(*block);
     let mut all: Vec<(u64, u32, Counts)> = Vec::with_capacity(ranks.values().map(|touched| touched.len()).sum());
     for (rank, touched) in ranks {
@@ -244,9 +256,8 @@ pub fn pairs(ranks: &BTreeMap<u32, &Touched>) -> BTreeMap<(u32, u32), Shared> {
     for of_block in all.chunk_by(|one, other| one.0 == other.0).filter(|of_block| (2..=MAX_SHARERS).contains(&of_block.len())) {
         for (at, (_, one, counts)) in of_block.iter().enumerate() {
             for (_, other, others) in &of_block[at + 1..] {
-                let passes = counts.written > 0 && others.read > 0 || counts.read > 0 && others.written > 0;
                 let both = u64::from(counts.all().min(others.all()));
-                parts.push(Part { pair: (*one, *other), both, bytes: BLOCK, passed_on: if passes { BLOCK } else { 0 } });
+                parts.push(Part { pair: (*one, *other), both, bytes: BLOCK, passed_on: if counts.passes_on(*others) { BLOCK } else { 0 } });
             }
         }
         // There are not many more parts than pairs at any time.
@@ -256,11 +267,10 @@ pub fn pairs(ranks: &BTreeMap<u32, &Touched>) -> BTreeMap<(u32, u32), Shared> {
         }
     }
     merge(&mut parts);
-    let touches = |touched: &Touched| touched.values().map(|counts| u64::from(counts.all())).sum::<u64>();
     let touches: BTreeMap<u32, u64> = ranks.iter().map(|(rank, touched)| (*rank, touches(touched))).collect();
     let shared = |part: &Part| {
-        let larger = touches[&part.pair.0] + touches[&part.pair.1] - part.both;
-        Shared { likeness: part.both as f64 / larger as f64, bytes: part.bytes, passed_on: part.passed_on }
+        let likeness = likeness(part.both, touches[&part.pair.0] + touches[&part.pair.1]);
+        Shared { likeness, bytes: part.bytes, passed_on: part.passed_on }
     };
     parts.iter().map(|part| (part.pair, shared(part))).collect()
 }
@@ -272,7 +282,7 @@ pub struct OfOtherJob {
     pub rank: u32,
     /// The other job.
     pub job: String,
-    /// Its rank.
+    /// The rank of that job.
     pub other: u32,
     /// Node of that rank.
     pub node: String,
@@ -280,21 +290,26 @@ pub struct OfOtherJob {
     pub shared: Shared,
 }
 
-/// Ranks of other jobs that share blocks with ranks of this one, in the last windows of each; those that share most come first.
+/// Ranks of other jobs that share blocks with ranks of this one, which touched `own`, in the last windows of each; those that share most come first.
 #[must_use]
-pub fn of_other_jobs(targets: &[Vec<Told>], job: &str, window: usize, windows: usize) -> Vec<OfOtherJob> {
-    let mut all: Vec<(String, u32, String, Touched)> = Vec::new();
-    for name in jobs(targets).into_keys() {
+pub fn of_other_jobs(targets: &[Vec<Told>], job: &str, own: &BTreeMap<u32, Touched>, window: usize, windows: usize) -> Vec<OfOtherJob> {
+    let mut others: Vec<(String, u32, String, Touched)> = Vec::new();
+    for name in jobs(targets).into_keys().filter(|name| name != job) {
         let ranks = of_job(targets, &name, window);
-        all.extend(ranks.into_iter().map(|(rank, touches)| (name.clone(), rank, touches.node.clone(), touches.last(windows))));
+        others.extend(ranks.into_iter().map(|(rank, touches)| (name.clone(), rank, touches.node.clone(), touches.last(windows))));
     }
-    let touched: BTreeMap<u32, &Touched> = (0..).zip(all.iter().map(|(.., touched)| touched)).collect();
+    if others.is_empty() {
+        return Vec::new();
+    }
+    let numbers: Vec<u32> = own.keys().copied().collect();
+    let touched: BTreeMap<u32, &Touched> = (0..).zip(own.values().chain(others.iter().map(|(.., touched)| touched))).collect();
     let mut found: Vec<OfOtherJob> = Vec::new();
     for ((one, other), shared) in pairs(&touched) {
-        let (one, other) = (&all[one as usize], &all[other as usize]);
-        let (one, other) = if one.0 == job { (one, other) } else { (other, one) };
-        if one.0 == job && other.0 != job {
-            found.push(OfOtherJob { rank: one.1, job: other.0.clone(), other: other.1, node: other.2.clone(), shared });
+        // The lower number comes first, and ranks of this job come before all others.
+        if let Some(rank) = numbers.get(one as usize)
+            && let Some((job, other, node, _)) = (other as usize).checked_sub(numbers.len()).and_then(|other| others.get(other))
+        {
+            found.push(OfOtherJob { rank: *rank, job: job.clone(), other: *other, node: node.clone(), shared });
         }
     }
     found.sort_by(|one, other| {
@@ -373,11 +388,13 @@ mod tests {
             target.take(&report(job, rank, blocks));
         }
         let told = [vec![target.tell(0)]];
-        let found = of_other_jobs(&told, "a", 16, 3);
+        let own =
+            |job| -> BTreeMap<u32, Touched> { of_job(&told, job, 16).into_iter().map(|(rank, touches)| (rank, touches.last(3))).collect() };
+        let found = of_other_jobs(&told, "a", &own("a"), 16, 3);
         let named: Vec<_> =
             found.iter().map(|one| (one.rank, one.job.as_str(), one.other, one.node.as_str(), one.shared.bytes / BLOCK)).collect();
         assert_eq!(named, [(0, "b", 3, "n3", 4), (1, "b", 3, "n3", 4), (0, "c", 2, "n2", 2), (1, "c", 2, "n2", 2)]);
-        assert!(of_other_jobs(&told, "d", 16, 3).is_empty());
+        assert!(of_other_jobs(&told, "d", &own("d"), 16, 3).is_empty());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use mend_wire::secret::to_hex;
 use mend_wire::{Greeted, random_bytes};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -86,8 +87,14 @@ impl Cluster {
     }
 
     /// Stops a target, or lets it go on.
+    /// Sends a target a signal. One that is stopped stands still when this returns: until then its threads may answer.
     pub fn signal(&self, at: usize, signal: Signal) {
-        kill_process(Pid::from_child(self.targets[at].as_ref().unwrap()), signal).unwrap();
+        let target = self.targets[at].as_ref().unwrap();
+        kill_process(Pid::from_child(target), signal).unwrap();
+        let runs = |task: fs::DirEntry| !fs::read_to_string(task.path().join("stat")).unwrap().contains(") T ");
+        while signal == Signal::STOP && fs::read_dir(format!("/proc/{}/task", target.id())).unwrap().any(|task| runs(task.unwrap())) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn client(&self) -> Arc<Client> {

@@ -104,7 +104,7 @@ fn foreign_ranks(
         let touches = last.get(&one.rank).map_or(0, |touched| touched.len() as u64 * BLOCK);
         one.shared.bytes as f64 >= MUCH * touches as f64 && ranks.get(&one.rank).is_some_and(|rank| rank.node != one.node)
     };
-    let found = sharing::of_other_jobs(told, job, window, WINDOWS).into_iter().filter(much).take(MOST_FOREIGN_RANKS);
+    let found = sharing::of_other_jobs(told, job, last, window, WINDOWS).into_iter().filter(much).take(MOST_FOREIGN_RANKS);
     found.map(|one| ForeignRank { rank: one.rank, job: one.job, other: one.other, node: one.node, bytes: one.shared.bytes }).collect()
 }
 

@@ -73,7 +73,7 @@ pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
         fetched: fetched(last.values()),
         steps: plan(&placed, &slots, &RULES),
         mounts: sharing::of_mounts(&told),
-        others: sharing::of_other_jobs(&told, &job, wanted.window, WINDOWS),
+        others: sharing::of_other_jobs(&told, &job, &last, wanted.window, WINDOWS),
         job,
         ranks,
         nodes,

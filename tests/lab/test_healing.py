@@ -215,6 +215,21 @@ class Nodes(Heals):
             self.assertIsNotNone(self.record(name)["ended"])
             self.lab.start_daemon(node, self.directory)
 
+    def test_a_node_that_ended_its_ranks_for_the_lease_says_so(self):
+        """It stands still for longer than the lease, and nobody takes it for dead meanwhile."""
+        self.lab.set("MEND_ON_FAILURE", "stop")
+        self.lab.set("MEND_LEASE_MS", "2000")
+        self.lab.set("MEND_NODE_TIMEOUT_MS", "60000")
+        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "sleep", "600")
+        self.lab.running(job)
+        asleep = self.lab.command()
+        asleep = [*asleep[: asleep.index("head")], "node2", "--", "sh", "-c", STOPPED, "sh", "5"]
+        # Some of what it stopped is gone when it goes on.
+        subprocess.run(asleep, env=self.lab.environment, check=False, timeout=60)
+        job.finish(75)
+        self.assertIn("without a word from the job's controller for 2000 ms it ended its ranks", job.stderr())
+        self.assertIn("MEND_LEASE_MS", job.stderr())
+
     def test_ranks_of_a_silent_node_have_ended_before_others_take_their_place(self):
         """All of the node stands still for longer than the lease, and then runs again: no byte comes from it."""
         self.lab.set("MEND_LEASE_MS", "3000")

@@ -191,8 +191,8 @@ impl Source for Commands {
 enum Unresumed {
     /// It broke, too.
     Broken,
-    /// The daemon does not have the job any more.
-    Gone,
+    /// The daemon does not have the job any more. What it says of the lease, if that was over there.
+    Gone(Option<String>),
 }
 
 /// True if nobody listens at the address.
@@ -275,7 +275,7 @@ impl JobLink {
                 Ok(connection) => connection,
                 Err(Unresumed::Broken) if silent => return NodeLoss::Silent(self.silence.as_millis() as u64),
                 Err(Unresumed::Broken) => return NodeLoss::Broken(why),
-                Err(Unresumed::Gone) => return NodeLoss::Gone(why),
+                Err(Unresumed::Gone(lease)) => return NodeLoss::Gone(lease.unwrap_or(why)),
             };
             if !tell(NodeEvent::Reconnected(why)).await {
                 return NodeLoss::Broken("the job has ended".into());
@@ -298,11 +298,11 @@ impl JobLink {
                     match resumed {
                         Ok(()) => return Ok(connection),
                         Err(Unresumed::Broken) => {}
-                        Err(Unresumed::Gone) => return Err(Unresumed::Gone),
+                        Err(gone) => return Err(gone),
                     }
                 }
                 // Its host answers, but the daemon is gone, and with it all ranks.
-                Ok(Err(error)) if is_refused(&error) => return Err(Unresumed::Gone),
+                Ok(Err(error)) if is_refused(&error) => return Err(Unresumed::Gone(None)),
                 Ok(Err(_)) | Err(_) => {}
             }
             if patience.is_over() {
@@ -319,8 +319,12 @@ impl JobLink {
         connection.sender.send(&ToDaemon::Resume(resumption)).await.map_err(|_| Unresumed::Broken)?;
         match answer(connection, self.silence).await {
             Ok(FromDaemon::Resumed { delivered }) => self.link.resume(delivered).map_err(|_| Unresumed::Broken),
+            Ok(FromDaemon::LeaseOver { ms }) => Err(Unresumed::Gone(Some(format!(
+                "without a word from the job's controller for {ms} ms it ended its ranks; a node or network that is so slow at times needs a longer {}",
+                mend_settings::LEASE.name
+            )))),
             // It says that the job's ranks there have ended.
-            Ok(_) => Err(Unresumed::Gone),
+            Ok(_) => Err(Unresumed::Gone(None)),
             Err(_) => Err(Unresumed::Broken),
         }
     }

@@ -534,4 +534,9 @@ pub enum FromDaemon {
         /// The signal's number.
         signal: i32,
     },
+    /// Answer to `Resume` by a daemon that was without a word from the controller for as long as the job's lease, and has ended its ranks.
+    LeaseOver {
+        /// The lease, milliseconds.
+        ms: u64,
+    },
 }

@@ -106,9 +106,14 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     let introduction = match first {
         Ok(Ok(ToDaemon::Introduce(introduction))) => introduction.with_worlds(),
         Ok(Ok(ToDaemon::Resume(resumption))) => {
-            if let Err(refused) = node.resume(&resumption, Connection { sender, receiver }).await {
+            if let Err(mut refused) = node.resume(&resumption, Connection { sender, receiver }).await {
                 tracing::info!("a controller wants to go on with a job that is not here");
-                refuse(refused).await;
+                match node.lease_over(&resumption.session) {
+                    Some(lease) => {
+                        let _ = refused.sender.send(&FromDaemon::LeaseOver { ms: lease.as_millis() as u64 }).await;
+                    }
+                    None => refuse(refused).await,
+                }
             }
             return;
         }
@@ -243,6 +248,9 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let end = job.run(&mut incoming).await;
     let held = job.held.take();
     let next = matches!(end, End::Paused | End::Asked(true)).then(|| successor::await_next_life(node.clone(), job.introduction.clone()));
+    if end == End::LeaseOver {
+        node.remember_lease_over(&job.introduction.identity, lease);
+    }
     leave(job, end, incoming, carrying).await;
     next.map(|next| tokio::spawn(next.in_current_span()));
     match end {
@@ -357,7 +365,7 @@ impl Job {
                 Ok(()) = incoming.health.changed() => self.urgent.send(FromDaemon::Health(self.node.health.verdict())),
                 () = namespace.ended() => {
                     tracing::warn!(job = self.introduction.id, "the ranks' PID namespace has ended, as it does when the job's lease is over");
-                    return End::Lost;
+                    return End::LeaseOver;
                 }
                 Some(state) = incoming.states.recv() => {
                     let kind = self.lease * KIND_END / 10;
@@ -381,7 +389,7 @@ impl Job {
                     }
                     if silence.is_over() {
                         tracing::warn!(job = self.introduction.id, ms = self.lease.as_millis(), "not a word from the controller");
-                        return End::Lost;
+                        return End::LeaseOver;
                     }
                 }
             }

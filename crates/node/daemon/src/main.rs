@@ -204,6 +204,7 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         library: mend_settings::find_part("libmend-fi.so"),
         restorer: mend_settings::find_part("mend-restorer"),
         jobs: Mutex::new(HashMap::new()),
+        leases_over: Mutex::default(),
         paused: Arc::default(),
         health,
         ranks: AtomicU32::new(0),

@@ -14,13 +14,16 @@ use mend_messages::health::NodeReport;
 use mend_messages::job::Secret;
 use mend_transfer::peer::Admitted;
 use mend_wire::Connection;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, broadcast, mpsc};
+
+/// Of so many jobs a node keeps in mind that their lease was over.
+const LEASES_OVER: usize = 16;
 
 /// This node.
 #[derive(Debug)]
@@ -47,6 +50,8 @@ pub struct Node {
     pub restorer: Option<PathBuf>,
     /// Jobs that are here, by identity.
     pub jobs: Mutex<HashMap<[u8; 16], RegisteredJob>>,
+    /// Starts of jobs whose lease was over here, by session, and how long it was: the newest ones.
+    pub leases_over: Mutex<VecDeque<([u8; 16], Duration)>>,
     /// Ranks that stand still for the next life of their job.
     pub paused: Arc<PausedJobs>,
     /// How this node is.
@@ -198,6 +203,20 @@ impl Node {
         let known = |job: &&RegisteredJob| job.epoch == of.epoch && [job.session, job.before].contains(&of.session);
         let heard = jobs.get(&of.identity).filter(known).map(|job| job.queues.heard.clone())?;
         Some(heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+    }
+
+    /// Keeps in mind that a job has left since its lease was over, for its controller when that comes back.
+    pub fn remember_lease_over(&self, identity: &[u8; 16], lease: Duration) {
+        let Some(session) = self.jobs().get(identity).map(|job| job.session) else { return };
+        let mut over = self.leases_over.lock().unwrap_or_else(PoisonError::into_inner);
+        over.truncate(LEASES_OVER - 1);
+        over.push_front((session, lease));
+    }
+
+    /// The lease of a job that has left since it was over.
+    pub fn lease_over(&self, session: &[u8; 16]) -> Option<Duration> {
+        let over = self.leases_over.lock().unwrap_or_else(PoisonError::into_inner);
+        over.iter().find(|(of, _)| of == session).map(|(_, lease)| *lease)
     }
 
     /// The secret of a job that is here.

@@ -112,6 +112,7 @@ impl Job {
             FromDaemon::Resumed { .. }
             | FromDaemon::Succeeded { .. }
             | FromDaemon::HeardAgo { .. }
+            | FromDaemon::LeaseOver { .. }
             | FromDaemon::Seen(_)
             | FromDaemon::Left
             | FromDaemon::Paused { .. }

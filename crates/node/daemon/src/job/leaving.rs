@@ -10,8 +10,10 @@ use tokio::time::timeout;
 pub(super) enum End {
     /// The controller said so, and whether the job is about to go on.
     Asked(bool),
-    /// The controller is dead, silent or unintelligible.
+    /// The controller is dead or unintelligible.
     Lost,
+    /// The controller was silent for as long as the job's lease.
+    LeaseOver,
     /// A later start of the job has come.
     Superseded,
     /// The controller said so, and wants ranks to stand still that can.
@@ -27,7 +29,7 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
     let (id, patience, progress) = (job.introduction.id.clone(), job.patience, job.progress.clone());
     let drained = match end {
         End::Asked(_) | End::Paused => timeout(patience, job.release()).await.is_ok(),
-        End::Lost | End::Superseded => false,
+        End::Lost | End::LeaseOver | End::Superseded => false,
     };
     if !drained {
         // Nobody takes the output any more; without the queue's receiver no rank's task waits for it.

@@ -11,6 +11,7 @@ import glob
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,9 +86,8 @@ class Mounted:
         """Starts something on a node that ends with the context. Waits for a line of it, or until the callable says that it is there."""
         full = [MEND, "lab", "exec", "--name", self.lab.name, node, "--", *command]
         log = self.stack.enter_context(open(os.path.join(self.store, "log"), "ab"))
-        process = subprocess.Popen(full, stdout=subprocess.PIPE if ready is None else log, stderr=log, stdin=subprocess.DEVNULL)
-        self.stack.callback(process.wait)
-        self.stack.callback(process.terminate)
+        process = subprocess.Popen(full, stdout=subprocess.PIPE if ready is None else log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.stack.callback(self.end, process)
         if ready is None:
             if process.stdout.readline().strip() != b"ready":
                 raise Failed(f"{command}: {self.log()}")
@@ -97,6 +97,16 @@ class Mounted:
             if process.poll() is not None or time.monotonic() > until:
                 raise Failed(f"{command}: {self.log()}")
             time.sleep(0.1)
+
+    @staticmethod
+    def end(process):
+        """Asks it to end. SeaweedFS's filer stands still for ever now and then when it is asked."""
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def log(self):
         with open(os.path.join(self.store, "log"), encoding="utf-8", errors="replace") as file:
@@ -127,7 +137,7 @@ class Mounted:
 
     def stage(self, mib):
         """Puts a file `data` there that is as long."""
-        must(self.lab.on(self.node, "sh", "-c", f"head -c {mib}M /dev/urandom > {self.seen}/data && sync {self.seen}/data"))
+        must(self.lab.on(self.node, "sh", "-c", f"dd if=/dev/urandom of={self.seen}/data bs=1M count={mib} iflag=fullblock status=none && sync {self.seen}/data"))
 
     def make(self):
         """Puts an empty file `out` there: what ranks write to together."""

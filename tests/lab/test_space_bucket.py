@@ -19,6 +19,20 @@ MISUSED, BAD_VALUE, DAMAGED = 2, 64, 65
 CHUNK = 4 * MIB
 
 
+# Compares two files, waits, and compares them again.
+HELD = """
+import filecmp, os, sys, time
+same = lambda: filecmp.cmp(*sys.argv[1:], shallow=False)
+if same():
+    open("begun." + os.environ["PMI_RANK"], "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.02)
+filecmp.clear_cache()
+# In one piece: the other rank says it at the same time.
+os.write(1, b"same\\n" if same() else b"different\\n")
+"""
+
+
 class InBucket(Space):
     """The space `input` is in the bucket `lab`, and served by three nodes."""
 
@@ -312,6 +326,28 @@ class Jobs(Readers, InBucket):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("Read-only file system", done.stderr)
         self.assertEqual(sorted(self.listed()), ["in.dat"])
+
+    def test_a_space_of_a_job_is_in_a_bucket_and_a_restart_finds_it_on_other_nodes(self):
+        script = self.write("job.sh", f"#!/bin/bash\n#MEND stage-in file://{self.source} scratch:in.dat\n".encode())
+        self.addCleanup(self.lab.mend, "data", "destroy", "scratch")
+        self.addCleanup(self.all_back)
+        held = self.write("held.py", HELD.encode())
+        place = f"s3://lab/{self.prefix}/own"
+        job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--on-failure", "stop", "--stage-script", script,
+                             "--data", f"scratch:{self.seen}:create,bucket={place}", "--", sys.executable, held, self.source, f"{self.seen}/in.dat")
+        job.wait_for(lambda: all(os.path.exists(os.path.join(self.directory, f"begun.{rank}")) for rank in range(2)), "both ranks have read it")
+        self.assertIn(f"scratch is in {place}, served by 2 nodes of this job", job.stderr())
+        name = self.lab.running(job)
+        self.lab.verb("checkpoint", name)
+        for node in ("node1", "node2"):
+            self.lab.kill_daemon(node)
+        job.finish(75)
+        self.assertTrue(self.store.names(f"{self.prefix}/own"))
+        job.let_go()
+        job = self.lab.start(self.directory, "restart", "--hosts", "node3,node4", name)
+        job.finish()
+        self.assertEqual(job.stdout().split(), ["same"] * 2)
+        self.assertEqual(self.store.names(f"{self.prefix}/own"), [])
 
     def test_credentials_are_in_no_description_of_a_space(self):
         described = self.lab.on("head", "sh", "-c", 'cat "$MEND_HOME"/spaces/*')

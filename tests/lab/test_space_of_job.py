@@ -130,6 +130,13 @@ class OnNodes(OfJob):
         self.data("destroy", "scratch")
         self.is_gone()
 
+    def test_ranks_write_one_copy_if_asked_for(self):
+        script = f"head -c {MIB} /dev/zero | tr '\\0' x > {self.seen}/rank.$PMI_RANK"
+        self.run_ranks(script, how="create,keep,copies=1")
+        written = [path for path in glob.glob(f"{self.local}/*/objects/*/*") if not path.endswith(".sums")]
+        self.assertEqual(sum(os.path.getsize(path) for path in written), 2 * MIB)
+        self.assertIn("1 copy", self.data("ls", "scratch:").stdout + self.data("ls").stdout)
+
     def test_a_job_that_is_to_be_restarted_finds_it_again(self):
         job = self.lab.start(self.directory, *self.command(self.held(), "--on-failure", "stop", "--spares", "node3"))
         job.wait_for(lambda: os.path.exists(f"{self.go}.begun.1"), "both ranks have written")
@@ -164,7 +171,8 @@ class OnNodes(OfJob):
         self.is_gone()
 
     def test_what_makes_no_sense_is_refused(self):
-        for how, said in (("keep", "add `create`"), ("create,keeep", "`keeep` is no NAME:DIRECTORY, and no option of one")):
+        for how, said in (("keep", "add `create`"), ("create,rw,bucket=s3://lab/x", "ranks only read what is in a bucket"), ("create,copies=3", "`copies=3` is no NAME:DIRECTORY"),
+                           ("create,keeep", "`keeep` is no NAME:DIRECTORY, and no option of one")):
             self.assertIn(said, self.run_ranks("true", how=how, code=BAD_VALUE).stderr)
         self.lab.set("MEND_SPACE_DIRECTORY", "local")
         self.assertIn("is no absolute path", self.run_ranks("true", code=BAD_VALUE).stderr)

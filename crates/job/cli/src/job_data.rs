@@ -12,7 +12,8 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 pub struct JobData {
     /// Data spaces that the ranks see, NAME:DIR, with commas; they may write into NAME:DIR:rw. NAME:DIR:create is made on the job's nodes unless it is there, and goes when the job has ended;
-    /// create,memory: its targets are in memory; create,keep: it stays. Default: MEND_DATA_SPACES
+    /// create,memory: its targets are in memory; create,keep: it stays; create,copies=1: one copy of what ranks write; create,bucket=s3://BUCKET/PREFIX: in a bucket, to read.
+    /// Default: MEND_DATA_SPACES
     #[arg(long, value_name = "LIST")]
     pub data: Option<String>,
     /// Stage what the #MEND, #BB and #DW lines of this job script say before ranks start, when data spaces are there

@@ -56,7 +56,7 @@ impl MadeSpaces {
             job: job.to_owned(),
             again,
             nodes: nodes.iter().map(|node| (node.name.clone(), node.address)).collect(),
-            spaces: self.all.iter().map(|(name, made)| (name.clone(), made.memory)).collect(),
+            spaces: self.all.iter().map(|(name, made)| (name.clone(), made.clone())).collect(),
             stage,
             quiet,
         };

@@ -3,6 +3,7 @@
 use crate::ranges::Range;
 use crate::record::Source;
 use crate::space::Striping;
+use crate::space::mounts::Made;
 use crate::space::window::{Job, Rules};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -225,8 +226,8 @@ pub enum SpaceRequest {
         again: bool,
         /// Its nodes: name and daemon.
         nodes: Vec<(String, SocketAddr)>,
-        /// The spaces, and whether each is in memory.
-        spaces: Vec<(String, bool)>,
+        /// The spaces, and how each is made.
+        spaces: Vec<(String, Made)>,
         /// What is staged then.
         stage: Vec<Wanted>,
         /// Print nothing unless something is wrong.

@@ -1,6 +1,7 @@
 //! Where ranks see spaces: the text of `--data`, and of the variable that carries it to the nodes.
 
-use super::is_name;
+use super::{bucket_obstacle, is_name};
+use serde::{Deserialize, Serialize};
 
 /// The variable, in the environment of a job's program: it goes where the program goes, into checkpoints as well.
 pub const VARIABLE: &str = "MEND_DATA_SPACES";
@@ -19,16 +20,24 @@ pub struct Mount {
 }
 
 /// How a space is made for a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Made {
     /// Its targets are in memory.
     pub memory: bool,
     /// It stays when the job has ended.
     pub keep: bool,
+    /// What ranks write is on one target, and lost with that.
+    pub one_copy: bool,
+    /// It is in a bucket, below this prefix (`s3://BUCKET/PREFIX`), and ranks do not write into it.
+    pub bucket: Option<String>,
 }
 
 /// What may stand behind a directory, after a colon.
-const OPTIONS: [&str; 5] = ["rw", "ro", "create", "memory", "keep"];
+const OPTIONS: [&str; 7] = ["rw", "ro", "create", "memory", "keep", COPIES[0], COPIES[1]];
+/// How many targets have what ranks write.
+const COPIES: [&str; 2] = ["copies=1", "copies=2"];
+/// Where a space is that is in a bucket, behind it the prefix.
+const BUCKET: &str = "bucket=";
 
 /// The options of one space, as they were read.
 #[derive(Default)]
@@ -36,6 +45,8 @@ struct Options {
     writable: Option<bool>,
     create: bool,
     made: Made,
+    /// It is said on how many targets what ranks write is.
+    copies: bool,
     /// Something stands behind the directory, so that more may follow.
     given: bool,
 }
@@ -49,30 +60,50 @@ impl Options {
             "create" => self.create = true,
             "memory" => self.made.memory = true,
             "keep" => self.made.keep = true,
-            _ => return false,
+            _ if COPIES.contains(&word) => {
+                self.made.one_copy = word == COPIES[0];
+                self.copies = true;
+            }
+            _ => match word.strip_prefix(BUCKET) {
+                Some(place) => self.made.bucket = Some(place.to_owned()),
+                None => return false,
+            },
         }
         self.given = true;
         true
     }
 
     fn settle(self, mount: Mount) -> Result<Mount, String> {
-        if !self.create && (self.made.memory || self.made.keep) {
-            let word = if self.made.memory { "memory" } else { "keep" };
-            return Err(format!("{}:{}: `{word}` is of spaces that are made for the job: add `create`", mount.space, mount.directory));
+        let Self { writable, create, made, copies, given: _ } = self;
+        let wrong = |why: String| Err(format!("{}:{}: {why}", mount.space, mount.directory));
+        let of_made = [(made.memory, "memory"), (made.keep, "keep"), (copies, "copies"), (made.bucket.is_some(), "bucket")];
+        if let Some((_, word)) = of_made.into_iter().find(|(there, _)| *there && !create) {
+            return wrong(format!("`{word}` is of spaces that are made for the job: add `create`"));
         }
-        Ok(Mount { made: self.create.then_some(self.made), writable: self.writable.unwrap_or(self.create), ..mount })
+        if let Some(place) = &made.bucket {
+            if let Some(why) = bucket_obstacle(place) {
+                return wrong(format!("`{BUCKET}{place}`: {why}"));
+            }
+            if made.memory || copies || writable == Some(true) {
+                return wrong(format!("`{BUCKET}` is without `memory`, `copies` and `rw`: ranks only read what is in a bucket"));
+            }
+        }
+        let writable = writable.unwrap_or(create && made.bucket.is_none());
+        Ok(Mount { made: create.then_some(made), writable, ..mount })
     }
 }
 
 /// Reads `NAME:DIRECTORY` or `NAME:DIRECTORY:OPTION[,OPTION…]`, several with commas between them. Options are `rw` and `ro` (ranks may write into it, or not, which is the same as none), `create`
-/// (it is made on the job's nodes; ranks may write into it unless `ro` is there, too), and with that `memory` and `keep`.
+/// (it is made on the job's nodes; ranks may write into it unless `ro` is there, too), and with that `memory`, `keep`, `copies=1` and `bucket=s3://BUCKET/PREFIX`.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn read(text: &str) -> Result<Vec<Mount>, String> {
     let mut read: Vec<(Mount, Options)> = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        let Some((space, directory)) = word.split_once(':') else {
+        // The place of a bucket has a colon, as NAME:DIRECTORY has.
+        let mount = word.split_once(':').filter(|_| !word.starts_with(BUCKET));
+        let Some((space, directory)) = mount else {
             if !read.last_mut().is_some_and(|(_, options)| options.given && options.take(word)) {
                 return Err(format!("`{word}` is no NAME:DIRECTORY, and no option of one"));
             }
@@ -82,7 +113,8 @@ pub fn read(text: &str) -> Result<Vec<Mount>, String> {
             return Err(format!("`{space}` is no name of a data space"));
         }
         let mut options = Options::default();
-        let directory = match directory.rsplit_once(':') {
+        let behind = directory.find(&format!(":{BUCKET}")).map(|at| (&directory[..at], &directory[at + 1..]));
+        let directory = match behind.or_else(|| directory.rsplit_once(':')) {
             Some((directory, option)) if options.take(option) => directory,
             _ => directory,
         };
@@ -105,11 +137,14 @@ pub fn write(mounts: &[Mount]) -> String {
         // A directory whose name ends like an option needs to be told apart.
         let ends = mount.directory.rsplit_once(':').is_some_and(|(_, end)| OPTIONS.contains(&end));
         let mut options = Vec::new();
-        match mount.made {
+        let bucket = mount.made.as_ref().and_then(|made| made.bucket.as_ref()).map(|place| format!("{BUCKET}{place}"));
+        match &mount.made {
             Some(made) => {
                 options.extend([if mount.writable { "rw" } else { "ro" }, "create"]);
                 options.extend(made.memory.then_some("memory"));
                 options.extend(made.keep.then_some("keep"));
+                options.extend(made.one_copy.then_some(COPIES[0]));
+                options.extend(bucket.as_deref());
             }
             None if mount.writable => options.push("rw"),
             None if ends => options.push("ro"),
@@ -161,10 +196,32 @@ mod tests {
         assert_eq!((write(&writable), read(&write(&writable))), ("out:/mnt/out:rw,in:/mnt/in,odd:/mnt/odd:rw:ro".to_owned(), Ok(writable)));
         let made = read("s:/mnt/s:create, memory,in:/mnt/in,k:/mnt/k:ro,create,keep").unwrap();
         assert_eq!(made.iter().map(|mount| mount.writable).collect::<Vec<_>>(), [true, false, false]);
-        let how = |memory, keep| Some(Made { memory, keep });
-        assert_eq!(made.iter().map(|mount| mount.made).collect::<Vec<_>>(), [how(true, false), None, how(false, true)]);
+        let how = |memory, keep| Some(Made { memory, keep, ..Made::default() });
+        assert_eq!(made.iter().map(|mount| mount.made.clone()).collect::<Vec<_>>(), [how(true, false), None, how(false, true)]);
         assert_eq!(write(&made), "s:/mnt/s:rw,create,memory,in:/mnt/in,k:/mnt/k:ro,create,keep");
         assert_eq!(read(&write(&made)), Ok(made));
+        let text = "s:/mnt/s:create,copies=1,b:/mnt/b:create,keep,bucket=s3://lab/in/2,c:/mnt/c:bucket=s3://lab/x,create";
+        let made = read(text).unwrap();
+        assert_eq!(made.iter().map(|mount| mount.writable).collect::<Vec<_>>(), [true, false, false]);
+        let told: Vec<_> = made.iter().flat_map(|mount| &mount.made).map(|made| (made.one_copy, made.bucket.as_deref())).collect();
+        assert_eq!(told, [(true, None), (false, Some("s3://lab/in/2")), (false, Some("s3://lab/x"))]);
+        assert_eq!(
+            write(&made),
+            "s:/mnt/s:rw,create,copies=1,b:/mnt/b:ro,create,keep,bucket=s3://lab/in/2,c:/mnt/c:ro,create,bucket=s3://lab/x"
+        );
+        assert_eq!(read(&write(&made)), Ok(made));
+        for bad in [
+            "s:/mnt/s:copies=1",
+            "s:/mnt/s:create,copies=3",
+            "s:/mnt/s:bucket=s3://lab/x",
+            "s:/mnt/s:create,bucket=lab",
+            "s:/mnt/s:create,rw,bucket=s3://lab/x",
+            "s:/mnt/s:create,memory,bucket=s3://lab/x",
+            "s:/mnt/s:create,copies=2,bucket=s3://lab/x",
+            "bucket=s3://lab/x",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
         for bad in ["s:/mnt/s,create", "s:/mnt/s:creat", "s:/mnt/s:keep", "s:/mnt/s:rw,memory", "create", "s:/mnt/s:rw,creat"] {
             assert!(read(bad).is_err() || read(bad).unwrap()[0].directory.ends_with(":creat"), "{bad}");
         }

@@ -14,6 +14,7 @@ use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::fetch::Fetcher;
 use crate::{report, stage};
 use mend_data::request::{StageOptions, Wanted};
+use mend_data::space::mounts::Made;
 use mend_data::space::{COPIES, Entry, FORMAT, Space, Striping, Target, is_name};
 use mend_space::descriptor::{self, DescriptorError};
 use std::collections::BTreeMap;
@@ -29,8 +30,8 @@ pub struct Beginning {
     pub again: bool,
     /// Name and daemon of each of its nodes.
     pub nodes: Vec<(String, SocketAddr)>,
-    /// The spaces, and whether each is in memory.
-    pub spaces: Vec<(String, bool)>,
+    /// The spaces, and how each is made.
+    pub spaces: Vec<(String, Made)>,
     pub stage: Vec<Wanted>,
     pub quiet: bool,
 }
@@ -40,8 +41,8 @@ pub async fn begin(beginning: Beginning, fetcher: &Fetcher) -> Result<i32, Failu
     let Beginning { job, again, nodes, spaces, stage, quiet } = beginning;
     let mut made = Vec::new();
     let undo = |made: &[String]| made.iter().for_each(|name| drop(making::destroy(name)));
-    for (name, memory) in spaces {
-        let there = tokio::task::block_in_place(|| find_or_make(&job, again, &nodes, &name, memory, quiet));
+    for (name, how) in spaces {
+        let there = tokio::task::block_in_place(|| find_or_make(&job, again, &nodes, &name, &how, quiet));
         match there {
             Ok(Had::Made) => made.push(name),
             Ok(Had::Own) => {}
@@ -75,7 +76,7 @@ enum Had {
     Other,
 }
 
-fn find_or_make(job: &str, again: bool, nodes: &[(String, SocketAddr)], name: &str, memory: bool, quiet: bool) -> Result<Had, Failure> {
+fn find_or_make(job: &str, again: bool, nodes: &[(String, SocketAddr)], name: &str, how: &Made, quiet: bool) -> Result<Had, Failure> {
     if !is_name(name) {
         return Err(Failure::bad_value(format!("{name:?} is no name for a data space"), ""));
     }
@@ -92,17 +93,22 @@ fn find_or_make(job: &str, again: bool, nodes: &[(String, SocketAddr)], name: &s
             "run the job anew; `keep` beside `create` has a space stay",
             UNREACHABLE,
         )),
-        Err(DescriptorError::Unknown(_)) => make(job, nodes, name, memory, quiet).map(|()| Had::Made),
+        Err(DescriptorError::Unknown(_)) => make(job, nodes, name, how, quiet).map(|()| Had::Made),
         Err(error) => Err(error.into()),
     }
 }
 
-fn make(job: &str, nodes: &[(String, SocketAddr)], name: &str, memory: bool, quiet: bool) -> Result<(), Failure> {
+fn make(job: &str, nodes: &[(String, SocketAddr)], name: &str, how: &Made, quiet: bool) -> Result<(), Failure> {
     let id = mend_wire::random_bytes();
+    let base = match &how.bucket {
+        Some(place) => format!("{place}/{name}"),
+        None => default_directory(name, how.memory)?,
+    };
     // A node that was lost may have a directory of an earlier one.
-    let directory = format!("{}-{:08x}", default_directory(name, memory)?, u32::from_be_bytes([id[0], id[1], id[2], id[3]]));
+    let directory = format!("{base}-{:08x}", u32::from_be_bytes([id[0], id[1], id[2], id[3]]));
+    let copies = if how.one_copy { 1 } else { COPIES };
     // What ranks write is on two targets, also if there is one node.
-    let places = nodes.iter().cycle().take(nodes.len().max(COPIES));
+    let places = nodes.iter().cycle().take(if how.bucket.is_some() { nodes.len() } else { nodes.len().max(copies) });
     // Nodes may share the directory.
     let target = |(at, (host, address)): (usize, &(String, SocketAddr))| Target {
         host: host.clone(),
@@ -110,18 +116,15 @@ fn make(job: &str, nodes: &[(String, SocketAddr)], name: &str, memory: bool, qui
         directory: format!("{directory}-{at}"),
     };
     let targets = places.enumerate().map(target).collect();
-    let space = Space {
-        format: FORMAT,
-        name: name.to_owned(),
-        id,
-        targets,
-        striping: Striping::default(),
-        copies: COPIES,
-        job: Some(job.to_owned()),
-    };
+    let space =
+        Space { format: FORMAT, name: name.to_owned(), id, targets, striping: Striping::default(), copies, job: Some(job.to_owned()) };
     making::make(&space)?;
     if !quiet {
-        eprintln!("mend: the data space {name} is on {} of this job", count(nodes.len(), "node"));
+        let nodes = count(nodes.len(), "node");
+        match &how.bucket {
+            Some(place) => eprintln!("mend: the data space {name} is in {place}, served by {nodes} of this job"),
+            None => eprintln!("mend: the data space {name} is on {nodes} of this job"),
+        }
     }
     Ok(())
 }
@@ -130,12 +133,16 @@ fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// The daemons of its nodes may be others now.
+/// The daemons of its nodes may be others now. What is in a bucket any node can serve.
 fn moved(mut space: Space, nodes: &[(String, SocketAddr)]) -> Result<(), Failure> {
     let now: BTreeMap<&str, SocketAddr> = nodes.iter().map(|(name, address)| (name.as_str(), *address)).collect();
     let before = space.targets.clone();
-    for target in &mut space.targets {
-        target.address = now.get(target.host.as_str()).copied().unwrap_or(target.address);
+    for (at, target) in space.targets.iter_mut().enumerate() {
+        match now.get(target.host.as_str()) {
+            Some(address) => target.address = *address,
+            None if target.is_in_bucket() && !nodes.is_empty() => (target.host, target.address) = nodes[at % nodes.len()].clone(),
+            None => {}
+        }
     }
     if space.targets != before {
         descriptor::replace(&space)?;

@@ -2,7 +2,7 @@
 """A data space beside other ways to a job's data, in one run: lab nodes, bytes kept in memory, so that no disk is measured.
 
     rates    reading a staged file and writing one, 1 and 4 ranks of a node: against a null relay (FUSE, TCP, memory, nothing between), SeaweedFS with two synced copies, and
-             sshfs with one. Mend has two copies of what is written, synced before the file is closed; and encrypts
+             sshfs with one. Mend has two copies of what is written, synced before the file is closed, and one copy where relay and sshfs have; and encrypts
     links    four ranks of four nodes read from four targets, whose links have 1 Gbit/s: against as many plain TCP connections at once over the same links
     again    what one rank has read another one of its node reads: against a FUSE pass-through over a file in memory; and what came over the network meanwhile
     names    making, looking at and removing 10,000 files by one rank: against SeaweedFS and sshfs
@@ -61,7 +61,7 @@ def rates(runs, work):
         others = list(peers(lab))
         for ranks, part in PART.items():
             mib = ranks * part
-            reads, writes = {}, {}
+            reads, writes, one_copy = {}, {}, []
             rate = lambda told, what: mib / seconds(told[what])
             for _ in range(runs):
                 with Relay(lab, mib, direct=False) as relay:
@@ -73,6 +73,9 @@ def rates(runs, work):
                     space.make()
                     reads.setdefault(space.name, []).append(rate(space.run(ranks, [program, "read", "SEEN/data", str(part)]), "read"))
                     writes.setdefault(space.name, []).append(rate(space.run(ranks, [program, "write", "SEEN/out", str(part)]), "write"))
+                with Space(lab, copies=1) as space:
+                    space.make()
+                    one_copy.append(rate(space.run(ranks, [program, "write", "SEEN/out", str(part)]), "write"))
                 for kind in list(others):
                     try:
                         with kind(lab) as other:
@@ -88,6 +91,9 @@ def rates(runs, work):
                 for name, theirs in figures.items():
                     if name != Space.name:
                         report(f"{what}, {ranks} rank{'s' if ranks > 1 else ''}", theirs, figures[Space.name], "MiB/s", name)
+            for name in (Relay.name, Sshfs.name):
+                if name in writes:
+                    report(f"written as one copy, {ranks} rank{'s' if ranks > 1 else ''}", writes[name], one_copy, "MiB/s", name)
 
 
 def links(runs, work):

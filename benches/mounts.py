@@ -245,8 +245,8 @@ class Space:
 
     name = "Mend"
 
-    def __init__(self, lab, nodes=("node1", "node2", "node3"), node="node4"):
-        self.lab, self.nodes, self.node = lab, nodes, node
+    def __init__(self, lab, nodes=("node1", "node2", "node3"), node="node4", copies=2):
+        self.lab, self.nodes, self.node, self.copies = lab, nodes, node, copies
 
     def data(self, *words):
         return must(self.lab.mend("data", *words))
@@ -256,7 +256,7 @@ class Space:
         self.seen = os.path.join(self.store, "seen")
         # Where ranks of the next run leave marks.
         self.meet = tempfile.mkdtemp(dir=self.store)
-        self.data("create", "bench", *[word for node in self.nodes for word in ("--target", f"{node}:{MEMORY}")])
+        self.data("create", "bench", "--copies", str(self.copies), *[word for node in self.nodes for word in ("--target", f"{node}:{MEMORY}")])
         return self
 
     def __exit__(self, *_):

@@ -4,7 +4,7 @@
 //! reader ──Ranges frame──► mend-data ranges ──► source
 //!        ◄──answer, bytes──
 //! ```
-//! One process for as long as it is of use; who comes meanwhile waits. Faults assumed: the process dies or says nonsense, and is started anew for the next one.
+//! A few processes for as long as they are of use; who comes while all are busy waits. Faults assumed: a process dies or says nonsense, and another one is started for the next range.
 
 use mend_data::ranges::Range;
 use mend_data::record::Source;
@@ -14,16 +14,26 @@ use mend_messages::frame;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The program that fetches from sources.
 const PROGRAM: &str = "mend-data";
+/// Processes at once: while what one has fetched is compared and put back, bytes come through the other.
+const PROCESSES: usize = 2;
 
 /// Fetches ranges from sources.
 #[derive(Debug)]
 pub struct Repairer {
     program: PathBuf,
-    running: Mutex<Option<Running>>,
+    processes: Mutex<Processes>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Processes {
+    idle: Vec<Running>,
+    /// How many others fetch something.
+    busy: usize,
 }
 
 #[derive(Debug)]
@@ -44,18 +54,35 @@ impl Repairer {
     /// `None` if the program is not installed.
     #[must_use]
     pub fn find() -> Option<Self> {
-        Some(Self { program: mend_settings::find_part(PROGRAM)?, running: Mutex::default() })
+        mend_settings::find_part(PROGRAM).map(Self::with)
     }
 
     /// The one in this directory; `None` if it is not there.
     #[must_use]
     pub fn find_in(directory: &Path) -> Option<Self> {
-        Some(directory.join(PROGRAM)).filter(|program| program.exists()).map(|program| Self { program, running: Mutex::default() })
+        Some(directory.join(PROGRAM)).filter(|program| program.exists()).map(Self::with)
     }
 
-    /// Ends the process, if there is one, when it has nothing more to do.
+    fn with(program: PathBuf) -> Self {
+        Self { program, processes: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Processes> {
+        // They are only ever changed as a whole.
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waited<'a>(&self, processes: MutexGuard<'a, Processes>) -> MutexGuard<'a, Processes> {
+        self.changed.wait(processes).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the processes when they have nothing more to do.
     pub(super) fn rest(&self) {
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut processes = self.processes();
+        while processes.busy > 0 {
+            processes = self.waited(processes);
+        }
+        processes.idle.clear();
     }
 
     /// Bytes of a file that has these sources and this size.
@@ -67,15 +94,29 @@ impl Repairer {
             return Err("no source of it is known".to_owned());
         }
         let request = RangeRequest { sources: sources.to_vec(), size, range };
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if running.is_none() {
-            *running = Some(self.start().map_err(|error| format!("{} cannot be started: {error}", self.program.display()))?);
-        }
-        let Some(helper) = running.as_mut() else { return Err(String::new()) };
-        helper.exchange(&request).unwrap_or_else(|error| {
-            *running = None;
-            Err(format!("{PROGRAM} ended: {error}"))
-        })
+        let mut processes = self.processes();
+        let idle = loop {
+            let idle = processes.idle.pop();
+            if idle.is_some() || processes.busy < PROCESSES {
+                break idle;
+            }
+            processes = self.waited(processes);
+        };
+        processes.busy += 1;
+        drop(processes);
+        let (running, fetched) = match idle.map_or_else(|| self.start(), Ok) {
+            Ok(mut running) => match running.exchange(&request) {
+                Ok(fetched) => (Some(running), fetched),
+                Err(error) => (None, Err(format!("{PROGRAM} ended: {error}"))),
+            },
+            Err(error) => (None, Err(format!("{} cannot be started: {error}", self.program.display()))),
+        };
+        let mut processes = self.processes();
+        processes.busy -= 1;
+        processes.idle.extend(running);
+        drop(processes);
+        self.changed.notify_all();
+        fetched
     }
 
     fn start(&self) -> io::Result<Running> {

@@ -115,8 +115,9 @@ class OfAJob(Rewrites):
         moved = found["operations"][2]
         self.assertEqual((moved["rank"], moved["from"], moved["to"], moved["live"]), (1, "node2", "node1", True))
         self.assertTrue(moved["rounds"])
-        phases = [step["phase"] for step in moved["phases"] if step["phase"] not in ("read", "rebuild")]
-        self.assertEqual(phases, ["inspect", "compare", "precopy", "suspend", "move", "connect", "resume"])
+        # The rank's channels may be there before its image is: then nobody waits for them.
+        phases = [step["phase"] for step in moved["phases"] if step["phase"] not in ("read", "rebuild", "connect")]
+        self.assertEqual(phases, ["inspect", "compare", "precopy", "suspend", "move", "resume"])
         [track] = [one for one in found["tracks"] if one["ranks"] == [[1, 1]]]
         done = [(span["node"], span["activity"]) for span in track["spans"]]
         self.assertEqual(done, [

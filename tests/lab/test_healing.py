@@ -222,10 +222,7 @@ class Nodes(Heals):
         self.lab.set("MEND_NODE_TIMEOUT_MS", "60000")
         job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "sleep", "600")
         self.lab.running(job)
-        asleep = self.lab.command()
-        asleep = [*asleep[: asleep.index("head")], "node2", "--", "sh", "-c", STOPPED, "sh", "5"]
-        # Some of what it stopped is gone when it goes on.
-        subprocess.run(asleep, env=self.lab.environment, check=False, timeout=60)
+        self.lab.on("node2", "sh", "-c", STOPPED, "sh", "5")
         job.finish(75)
         self.assertIn("without a word from the job's controller for 2000 ms it ended its ranks", job.stderr())
         self.assertIn("MEND_LEASE_MS", job.stderr())

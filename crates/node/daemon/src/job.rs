@@ -94,7 +94,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
             Ok(Ok(ToDaemon::AskHeard(of))) => {
                 let answer = match node.heard_ago(&of) {
                     Some(age) => FromDaemon::HeardAgo { ms: age.as_millis() as u64 },
-                    None => FromDaemon::Refused { error: NOT_HERE.to_owned() },
+                    None => not_here(),
                 };
                 if sender.send(&answer).await.is_err() {
                     return;
@@ -108,19 +108,16 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         Ok(Ok(ToDaemon::Resume(resumption))) => {
             if let Err(mut refused) = node.resume(&resumption, Connection { sender, receiver }).await {
                 tracing::info!("a controller wants to go on with a job that is not here");
-                match node.lease_over(&resumption.session) {
-                    Some(lease) => {
-                        let _ = refused.sender.send(&FromDaemon::LeaseOver { ms: lease.as_millis() as u64 }).await;
-                    }
-                    None => refuse(refused).await,
-                }
+                let over = node.lease_over(&resumption.session);
+                let said = over.map_or_else(not_here, |lease| FromDaemon::LeaseOver { ms: lease.as_millis() as u64 });
+                let _ = refused.sender.send(&said).await;
             }
             return;
         }
         Ok(Ok(ToDaemon::Succeed(succession))) => {
-            if let Err(refused) = node.succeed(&succession, Connection { sender, receiver }).await {
+            if let Err(mut refused) = node.succeed(&succession, Connection { sender, receiver }).await {
                 tracing::info!("a controller wants to succeed that of a job that is not here");
-                refuse(refused).await;
+                let _ = refused.sender.send(&not_here()).await;
             }
             return;
         }
@@ -134,9 +131,8 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     serve_introduced(node, introduction, Connection { sender, receiver }, ip).instrument(span).await;
 }
 
-/// Says to a controller that its job is not here.
-async fn refuse(mut connection: Connection) {
-    let _ = connection.sender.send(&FromDaemon::Refused { error: NOT_HERE.to_owned() }).await;
+fn not_here() -> FromDaemon {
+    FromDaemon::Refused { error: NOT_HERE.to_owned() }
 }
 
 async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connection: Connection, ip: IpAddr) {

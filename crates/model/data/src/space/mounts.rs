@@ -33,11 +33,11 @@ pub struct Made {
 }
 
 /// What may stand behind a directory, after a colon.
-const OPTIONS: [&str; 7] = ["rw", "ro", "create", "memory", "keep", COPIES[0], COPIES[1]];
-/// How many targets have what ranks write.
-const COPIES: [&str; 2] = ["copies=1", "copies=2"];
-/// Where a space is that is in a bucket, behind it the prefix.
-const BUCKET: &str = "bucket=";
+const OPTIONS: [&str; 7] = ["rw", "ro", "create", "memory", "keep", ONE_COPY, TWO_COPIES];
+const ONE_COPY: &str = "copies=1";
+const TWO_COPIES: &str = "copies=2";
+/// Behind it stands the prefix of a bucket.
+const IN_BUCKET: &str = "bucket=";
 
 /// The options of one space, as they were read.
 #[derive(Default)]
@@ -60,11 +60,11 @@ impl Options {
             "create" => self.create = true,
             "memory" => self.made.memory = true,
             "keep" => self.made.keep = true,
-            _ if COPIES.contains(&word) => {
-                self.made.one_copy = word == COPIES[0];
+            ONE_COPY | TWO_COPIES => {
+                self.made.one_copy = word == ONE_COPY;
                 self.copies = true;
             }
-            _ => match word.strip_prefix(BUCKET) {
+            _ => match word.strip_prefix(IN_BUCKET) {
                 Some(place) => self.made.bucket = Some(place.to_owned()),
                 None => return false,
             },
@@ -82,10 +82,10 @@ impl Options {
         }
         if let Some(place) = &made.bucket {
             if let Some(why) = bucket_obstacle(place) {
-                return wrong(format!("`{BUCKET}{place}`: {why}"));
+                return wrong(format!("`{IN_BUCKET}{place}`: {why}"));
             }
             if made.memory || copies || writable == Some(true) {
-                return wrong(format!("`{BUCKET}` is without `memory`, `copies` and `rw`: ranks only read what is in a bucket"));
+                return wrong(format!("`{IN_BUCKET}` is without `memory`, `copies` and `rw`: ranks only read what is in a bucket"));
             }
         }
         let writable = writable.unwrap_or(create && made.bucket.is_none());
@@ -102,7 +102,7 @@ pub fn read(text: &str) -> Result<Vec<Mount>, String> {
     let mut read: Vec<(Mount, Options)> = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         // The place of a bucket has a colon, as NAME:DIRECTORY has.
-        let mount = word.split_once(':').filter(|_| !word.starts_with(BUCKET));
+        let mount = word.split_once(':').filter(|_| !word.starts_with(IN_BUCKET));
         let Some((space, directory)) = mount else {
             if !read.last_mut().is_some_and(|(_, options)| options.given && options.take(word)) {
                 return Err(format!("`{word}` is no NAME:DIRECTORY, and no option of one"));
@@ -113,7 +113,7 @@ pub fn read(text: &str) -> Result<Vec<Mount>, String> {
             return Err(format!("`{space}` is no name of a data space"));
         }
         let mut options = Options::default();
-        let behind = directory.find(&format!(":{BUCKET}")).map(|at| (&directory[..at], &directory[at + 1..]));
+        let behind = directory.find(&format!(":{IN_BUCKET}")).map(|at| (&directory[..at], &directory[at + 1..]));
         let directory = match behind.or_else(|| directory.rsplit_once(':')) {
             Some((directory, option)) if options.take(option) => directory,
             _ => directory,
@@ -137,13 +137,13 @@ pub fn write(mounts: &[Mount]) -> String {
         // A directory whose name ends like an option needs to be told apart.
         let ends = mount.directory.rsplit_once(':').is_some_and(|(_, end)| OPTIONS.contains(&end));
         let mut options = Vec::new();
-        let bucket = mount.made.as_ref().and_then(|made| made.bucket.as_ref()).map(|place| format!("{BUCKET}{place}"));
+        let bucket = mount.made.as_ref().and_then(|made| made.bucket.as_ref()).map(|place| format!("{IN_BUCKET}{place}"));
         match &mount.made {
             Some(made) => {
                 options.extend([if mount.writable { "rw" } else { "ro" }, "create"]);
                 options.extend(made.memory.then_some("memory"));
                 options.extend(made.keep.then_some("keep"));
-                options.extend(made.one_copy.then_some(COPIES[0]));
+                options.extend(made.one_copy.then_some(ONE_COPY));
                 options.extend(bucket.as_deref());
             }
             None if mount.writable => options.push("rw"),

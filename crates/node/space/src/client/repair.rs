@@ -72,17 +72,14 @@ impl Repairer {
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waited<'a>(&self, processes: MutexGuard<'a, Processes>) -> MutexGuard<'a, Processes> {
-        self.changed.wait(processes).unwrap_or_else(PoisonError::into_inner)
+    /// Waits as long as that is so.
+    fn wait_while(&self, condition: impl Fn(&mut Processes) -> bool) -> MutexGuard<'_, Processes> {
+        self.changed.wait_while(self.processes(), condition).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the processes when they have nothing more to do.
     pub(super) fn rest(&self) {
-        let mut processes = self.processes();
-        while processes.busy > 0 {
-            processes = self.waited(processes);
-        }
-        processes.idle.clear();
+        self.wait_while(|processes| processes.busy > 0).idle.clear();
     }
 
     /// Bytes of a file that has these sources and this size.
@@ -94,14 +91,8 @@ impl Repairer {
             return Err("no source of it is known".to_owned());
         }
         let request = RangeRequest { sources: sources.to_vec(), size, range };
-        let mut processes = self.processes();
-        let idle = loop {
-            let idle = processes.idle.pop();
-            if idle.is_some() || processes.busy < PROCESSES {
-                break idle;
-            }
-            processes = self.waited(processes);
-        };
+        let mut processes = self.wait_while(|processes| processes.idle.is_empty() && processes.busy >= PROCESSES);
+        let idle = processes.idle.pop();
         processes.busy += 1;
         drop(processes);
         let (running, fetched) = match idle.map_or_else(|| self.start(), Ok) {

@@ -107,8 +107,9 @@ fn make(job: &str, nodes: &[(String, SocketAddr)], name: &str, how: &Made, quiet
     // A node that was lost may have a directory of an earlier one.
     let directory = format!("{base}-{:08x}", u32::from_be_bytes([id[0], id[1], id[2], id[3]]));
     let copies = if how.one_copy { 1 } else { COPIES };
-    // What ranks write is on two targets, also if there is one node.
-    let places = nodes.iter().cycle().take(if how.bucket.is_some() { nodes.len() } else { nodes.len().max(copies) });
+    // What ranks write is on two targets, also if there is one node. They write nothing into a bucket.
+    let least = if how.bucket.is_some() { 1 } else { copies };
+    let places = nodes.iter().cycle().take(nodes.len().max(least));
     // Nodes may share the directory.
     let target = |(at, (host, address)): (usize, &(String, SocketAddr))| Target {
         host: host.clone(),

@@ -55,10 +55,12 @@ OURS = re.compile(r"^(\d+) passed, (\d+) failed(?:, \d+ skipped)?$")
 SKIPPED = re.compile(r"^skipped: (.+)$")
 UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ")
 UNITTEST_FAILED = re.compile(r"^FAILED \((?:failures=(\d+))?(?:, )?(?:errors=(\d+))?")
-# Which test failed, and why: cargo's names, panics (the reason is on the next line), how a test program ended; unittest's names and exceptions.
-TELLING = re.compile(r"test .* \.\.\. FAILED$|thread '.*' .*panicked at|\s+process didn't exit successfully: |(FAIL|ERROR): |[\w.]*(Error|Exception|Failed)\b.*: |fatal ")
-# Lines of a failed command that are repeated at the end.
-REPEATED = 40
+# Which test failed, and why: cargo's names, panics (the reason is on the next line), how a test program ended; unittest's names and exceptions; our own scripts' cases, with
+# what they say in so many lines.
+TELLING = re.compile(r"FAILED (?!\()|test .* \.\.\. FAILED$|thread '.*' .*panicked at|\s+process didn't exit successfully: |(FAIL|ERROR): |[\w.]*(Error|Exception|Failed)\b.*: |fatal ")
+SAID = 4
+# Lines of a failed command that are repeated at the end, and how much of each: whoever keeps only the end of the output has all failures.
+REPEATED, LONGEST = 40, 200
 
 
 def count_lines(lines):
@@ -93,8 +95,10 @@ def telling(lines):
     """What a failed command's output says about its failures; its last lines if it says nothing that is known."""
     at = [number for number, line in enumerate(lines) if TELLING.match(line)]
     reasons = {number + 1 for number in at if "panicked at" in lines[number]}
-    chosen = [lines[number] for number in sorted({*at, *reasons}) if number < len(lines)]
-    return chosen[:REPEATED] or [line for line in lines if line.strip()][-REPEATED // 2:]
+    ours = {number + more for number in at if lines[number].startswith("FAILED ") for more in range(SAID)}
+    chosen = [lines[number] for number in sorted({*at, *reasons, *ours}) if number < len(lines)]
+    chosen = chosen[:REPEATED] or [line for line in lines if line.strip()][-REPEATED // 2:]
+    return [line if len(line) <= LONGEST else f"{line[:LONGEST]} …" for line in chosen]
 
 
 class Ending:
@@ -192,6 +196,46 @@ class Remarks:
                 print("\n".join([f"\n=== {title}", *lines]))
 
 
+def run_step(step, tier, log, deadline, out):
+    """Its count, what is to be said of it at the end, and whether the tier's time was over."""
+    shown = " ".join(os.path.relpath(word, ROOT) if word.startswith(ROOT + "/") else word for word in step.command)
+    print(f"--- {shown}", file=out, flush=True)
+    try:
+        lines, code = stream(step, log, deadline, out)
+    except OSError as error:
+        print(f"{shown}: {error}", file=out)
+        lines, code = [str(error)], 127
+    said = Remarks(skipped=[f"{tier.name}: {match[1]}" for match in map(SKIPPED.match, lines) if match])
+    if code is None:
+        late = f"stopped: the tier's {tier.minutes} minutes are over"
+        print(late, file=out)
+        count = Count(count_lines(lines).passed, count_lines(lines).failed + 1)
+        lines.append(late)
+    else:
+        count = judge(count_lines(lines), code, step.check)
+    if count.failed:
+        said.failed = [f"{tier.name}: {shown}: exit code {code}", *(f"    {line}" for line in telling(lines))]
+    return count, said, code is None
+
+
+def run_steps(steps, tier, log, deadline, out):
+    """Runs them one after the other, or as many at once as the tier says: then each one's output appears when it is over. Yields as `run_step` returns."""
+    first = [step for step in steps if step.first or tier.at_once == 1]
+    yield from (run_step(step, tier, log, deadline, out) for step in first)
+
+    def one(step):
+        own, logged = io.StringIO(), io.StringIO()
+        return run_step(step, tier, logged, deadline, own), own.getvalue(), logged.getvalue()
+
+    with concurrent.futures.ThreadPoolExecutor(tier.at_once) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(one, step) for step in steps if step not in first]):
+            result, own, logged = done.result()
+            out.write(own)
+            out.flush()
+            log.write(logged)
+            yield result
+
+
 def run_tier(tier, remarks, out=None):
     """The tier's count, or None if it is skipped. What it prints goes to `out` (default: our own output)."""
     out = out or sys.stdout
@@ -206,26 +250,11 @@ def run_tier(tier, remarks, out=None):
         return None
     total, deadline = Count(), time.monotonic() + 60 * tier.minutes
     with open(os.path.join(LOGS, f"{tier.name}.log"), "w", encoding="utf-8") as log:
-        for step in steps:
-            shown = " ".join(os.path.relpath(word, ROOT) if word.startswith(ROOT + "/") else word for word in step.command)
-            print(f"--- {shown}", file=out, flush=True)
-            try:
-                lines, code = stream(step, log, deadline, out)
-            except OSError as error:
-                print(f"{shown}: {error}", file=out)
-                lines, code = [str(error)], 127
-            remarks.skipped += [f"{tier.name}: {match[1]}" for match in map(SKIPPED.match, lines) if match]
-            if code is None:
-                late = f"stopped: the tier's {tier.minutes} minutes are over"
-                print(late, file=out)
-                count = Count(count_lines(lines).passed, count_lines(lines).failed + 1)
-                lines.append(late)
-            else:
-                count = judge(count_lines(lines), code, step.check)
+        for count, said, is_late in run_steps(steps, tier, log, deadline, out):
             total.add(count)
-            if count.failed:
-                remarks.failed += [f"{tier.name}: {shown}: exit code {code}", *(f"    {line}" for line in telling(lines))]
-            if code is None:
+            remarks.skipped += said.skipped
+            remarks.failed += said.failed
+            if is_late:
                 break
     if total == Count():
         print("no test ran: that is a failure", file=out)

@@ -137,8 +137,8 @@ def main():
         with Lab(3) as lab:
             lab.set("MEND_ON_FAILURE", "restart")
             # A node that is silent is given up soon: nobody waits for the demo longer than it takes to see that.
-            lab.set("MEND_LEASE_MS", "3000")
-            lab.set("MEND_NODE_TIMEOUT_MS", "2000")
+            lab.set("MEND_LEASE_MS", "6000")
+            lab.set("MEND_NODE_TIMEOUT_MS", "3000")
             times, found = demonstrate(lab, work, arguments.steps)
         print("\n" + times.table() + "\n")
         for line in found:

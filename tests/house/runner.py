@@ -5,12 +5,13 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from run import LOGS, REPEATED, Count, Remarks, count_lines, judge, run_tier, telling  # noqa: E402
+from run import LOGS, LONGEST, REPEATED, Count, Remarks, count_lines, judge, run_tier, telling  # noqa: E402
 from tiers import NotHere, Step, Tier  # noqa: E402
 
 
@@ -77,6 +78,11 @@ class Telling(unittest.TestCase):
         unittests = ["ERROR: test_a (test_b.C.test_a)", "Traceback (most recent call last):", "cluster.Failed: no node: why", "FAIL: test_d (test_b.C.test_d)"]
         self.assertEqual(telling(unittests), [unittests[number] for number in (0, 2, 3)])
 
+    def test_what_our_own_scripts_say_of_a_case_is_repeated_and_nothing_long(self):
+        ours = ["seed 1 crash 1: equal", "FAILED seed 1 crash 2: the job ended:", "mend: a node is lost", "x" * 500, "said before", "seed 1 crash 3: equal", "2 passed, 1 failed"]
+        told = telling(ours)
+        self.assertEqual((told[:2], told[3:], len(told[2])), (ours[1:3], [ours[4]], LONGEST + 2))
+
     def test_of_what_says_nothing_known_the_end_is(self):
         lines = [f"line {number}" for number in range(100)]
         self.assertEqual(telling([*lines, ""]), lines[-REPEATED // 2 :])
@@ -85,12 +91,15 @@ class Telling(unittest.TestCase):
 
 
 class Tiers(unittest.TestCase):
-    def tier(self, steps, minutes=1):
+    def tier(self, steps, minutes=1, at_once=1):
         os.makedirs(LOGS, exist_ok=True)
         self.remarks = Remarks()
         # Not to be counted with the output of these tests themselves.
-        with contextlib.redirect_stdout(io.StringIO()):
-            return run_tier(Tier("house-selftest", "a tier of the tests' tests", lambda: steps, minutes, "not asked for"), self.remarks)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            tier = Tier("house-selftest", "a tier of the tests' tests", lambda: steps, minutes, "not asked for", at_once=at_once)
+            count = run_tier(tier, self.remarks)
+        self.said = said.getvalue()
+        return count
 
     def test_a_tier_without_tests_fails(self):
         self.assertEqual(self.tier([]), Count(0, 1))
@@ -118,6 +127,20 @@ class Tiers(unittest.TestCase):
             self.assertIsNone(run_tier(Tier("other", "a tier of the tests' tests", lambda: None, 1, "not asked for"), remarks))
         self.assertEqual(count, Count(1, 0))
         self.assertEqual(remarks.skipped, ["house-selftest: soft-dirty: no such bits", "other: all of it: not asked for"])
+
+    def test_steps_at_once_are_counted_and_told_each_by_itself(self):
+        with tempfile.TemporaryDirectory() as place:
+            # Each waits for the other one.
+            meet = lambda own, other: f"echo {own} one; touch {place}/{own}; until [ -e {place}/{other} ]; do sleep 0.01; done; echo {own} two"  # noqa: E731
+            steps = [Step(["sh", "-c", meet("a", "b") + "; echo 1 passed, 0 failed"]), Step(["sh", "-c", meet("b", "a") + "; exit 3"]),
+                     Step(["echo", "2 passed, 0 failed"])]
+            self.assertEqual(self.tier(steps, at_once=2), Count(3, 1))
+        self.assertEqual(len(self.remarks.failed), 3)
+        self.assertIn("exit code 3", self.remarks.failed[0])
+        for own in "ab":
+            self.assertIn(f"{own} one\n{own} two\n", self.said)
+        with open(os.path.join(LOGS, "house-selftest.log"), encoding="utf-8") as log:
+            self.assertIn("2 passed, 0 failed\n", log.read())
 
     def test_all_steps_run_whatever_the_first_says(self):
         self.assertEqual(self.tier([Step(["sh", "-c", "echo why; exit 3"]), Step(["echo", "2 passed, 0 failed"])]), Count(2, 1))

@@ -31,7 +31,7 @@ from test_conformance import compiled, right  # noqa: E402
 
 NODES, SPARES, RANKS = 4, 2, 4
 # Seconds of chaos in a scenario, and that a job may take to come to its end when it is over.
-CHAOS, ENDING = 45, 150
+CHAOS, ENDING = 45, 300
 # Seconds between two faults, and that a node is disturbed, at most.
 BETWEEN, LASTS = 3.0, 6.0
 # Nodes that are disturbed at a time, at most.
@@ -80,6 +80,15 @@ class Chaos:
         self.samples[0] += bool(ranks) and all(rank["state"] == "running" for rank in ranks)
         self.samples[1] += 1
         return {rank["rank"]: rank["host"] for rank in ranks}
+
+    def keep_what_tells_why(self):
+        """The job's journal, and what each process of its nodes does, beside its output."""
+        with open(os.path.join(self.directory, "journal"), "w", encoding="utf-8") as file:
+            file.write(self.lab.mend("log", self.name).stdout)
+        script = "for p in /proc/[0-9]*/task/*; do echo $p $(cat $p/comm $p/wchan $p/syscall $p/stat 2>/dev/null); done"
+        for node in self.nodes:
+            with open(os.path.join(self.directory, f"processes-{node}"), "w", encoding="utf-8") as file:
+                file.write(self.lab.on(node, "sh", "-c", script).stdout)
 
     def beside(self, node, script, seconds, back=None):
         """Does something to a node for so long, and what brings it back, while other things happen."""
@@ -222,6 +231,7 @@ def run_scenario(number, arguments, programs, work):
                 with open(os.path.join(directory, stream), "w", encoding="utf-8") as file:
                     file.write(getattr(logs, stream))
             if code != 0:
+                chaos.keep_what_tells_why()
                 raise Failed(f"it ended with {code}:\n{logs.stderr[-3000:]}")
             found = differences(name, plain, directory, replays(logs.stderr))
             if found:

@@ -286,9 +286,9 @@ class Machine:
         return job.stdout()
 
     def places(self, name):
-        """The host of each rank of a job that runs."""
-        status = next(job for job in self.verb("ps") if job["id"] == name)["status"]
-        return [rank["host"] for rank in status["ranks"]]
+        """The host of each rank of a job; none where it is between two lives."""
+        status = next(job for job in self.verb("ps") if job["id"] == name).get("status")
+        return [rank["host"] for rank in status["ranks"]] if status else []
 
     def running(self, job):
         """Waits until all ranks of the job run and their agents answer; its id."""

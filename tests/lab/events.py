@@ -33,7 +33,7 @@ SIGNALS = (9, 11, 7, 6)
 # Events of one scenario, at most: few enough that 200 events see every application.
 EVENTS = 10
 # Seconds that a job may take to be gone whose first process ends.
-ENDING = 10
+ENDING = 60
 APPLICATIONS = ["melt", "imb", "checksums", "iters", *DISTURBED]
 CHANNELS = (None, *OTHER_CHANNELS)
 MELT = os.path.join(os.path.dirname(HERE), "demo", "in.melt")

@@ -52,7 +52,7 @@ class Back(InDirectory):
         job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
         name = self.lab.running(job)
         job.wait_for(lambda: "begins" in job.stderr(), "the first step is done")
-        time.sleep(9)
+        time.sleep(15)
         return job, name
 
     def events(self, name, kind):

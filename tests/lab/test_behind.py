@@ -46,7 +46,7 @@ class Behind(InDirectory):
 
     def start_slow(self, machine):
         """A job whose checkpoints take some seconds to write."""
-        machine.environment["MEND_WRITE_RATE"] = "6"
+        machine.environment["MEND_WRITE_RATE"] = "3"
         argv = ["-n", "2", "--hosts", "node1", "--", self.iters, "-i", "100", "-w", "100", "-m", "16", "-u", "go"]
         job = machine.start(self.directory, "run", *argv)
         name = machine.running(job)

@@ -34,7 +34,7 @@ class Data(OnMachine):
         self.source = self.write("source.dat", self.content)
         self.path = os.path.join(self.directory, "in put.dat")
         self.machine.set("MEND_DATA_REQUEST_MB", "2")
-        self.machine.set("MEND_DATA_TIMEOUT_MS", "1000")
+        self.machine.set("MEND_DATA_TIMEOUT_MS", "10000")
         self.machine.set("no_proxy", "127.0.0.1")
 
     def write(self, name, content):
@@ -145,6 +145,7 @@ class Stage(Data):
         self.assertLess(server.sent - before, SIZE)
 
     def test_a_source_that_breaks_off_or_stalls_is_asked_again_and_named_in_the_end(self):
+        self.machine.set("MEND_DATA_TIMEOUT_MS", "1000")
         server = self.served()
         server.break_off, server.stall = 2, 1
         self.staged(server.uri())
@@ -157,9 +158,9 @@ class Stage(Data):
 
     def test_a_slow_source_has_all_the_time_it_needs(self):
         server = self.served()
-        server.content = self.content = self.content[:3 * MIB]
-        server.pause = 0.15
-        self.machine.set("MEND_DATA_TIMEOUT_MS", "600")
+        server.content = self.content = self.content[:MIB]
+        server.pause = 0.5
+        self.machine.set("MEND_DATA_TIMEOUT_MS", "5000")
         self.machine.set("MEND_DATA_ATTEMPTS", "1")
         self.staged(server.uri())
 
@@ -195,7 +196,7 @@ class Stage(Data):
             if sent > 4 * MIB and server.etag == '"1"':
                 server.content, server.etag = new, '"2"'
         server.watch = change
-        done = self.data("stage", server.uri(), self.path, code=UNREACHABLE)
+        done = self.data("stage", server.uri(), self.path, code=DAMAGED)
         self.assertIn("it has changed: its entity tag was", done.stderr)
         self.assertFalse(os.path.exists(self.path))
         done = self.data("stage", server.uri(), self.path)
@@ -453,6 +454,7 @@ class Plugins(Data):
         self.assertIn("there is no file nope in", self.data("stage", f"tar://{archive}#nope", "x", code=UNREACHABLE).stderr)
 
     def test_one_that_hangs_or_lies_is_killed_and_named(self):
+        self.machine.set("MEND_DATA_TIMEOUT_MS", "1000")
         self.machine.set("MEND_DATA_ATTEMPTS", "2")
         greet = "#!/bin/sh\nread hello; echo mend-source 1\n"
         cases = {

@@ -349,7 +349,7 @@ class Output(Detached):
             self.assertTrue(file.read() == out)
 
     def test_both_streams_come_in_the_order_in_which_they_were_printed(self):
-        script = 'for i in 1 2 3; do echo "out $i"; sleep 0.3; echo "err $i" >&2; sleep 0.3; done'
+        script = 'for i in 1 2 3; do echo "out $i"; sleep 1; echo "err $i" >&2; sleep 1; done'
         name = self.detach("-q", "sh", "-c", script)
         self.end_of(name)
         both = subprocess.run(

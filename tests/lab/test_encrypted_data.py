@@ -92,6 +92,34 @@ class EncryptedData(InDirectory):
         self.assertEqual(self.listened(False), {"talk": [True, False], "move": [True, True], "copy": [True, True]})
         self.assertEqual(self.listened(True), {"talk": [False, False], "move": [False, False], "copy": [False, False]})
 
+    @unittest.skipUnless(os.access("/dev/fuse", os.R_OK | os.W_OK), "/dev/fuse cannot be opened")
+    def test_files_of_a_data_space_are_as_other_bulk_data(self):
+        source = os.path.join(self.directory, "source")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write((SENT + "\n") * 40_000)
+        targets = [word for node in ("node1", "node2") for word in ("--target", f"{node}:{os.path.join(self.directory, node)}")]
+        data = lambda *words: self.lab.mend("data", *words, cwd=self.directory)  # noqa: E731
+        self.assertEqual(data("create", "listened", *targets).returncode, 0)
+        self.addCleanup(data, "destroy", "listened")
+        listener = Listener(self.lab, "node3")
+        self.addCleanup(listener.end)
+        heard = {}
+        for choice in ("off", "on"):
+            self.encrypt(choice)
+            self.assertEqual(data("stage", "file://" + source, f"listened:{choice}").returncode, 0)
+            # Both targets' bytes pass node3, where the rank is. It writes what it reads.
+            listener.heard()
+            job = self.lab.start(self.directory, "run", "-n", "1", "--hosts", "node3", "--data", "listened:/mnt/in:rw", "--",
+                                 "cp", f"/mnt/in/{choice}", f"/mnt/in/{choice}.copy")
+            job.finish(0)
+            heard[choice] = listener.heard()
+            again = os.path.join(self.directory, choice)
+            self.assertEqual(data("get", f"listened:{choice}.copy", again).returncode, 0)
+            with open(again, "rb") as one, open(source, "rb") as other:
+                self.assertTrue(one.read() == other.read())
+        self.assertEqual([heard[choice][1] for choice in ("off", "on")], [[True, False], [False, False]])
+        self.assertGreater(heard["on"][0], os.path.getsize(source))
+
     def disturb(self, name):
         """Checkpoints, moves, the end by force and a restart."""
         directory = tempfile.mkdtemp(dir=self.work)

@@ -162,6 +162,8 @@ class Silence(Failover):
         self.touch("go")
         self.assertEqual(self.lab.mend("wait", name).returncode, 0)
         self.assertEqual(self.logs(name).stdout, self.undisturbed())
+        # The one that has lost the job says nothing in its output any more.
+        self.assertNotIn("another controller has taken", self.logs(name).stderr)
 
 
 class Output(Counts):
@@ -355,8 +357,8 @@ class BetweenLives(Failover):
     """The controller is killed while the job goes on after a lost node: another one sees to it."""
 
     def lost(self, *more):
-        self.lab.set("MEND_LEASE_MS", "3000")
-        self.lab.set("MEND_NODE_TIMEOUT_MS", "1000")
+        self.lab.set("MEND_LEASE_MS", "6000")
+        self.lab.set("MEND_NODE_TIMEOUT_MS", "3000")
         job, name = self.start(4, "node1,node2,node3", *more)
         self.lab.verb("checkpoint", name)
         return job, name

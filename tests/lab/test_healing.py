@@ -54,8 +54,8 @@ class Heals(InDirectory):
 
 class Nodes(Heals):
     def test_a_node_dies_and_a_spare_takes_its_ranks(self):
-        self.lab.set("MEND_LEASE_MS", "2000")
-        self.lab.set("MEND_NODE_TIMEOUT_MS", "1000")
+        self.lab.set("MEND_LEASE_MS", "6000")
+        self.lab.set("MEND_NODE_TIMEOUT_MS", "3000")
         job, name = self.start(4, "node1,node2", "--spares", "node3")
         self.lab.verb("checkpoint", name)
         self.lab.kill("node2")
@@ -73,7 +73,6 @@ class Nodes(Heals):
         self.ends_well(job, 4, "node4")
 
     def test_daemons_are_killed_ten_times_in_a_row(self):
-        self.lab.set("MEND_LEASE_MS", "2000")
         job, name = self.start(3, "node1,node2,node3", "--spares", "node4")
         for times in range(1, 11):
             self.lab.verb("checkpoint", name)
@@ -105,10 +104,10 @@ class Nodes(Heals):
             self.lab.kill_daemon("node2")
             time.sleep(pause)
             self.lab.kill_daemon("node1")
-            job.wait_for(lambda: job.stderr().count("goes on by itself") == 2, "both failures were noticed")
-            job.wait_for(lambda: "restored and run" in job.stderr().rpartition("goes on by itself")[2], "it has gone on")
+            # Both may have been noticed at once.
+            restored = lambda: "restored and run" in job.stderr().rpartition("goes on by itself")[2]
+            job.wait_for(lambda: restored() and set(self.lab.places(name)) == {"node3", "node4"}, "it has gone on without both")
             self.lab.running(job)
-            self.assertEqual(set(self.lab.places(name)), {"node3", "node4"})
             self.ends_well(job, 4, "node3")
             for node in ("node1", "node2"):
                 self.lab.start_daemon(node, self.directory)
@@ -140,7 +139,7 @@ class Nodes(Heals):
         self.lab.start_daemon("node2", self.directory)
         self.again(job, name, 1)
         # Now a life begins, and finds out that an image is nowhere. That is not the job's end.
-        self.lab.kill_rank("node1", self.lab.places(name).index("node1"), 9)
+        self.assertTrue(self.lab.kill_rank("node1", self.lab.places(name).index("node1"), 9))
         self.again(job, name, 2)
         said = len(job.stderr())
         self.lab.kill_daemon("node2")
@@ -156,7 +155,7 @@ class Nodes(Heals):
     def test_a_node_with_the_only_copy_that_does_not_come_back_ends_the_job(self):
         job, name = self.start(2, "node1,node2", "--spares", "node3", "--tiers", "memory", "--wait-for-nodes", "4")
         self.lab.verb("checkpoint", name)
-        self.lab.kill_rank("node1", self.lab.places(name).index("node1"), 9)
+        self.assertTrue(self.lab.kill_rank("node1", self.lab.places(name).index("node1"), 9))
         self.again(job, name, 1)
         self.lab.kill_daemon("node2")
         job.finish(75)
@@ -218,13 +217,13 @@ class Nodes(Heals):
     def test_a_node_that_ended_its_ranks_for_the_lease_says_so(self):
         """It stands still for longer than the lease, and nobody takes it for dead meanwhile."""
         self.lab.set("MEND_ON_FAILURE", "stop")
-        self.lab.set("MEND_LEASE_MS", "2000")
+        self.lab.set("MEND_LEASE_MS", "4000")
         self.lab.set("MEND_NODE_TIMEOUT_MS", "60000")
         job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "sleep", "600")
         self.lab.running(job)
-        self.lab.on("node2", "sh", "-c", STOPPED, "sh", "5")
+        self.lab.on("node2", "sh", "-c", STOPPED, "sh", "9")
         job.finish(75)
-        self.assertIn("without a word from the job's controller for 2000 ms it ended its ranks", job.stderr())
+        self.assertRegex(job.stderr(), r"without a word from the job's controller for 4000 ms, for (2[5-9]\d\d|3\d\d\d|4000) ms of which the node itself stood still, it ended its ranks")
         self.assertIn("MEND_LEASE_MS", job.stderr())
 
     def test_ranks_of_a_silent_node_have_ended_before_others_take_their_place(self):
@@ -272,7 +271,7 @@ class Ranks(OnMachine):
         self.assertEqual(job.stdout(), "begun\ndying\n")
         self.assertEqual(job.stderr().count("was ended by signal 11"), 3)
         self.assertEqual(job.stderr().count("goes on by itself"), 2)
-        self.assertIn("gone on from checkpoint 1 2 times and failed again", job.stderr())
+        self.assertIn("went on from checkpoint 1 2 times and failed again", job.stderr())
         causes = [one["data"]["cause"] for one in self.machine.verb("log", name) if one["event"] in ("goes_on", "ended")]
         self.assertEqual([cause["code"] for cause in causes], ["rank_signal"] * 3)
 

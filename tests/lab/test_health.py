@@ -105,7 +105,6 @@ class Health(Rewrites):
 
     def test_past_a_high_mark_ranks_leave_frozen_and_a_node_that_dies_then_costs_nothing(self):
         self.start_lab(3)
-        self.lab.set("MEND_NODE_TIMEOUT_MS", "1000")
         job, name = self.rewrite(("-n", "2", "--hosts", "node1,node2", "--spares", "node3"), "-x", footprint=16, dirty=1)
         self.say("node2", 2, "the processor burns")
         warned = time.monotonic()

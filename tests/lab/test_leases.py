@@ -23,9 +23,9 @@ class Leases(InDirectory):
     def setUp(self):
         super().setUp()
         self.lab = self.enterContext(Lab(2))
-        # Twice what is stood still for: others use this machine, too.
-        self.lab.set("MEND_LEASE_MS", "6000")
-        self.lab.set("MEND_NODE_TIMEOUT_MS", "6000")
+        # Far more than is stood still for: others use this machine, too.
+        self.lab.set("MEND_LEASE_MS", "20000")
+        self.lab.set("MEND_NODE_TIMEOUT_MS", "20000")
 
     def controller(self, name):
         """Sends signals to `mend run` itself, whatever stands between."""
@@ -99,6 +99,7 @@ class Leases(InDirectory):
     def test_no_byte_is_written_after_a_lease_whatever_stood_still(self):
         """Everything on the node is stopped, what holds the lease included, and goes on when it has ended."""
         self.lab.set("MEND_LEASE_MS", "3000")
+        self.lab.set("MEND_NODE_TIMEOUT_MS", "6000")
         files = [os.path.join(self.directory, f"written-{rank}") for rank in range(2)]
         script = f'exec sh -c \'{WRITER}\' {self.directory}/written-$MEND_RANK'
         job = self.lab.start(self.directory, "run", "-n", "2", "--hosts", "node1,node2", "--", "sh", "-c", script)

@@ -125,7 +125,8 @@ class ByHand(Offloads):
         job = self.lab.start(self.directory, *self.command(1, ["node1"], "x")[:-4], sys.executable, PROGRAM, "hold", self.seen, self.go)
         job.wait_for(lambda: os.path.exists(self.go + ".begun"), "the file is open")
         # Targets are told what is open once a second.
-        time.sleep(2.5)
+        looked = lambda: self.lab.mend("data", "offload", "input:", self.uri, "--dry-run", cwd=self.directory)
+        job.wait_for(lambda: "ranks have it open for writing" in looked().stdout, "targets know")
         said = self.offload(code=1)
         self.assertIn("input:held is not sent: ranks have it open for writing", said.stderr)
         self.arrived({"closed": b"closed"})
@@ -267,12 +268,14 @@ class WithAJob(Offloads):
         self.arrived(self.rounds(4, 12))
 
     def test_a_job_whose_node_is_lost_has_its_files_sent(self):
-        job = self.start(2, ["node1", "node2"], "rounds", self.seen, "100")
+        job = self.start(2, ["node1", "node2"], "rounds", self.seen, "1000")
         job.wait_for(lambda: any(name.startswith("round 0") for name in self.there()), "something has arrived")
         self.lab.kill_daemon("node2")
         self.assertNotEqual(job.finish(None), 0)
-        self.whole()
         self.assertTrue(self.there())
+        # A rank that was killed may have left a file in part: it has arrived as it is in the space.
+        for name, found in self.there().items():
+            self.got(f"input:{name}", found)
         listed = [f"{place}/{name}" for place in self.listed() for name in self.listed(f"input:{place}")]
         self.assertEqual(sorted(listed), sorted(self.there()), job.stderr())
         self.daemon_back("node2")

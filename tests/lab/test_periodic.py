@@ -67,9 +67,13 @@ class Periodic(OnMachine):
         self.wait_for(job, name, 4)
         by_hand = self.machine.verb("checkpoint", name)["number"]
         self.wait_for(job, name, by_hand + 3)
-        job.wait_for(lambda: len(self.numbers(name)) == 3, "the older ones are gone")
-        found = self.checkpoints(name)
-        self.assertEqual([one["periodic"] for one in found], [False, True, True])
+        found = []
+
+        def settled():
+            found[:] = self.checkpoints(name)
+            return [one["periodic"] for one in found] == [False, True, True]
+
+        job.wait_for(settled, "the older ones are gone")
         self.assertEqual(found[0]["number"], by_hand, "what was asked for stays")
         self.assertTrue(all(one["usable"] and one["kind"] == "full" and not one["needs"] for one in found))
         job.let_go()

@@ -102,7 +102,7 @@ class Run(InDirectory):
         self.machine.running(job)
         job.interrupt(signal.SIGKILL)
         job.finish(None)
-        for _ in range(100):
+        for _ in range(600):
             left = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, check=False).stdout
             if not left:
                 return

@@ -28,13 +28,13 @@ def fuse_is_open():
 class Space(InDirectory):
     """Three nodes with a target each; the space `input`, and its `content` in the file `source`."""
 
-    # Of the content; settings of the daemons.
-    SIZE, DAEMONS = SIZE, {}
+    # Of the content; settings of the daemons; options of the lab.
+    SIZE, DAEMONS, OPTIONS = SIZE, {}, ()
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.lab = cls.enterClassContext(Lab(4, daemons=cls.DAEMONS))
+        cls.lab = cls.enterClassContext(Lab(4, *cls.OPTIONS, daemons=cls.DAEMONS))
 
     def setUp(self):
         super().setUp()

@@ -23,7 +23,7 @@ class Resumes(Space):
     """The source is `in.dat` on a slow server."""
 
     SIZE = 24 * MIB + 4321
-    DAEMONS = {"MEND_SPACE_BEGUN_S": "4"}
+    DAEMONS = {"MEND_SPACE_BEGUN_S": "20"}
 
     @classmethod
     def setUpClass(cls):
@@ -40,7 +40,7 @@ class Resumes(Space):
         """Starts the server, anew."""
         self.stop()
         self.port, self.told = port or random.randrange(20000, 30000), os.path.join(self.directory, f"told.{time.monotonic_ns()}")
-        command = [MEND, "lab", "exec", "--name", self.lab.name, "head", "--", sys.executable, SERVER, self.source, str(self.port), self.told, "0.002"]
+        command = [MEND, "lab", "exec", "--name", self.lab.name, "head", "--", sys.executable, SERVER, self.source, str(self.port), self.told, "0.01"]
         self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self.addCleanup(self.stop)
         until = time.monotonic() + PATIENCE

@@ -197,13 +197,15 @@ class Losses(Writes):
         job = self.paced(2, NODES[:2])
         self.addCleanup(self.daemon_back, "node3")
         self.lab.kill_daemon("node3")
-        time.sleep(3)
+        wanted = {f"{node}:{self.target(node)}" for node in NODES[:2]}
+
+        def replaced():
+            shown = [self.copies(f"pace.{rank}") for rank in range(2)]
+            return all(not one["filling"] and {target for copies in one["objects"] for target in copies} == wanted for one in shown)
+
+        job.wait_for(replaced, "both files have their copies on the nodes that are left")
         self.ends_well(job, 2)
-        for rank in range(2):
-            shown = self.copies(f"pace.{rank}")
-            self.assertEqual(shown["filling"], [])
-            held = {target for copies in shown["objects"] for target in copies}
-            self.assertEqual(held, {f"{node}:{self.target(node)}" for node in NODES[:2]})
+        self.assertTrue(replaced())
 
     def test_an_object_that_is_lost_while_it_is_written_is_made_again(self):
         job = self.paced(1, ["node1"])

@@ -46,11 +46,30 @@ int main(int count, char **words) {
 """
 
 
-def compiled(directory):
-    source = os.path.join(directory, "starter.c")
+# Has its process manager start two processes, as MPI_Comm_spawn does, and never accepts their connection.
+SILENT = """
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    char port[MPI_MAX_PORT_NAME], text[4096];
+    MPI_Init(&count, &words);
+    MPI_Open_port(MPI_INFO_NULL, port);
+    int length = snprintf(text, sizeof text, "mcmd=spawn\\nnprocs=2\\nexecname=%s\\ntotspawns=1\\nspawnssofar=1\\nargcnt=0\\npreput_num=1\\n"
+                          "preput_key_0=PARENT_ROOT_PORT_NAME\\npreput_val_0=%s\\ninfo_num=0\\nendcmd\\n", words[0], port);
+    length = write(atoi(getenv("PMI_FD")), text, length) == length ? read(atoi(getenv("PMI_FD")), text, sizeof text - 1) : 0;
+    printf("%.*s", length, text), fflush(stdout);
+    for (;;) pause();
+}
+"""
+
+
+def compiled(directory, name="starter", text=STARTER):
+    source = os.path.join(directory, f"{name}.c")
     with open(source, "w", encoding="utf-8") as file:
-        file.write(STARTER)
-    return compile_mpi(source, os.path.join(directory, "starter"))
+        file.write(text)
+    return compile_mpi(source, os.path.join(directory, name))
 
 
 class Places(InDirectory):
@@ -84,6 +103,15 @@ class Places(InDirectory):
         said, job = self.spawn(1, "node1,node2", "1", "node2", self.starter, "7", expected=7)
         self.assertEqual(said[0], "child 0 on node2: heard, input 0")
         self.assertIn("rank 1 on node2 exited with code 7", job.stderr())
+
+    def test_children_whose_parent_does_not_accept_them_end(self):
+        self.lab.set("MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT", "2")
+        self.addCleanup(self.lab.set, "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT", None)
+        job = self.lab.start(self.directory, "run", "-n", "1", "--hosts", "node1,node2", "--", compiled(self.work, "silent", SILENT))
+        job.finish(None)
+        self.assertIn("cmd=spawn_result rc=0", job.stdout())
+        self.assertIn("timed out", job.stderr())
+        self.assertRegex(job.stderr(), r"rank [12] on node\d exited with code")
 
 
 class Stays(Heals):

@@ -4,17 +4,16 @@ torn, and a restart takes what is good."""
 import glob
 import json
 import os
-import re
 import shutil
-import subprocess
 import tempfile
 import time
 import unittest
 import unittest.mock
 
 from cases import InDirectory
-from cluster import BIN, PATIENCE, Lab, Machine, MEND, compile_mpi, compile_plain
+from cluster import BIN, Lab, Machine, compile_mpi, compile_plain
 from object_store import SECRET, ObjectStore
+from partial import Writers
 
 ARGUMENTS = ("-i", "100", "-w", "200", "-m", "8", "-u", "go")
 # Runs in a node's shell: every image in the node's memory, as CHECKPOINT/rank-R.image.
@@ -132,7 +131,7 @@ class Tiers(OfFourRanks):
             [kept] = [one for one in lab.verb("checkpoints", name) if one["number"] == asked]
             self.assertEqual((kept["tiers"], kept["periodic"], kept["usable"]), (["shared"], False, True))
             for node in ("node1", "node2", "node3"):
-                self.assertNotIn(f"{asked}/", "".join(self.memory(lab, node)))
+                self.assertEqual([one for one in self.memory(lab, node) if one.startswith(f"{asked}/")], [])
             lab.kill("node2")
             said = self.restarted(lab, name, "--interval", "off")
             self.assertNotIn("its image", said)
@@ -266,23 +265,14 @@ class Tiers(OfFourRanks):
             self.job = lab.start(self.directory, "run", *options, self.iters, *ARGUMENTS)
             name = lab.running(self.job)
             status = next(one["status"] for one in lab.verb("ps") if one["id"] == name)
-            host = {str(rank["rank"]): rank["host"] for rank in status["ranks"]}
+            host = {rank["rank"]: rank["host"] for rank in status["ranks"]}
             self.assertEqual(set(host.values()), {"node1", "node2", "node3"})
-            # Every partial file there is, in rows, until the directory is removed or `stop` is there.
             place = os.path.dirname(lab.verb("checkpoint", name)["directory"])
-            watch = 'cd "$1" && while [ ! -e stop ]; do echo $(ls -d */.*.partial 2>/dev/null); sleep 0.01; done'
-            command = [MEND, "lab", "exec", "--name", lab.name, "head", "--", "sh", "-c", watch, "sh", place]
-            watcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=lab.environment)
-            self.addCleanup(lambda: (watcher.kill(), watcher.communicate()))
-            for _ in range(2):
-                number = lab.verb("checkpoint", name)["number"]
-                self.complete(lab, name, number, ["memory", "shared"])
-            self.assertEqual(lab.on("head", "touch", os.path.join(place, "stop")).returncode, 0)
-            rows = [re.findall(r"rank-(\d+)\.image", row) for row in watcher.communicate(timeout=PATIENCE)[0].splitlines()]
-            seen = [{host[rank] for rank in ranks} for ranks in rows]
-            self.assertEqual(set().union(*seen), set(host.values()), "not all nodes were seen to write")
-            self.assertEqual([nodes for nodes in seen if len(nodes) > 1][:3], [])
-            self.assertEqual(lab.on("head", "rm", os.path.join(place, "stop")).returncode, 0)
+            with Writers(lab, place) as writers:
+                for _ in range(2):
+                    number = lab.verb("checkpoint", name)["number"]
+                    self.complete(lab, name, number, ["memory", "shared"])
+                writers.in_turn(self, host)
             self.job.let_go()
             self.job.finish(0)
             self.assertEqual(self.job.stdout(), self.expected)
@@ -410,7 +400,7 @@ class ObjectStorage(OfFourRanks):
             self.assertNotIn("its image", said)
 
     def wait_gone(self, lab, address):
-        for _ in range(100):
+        for _ in range(600):
             if self.store.objects("get", address).returncode:
                 return
             time.sleep(0.1)

@@ -13,7 +13,7 @@ pub const MAX_LINES: usize = 600;
 const MAX_SAFETY_LINES: usize = 3;
 
 /// Directories whose files may hold `unsafe`: the layers made for it, and what runs inside a rank.
-const UNSAFE_HOMES: [&str; 3] = ["crates/platform/kernel/", "crates/platform/fabric-sys/", "crates/rank/"];
+const UNSAFE_HOMES: [&str; 4] = ["crates/platform/freestanding/", "crates/platform/kernel/", "crates/platform/fabric-sys/", "crates/rank/"];
 
 /// Single files elsewhere that may, each with its reason.
 const UNSAFE_FILES: [&str; 10] = [

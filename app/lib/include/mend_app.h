@@ -169,7 +169,8 @@ typedef struct mend_app_transport {
     int arriving; /* 1: this process takes the place of rank `rank`, which moves */
     /* Why this rank can't take part in a move now, or NULL. */
     const char *(*hindrance)(void *state);
-    /* All ranks together: starts the new processes and makes their communicators, beside the old ones. 0, or below: `error` tells. */
+    /* All ranks together: starts the new processes and makes their communicators, beside the old ones. 0, or below: `error` tells; -2: this rank alone failed, when
+     * the new processes were there. */
     int (*spawn)(void *state, const mend_app_move *move, char *error, size_t room);
     /* Between the old and the new process of a rank: starts to send or to receive, a message or a fragment, in one of four slots. */
     int (*transfer)(void *state, int slot, int sends, int fragment, void *bytes, size_t length);

@@ -200,14 +200,16 @@ int mend_app_comm_free_f(MPI_Fint *made) {
 
 /* By all ranks of the new world, in each rank's own order, which has led to no deadlock before. */
 static int make_again(void) {
+    int made = 0;
+    /* All in any case, for the sake of those who wait there. */
     for (int i = 0; i < comm_count; i++) {
         struct logged *l = &comm_log[i];
         MPI_Comm parent = l->recipe.parent < 0 ? fresh_world : comm_log[l->recipe.parent].fresh;
         l->fresh = MPI_COMM_NULL;
         if (parent != MPI_COMM_NULL && make(&l->recipe, parent, &l->fresh) != MPI_SUCCESS)
-            return -1;
+            made = -1;
     }
-    return 0;
+    return made;
 }
 
 static void settle_communicators(int moved) {

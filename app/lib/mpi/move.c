@@ -38,21 +38,26 @@ static int may_end(void) {
     return getenv("MEND_JOB") != NULL;
 }
 
-/* As MPI_Allreduce, without spinning. */
-static int least_of(MPI_Comm comm, long long *value) {
-    long long mine = *value;
-    MPI_Request request;
+/* As MPI_Wait, without spinning: on a busy node who waits would take the processor from those who are waited for. */
+static int await(MPI_Request *request) {
     int done = 0;
-    if (PMPI_Iallreduce(&mine, value, 1, MPI_LONG_LONG, MPI_MIN, comm, &request) != MPI_SUCCESS)
-        return -1;
     for (unsigned looks = 0; !done; looks++) {
         struct timespec nap = {.tv_nsec = looks < 500 ? 20000 : 1000000};
-        if (PMPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        if (PMPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return -1;
         if (!done && looks > 50)
             nanosleep(&nap, NULL);
     }
     return 0;
+}
+
+/* As MPI_Allreduce, without spinning. */
+static int least_of(MPI_Comm comm, long long *value) {
+    long long mine = *value;
+    MPI_Request request;
+    if (PMPI_Iallreduce(&mine, value, 1, MPI_LONG_LONG, MPI_MIN, comm, &request) != MPI_SUCCESS)
+        return -1;
+    return await(&request);
 }
 
 static const char *hindrance(void *state) {
@@ -64,7 +69,9 @@ static const char *hindrance(void *state) {
 /* All old and new processes. `place`: the rank of this process in the new world, or -1. */
 static int make_worlds(struct state *s, int place) {
     int color = place < 0 ? MPI_UNDEFINED : 0;
-    return PMPI_Comm_split(s->merged, color, place, &fresh_world) == MPI_SUCCESS && PMPI_Comm_split(s->merged, color, place, &s->fresh) == MPI_SUCCESS ? 0 : -1;
+    /* Both in any case: the others wait in the second when the first has failed here. */
+    int one = PMPI_Comm_split(s->merged, color, place, &fresh_world), other = PMPI_Comm_split(s->merged, color, place, &s->fresh);
+    return one == MPI_SUCCESS && other == MPI_SUCCESS ? 0 : -1;
 }
 
 /* Open MPI waits for ever where it has no slot left for a process. */
@@ -149,11 +156,11 @@ static int spawn(void *state, const mend_app_move *move, char *error, size_t roo
         free(recipes);
     }
     int made = make_worlds(s, mine < 0 ? rank : -1);
-    if (made == 0 && mine < 0)
-        made = make_again();
+    if (mine < 0 && make_again() != 0)
+        made = -1;
     if (made != 0)
         snprintf(error, room, "the communicators can't be made again");
-    return made;
+    return made == 0 ? 0 : -2;
 }
 
 /* The same in a new process: its parents are the old ones. */
@@ -190,7 +197,7 @@ static int transfer(void *state, int slot, int sends, int fragment, void *bytes,
     struct slot *to = &s->slots[slot];
     int tag = fragment ? FRAGMENT_TAG : MOVE_TAG;
     to->pieces = 0;
-    if (length > piece_bytes * MOST_PIECES)
+    if (length > piece_bytes * MOST_PIECES || s->merged == MPI_COMM_NULL)
         return -1;
     for (size_t at = 0; at < length || at == 0; at += piece_bytes) {
         int some = (int)(length - at < piece_bytes ? length - at : piece_bytes);
@@ -306,6 +313,8 @@ static void depart(void *state, int sleeps) {
             PMPI_Recv(NULL, 0, MPI_BYTE, s->peer, WAKE_TAG, s->merged, MPI_STATUS_IGNORE);
     }
     wake(s);
+    /* The new process may be gone already, and Open MPI write to it once more. */
+    signal(SIGPIPE, SIG_IGN);
     PMPI_Finalize();
     /* Not _exit: MPICH 5 takes leave of its process manager only here, which else ends the job. */
     exit(0);

@@ -63,7 +63,10 @@ static int receive_message(void *state, void *bytes, size_t length) {
 }
 
 static int broadcast(void *state, void *bytes, size_t length) {
-    return PMPI_Bcast(bytes, (int)length, MPI_BYTE, 0, ((struct state *)state)->comm) == MPI_SUCCESS ? 0 : -1;
+    MPI_Request request;
+    if (PMPI_Ibcast(bytes, (int)length, MPI_BYTE, 0, ((struct state *)state)->comm, &request) != MPI_SUCCESS)
+        return -1;
+    return await(&request);
 }
 
 static int least(void *state, int64_t *value) {

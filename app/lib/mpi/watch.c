@@ -10,6 +10,7 @@
  */
 #include "mend_app_mpi.h"
 
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

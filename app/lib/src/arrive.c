@@ -153,7 +153,7 @@ static bool load_table(void) {
     char error[TEXT] = "";
     if (hello.length == 0) {
         move_disk_path(app.saved.own_path, app.transport.rank);
-        app.saved.own = rank_file_load(app.saved.own_path, error);
+        app.saved.own = rank_file_load(app.saved.own_path, NULL, error);
     } else {
         struct image outline;
         if (image_alloc(&outline, hello.length) && app.transport.transfer(app.transport.state, SLOT_OUTLINE, 0, 1, outline.bytes, outline.length) >= 0 && move_wait(SLOT_OUTLINE) == 0)
@@ -173,6 +173,7 @@ bool arrival_start(void) {
     started = seconds_now();
     if (settle_directory() != 0)
         return false;
+    places_start();
     if (move_listen(&hello) != 0 || move_wait(SLOT_HEARD) != 0 || heard(&hello, MOVE_HELLO) != 0)
         return fail(MEND_APP_SYSTEM, "the old process can't be heard"), false;
     if (!load_table())
@@ -241,7 +242,9 @@ void arrival_complete(void) {
     if (app.settings.calls)
         app.scheduled_in = app.settings.calls - app.call % app.settings.calls;
     /* The old process of rank 0 has let go of it before it said so. */
-    if (app.transport.rank == 0)
+    if (app.transport.rank == 0) {
         lock_directory();
+        places_published(app.newest);
+    }
     requests_restart_clock();
 }

@@ -3,6 +3,7 @@
  *   registry.c    variables, contexts, files: what the program has told
  *   snapshot.c    the registry as a table of one rank's file, with copies of what may change behind
  *   table.c       that table: its text and digest, its memory
+ *   hash.c        hashes of all that is written; hash_avx2.c for processors that have it
  *   rank_file.c   the table as an HDF5 file
  *   seal.c        what of a file must be whole before HDF5 parses it
  *   load.c        the table from an HDF5 file, and whether all of its bytes are whole
@@ -18,6 +19,7 @@
  *   behind.c      the thread that writes
  *   request.c     requests by signal, file, time
  *   launcher.c    requests by whoever started the job, and their answers
+ *   part.c        a rank's part of a checkpoint, wherever its files are
  *   start.c       start, choice of the checkpoint to restore, end
  *   settings.c    the configuration
  *
@@ -69,6 +71,7 @@ struct block {
     bool zero;           /* nothing but zero bytes */
     uint64_t held_by;    /* checkpoint whose file holds the data */
     uint64_t held_as;    /* its number in that file */
+    const struct ancestor *held_in; /* which file that is, where it was found; NULL: this one, or HDF5 follows the link */
     uint64_t at;             /* offset of its data in the file, where they are in one piece and large; else 0 */
     const void *data;    /* to be written: the program's memory, or `copy` */
     void *copy;          /* owned */
@@ -77,6 +80,8 @@ enum { WHOSE_SPREAD = 2 };
 /* A checkpoint whose files are linked to, and the hash of this rank's seal there. */
 struct ancestor {
     uint64_t checkpoint, digest[2];
+    char *path; /* of this rank's file there, when it has been found; owned */
+    int at;     /* of place_next() */
 };
 struct saved_context {
     char *path;
@@ -115,13 +120,14 @@ void hdf5_unlock(void);
 void hdf5_message(char into[TEXT]);
 /* Writes and makes durable. Thread-safe; errors as text. */
 int rank_file_write(struct table *t, const char *path, const struct settings *s, uint64_t *bytes, char error[TEXT]);
-struct table *rank_file_load(const char *path, char error[TEXT]);
+/* `into`: a new table whose ancestors' files have been found, which goes if this fails; NULL: HDF5 follows links, in one directory of checkpoints. */
+struct table *rank_file_load(const char *path, struct table *into, char error[TEXT]);
 /* All but the data, as a file in memory. */
 struct image;
 int rank_file_outline(struct table *t, struct image *into, char error[TEXT]);
 struct table *rank_file_load_outline(struct image *image, char error[TEXT]);
-/* Reads each byte of each block and compares hashes. */
-int rank_file_verify(const struct table *t, const char *path, char error[TEXT]);
+/* Reads each byte of each block and compares hashes. `bad`: the first that isn't as it was written. */
+int rank_file_verify(const struct table *t, const char *path, const struct block **bad, char error[TEXT]);
 /* All elements of one block, converted to this machine's `type`. `verify`: compares the bytes of the file with the block's hash. */
 int block_read(const char *path, const struct block *b, uint64_t number, int type, void *into, bool verify, char error[TEXT]);
 /* Elements [first, first + count) of the flattened block's first dimension. */
@@ -133,13 +139,21 @@ void hash128(const void *data, size_t bytes, uint64_t into[2]);
 struct stream *hash_start(void);
 void hash_more(struct stream *stream, const void *data, size_t bytes);
 void hash_end(struct stream *stream, uint64_t into[2]);
+/* clang knows no target for the rest of a file. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define HASH_AVX2
+#endif
+void hash_more_avx2(void *state, const void *data, size_t bytes);
+void hash128_avx2(const void *data, size_t bytes, uint64_t into[2]);
 
 /* ---- seals ---- */
 void seal_path(char into[TEXT], const char *path);
 /* Beside a file that is closed; sets t->digest. */
 int seal_write(struct table *t, const char *path, char error[TEXT]);
-/* Whether all that HDF5 would parse is as it was written, in the file and in those that it links to; gives the hash of its table. */
-int seal_check(const char *path, const uint64_t digest[2], const char *directory, uint32_t rank, uint64_t table[2], char error[TEXT]);
+/* Whether all that HDF5 would parse of a file is as it was written. Gives the hash of its table, and into `t`, unless that is NULL, the ancestors. */
+int seal_check(const char *path, const uint64_t digest[2], uint64_t table[2], struct table *t, char error[TEXT]);
+/* Whether a file is there, and beside it this seal. */
+bool seal_is(const char *path, const uint64_t digest[2]);
 
 /* ---- elements ---- */
 uint64_t element_size(int type);
@@ -186,6 +200,13 @@ struct manifest {
     uint64_t (*digest)[2];
     uint64_t *bytes;
 };
+/* A checkpoint that counts, and the oldest that it links to. */
+struct chain {
+    uint64_t oldest, newest;
+};
+static inline bool chain_has(struct chain c, uint64_t checkpoint) {
+    return checkpoint >= c.oldest && checkpoint <= c.newest;
+}
 void store_path(char into[TEXT], const char *directory, uint64_t checkpoint, int64_t rank);
 int store_prepare(const char *directory, uint64_t checkpoint, char error[TEXT]);
 int store_publish(const char *directory, const struct manifest *m, char error[TEXT]);
@@ -194,7 +215,7 @@ void manifest_clear(struct manifest *m);
 /* Numbers of all directories of checkpoints, newest first. */
 size_t store_list(const char *directory, uint64_t **numbers);
 void store_remove(const char *directory, uint64_t checkpoint);
-/* Removes what neither is among the `keep` newest nor linked to by them, nor above `newest`. */
+/* Removes what neither is among the `keep` newest nor is copied nor linked to by either, nor above `newest`. */
 void store_retain(const char *directory, uint64_t keep, uint64_t newest);
 int store_mark_ended(const char *directory, uint64_t newest);
 uint64_t store_ended(const char *directory);
@@ -213,10 +234,14 @@ bool place_next(char path[TEXT], uint64_t checkpoint, uint32_t rank, int *at);
 /* Of the place that place_next() gave last. */
 bool place_is_shared(int at);
 void place_not_good(const char *path, int at);
+/* Whether this rank's file with this seal is where it would be written now, or in DIRECTORY. */
+bool place_has(uint64_t checkpoint, const uint64_t digest[2]);
 /* All on rank 0. */
 void places_sign(uint64_t checkpoint);
 void places_published(uint64_t checkpoint);
+/* With all that it links to. */
 bool place_is_whole(uint64_t checkpoint);
+/* It is being copied, or a tier of nodes has nothing newer as a whole. */
 bool place_is_target(uint64_t checkpoint);
 void places_look(void);
 

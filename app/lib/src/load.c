@@ -180,14 +180,55 @@ static bool space_agrees(hid_t dataset, const struct block *b) {
     return good;
 }
 
+/* A block as in an older checkpoint: where its data are, as far as their file has been found. */
+static void find_link(hid_t blocks, const char *name, const struct table *t, struct block *b) {
+    H5L_info2_t link;
+    char value[TEXT];
+    const char *file, *object;
+    unsigned flags;
+    uint64_t checkpoint, as;
+    if (t->ancestors_count == 0 || H5Lget_info2(blocks, name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_EXTERNAL || link.u.val_size > sizeof value)
+        return;
+    if (H5Lget_val(blocks, name, value, sizeof value, H5P_DEFAULT) < 0 || H5Lunpack_elink_val(value, link.u.val_size, &flags, &file, &object) < 0)
+        return;
+    if (sscanf(file, "../checkpoint-%" SCNu64 "/", &checkpoint) != 1 || sscanf(object, "/MemBlocks/%" SCNu64, &as) != 1)
+        return;
+    for (size_t i = 0; i < t->ancestors_count; i++)
+        if (t->ancestors[i].checkpoint == checkpoint && t->ancestors[i].path) {
+            b->held_in = &t->ancestors[i];
+            b->held_by = checkpoint;
+            b->held_as = as;
+        }
+}
+
+static hid_t open_numbered(hid_t file, uint64_t number) {
+    char name[48];
+    snprintf(name, sizeof name, "/MemBlocks/%" PRIu64, number);
+    return H5Dopen2(file, name, H5P_DEFAULT);
+}
+
+static const char *holder(const char *path, const struct block *b) {
+    return b->held_in ? b->held_in->path : path;
+}
+
+/* A block in the file that holds its data; that file, too, is to be closed. */
+static hid_t open_block(const char *path, const struct block *b, uint64_t number, hid_t *file) {
+    *file = open_file(holder(path, b));
+    return *file >= 0 ? open_numbered(*file, b->held_in ? b->held_as : number) : H5I_INVALID_HID;
+}
+
 static bool read_block(hid_t blocks, struct table *t, size_t number, char error[TEXT]) {
     char name[32], *type_name = NULL, *whose = NULL;
     uint64_t alias = 0;
     snprintf(name, sizeof name, "%zu", number);
     struct block *b = table_block(t);
-    hid_t dataset = H5Dopen2(blocks, name, H5P_DEFAULT);
+    find_link(blocks, name, t, b);
+    hid_t elsewhere = H5I_INVALID_HID;
+    hid_t dataset = b->held_in ? open_block(NULL, b, number, &elsewhere) : H5Dopen2(blocks, name, H5P_DEFAULT);
     if (dataset < 0) {
         snprintf(error, TEXT, "block %zu can't be read, or the file that it links to", number);
+        if (elsewhere >= 0)
+            H5Fclose(elsewhere);
         return false;
     }
     bool good = read_text(dataset, "Name", &b->name) && read_text(dataset, "Context", &b->context) && read_text(dataset, "Type", &type_name) && read_text(dataset, "Whose", &whose) && read_numbers(dataset, "Hash", b->hash, 2);
@@ -206,6 +247,8 @@ static bool read_block(hid_t blocks, struct table *t, size_t number, char error[
         if (b->dimension[d].kind == MEND_APP_LIST)
             good = read_indices(blocks, b, number, d);
     H5Dclose(dataset);
+    if (elsewhere >= 0)
+        H5Fclose(elsewhere);
     free(type_name);
     free(whose);
     if (!b->name)
@@ -216,8 +259,7 @@ static bool read_block(hid_t blocks, struct table *t, size_t number, char error[
 }
 
 /* The table of an open file, which is closed. Under hdf5_lock(). */
-static struct table *load(hid_t file, const char *name, char error[TEXT]) {
-    struct table *t = table_new();
+static struct table *load(hid_t file, struct table *t, const char *name, char error[TEXT]) {
     char why[TEXT] = "";
     bool good = file >= 0;
     if (!good)
@@ -244,24 +286,18 @@ static struct table *load(hid_t file, const char *name, char error[TEXT]) {
     return NULL;
 }
 
-struct table *rank_file_load(const char *path, char error[TEXT]) {
+struct table *rank_file_load(const char *path, struct table *into, char error[TEXT]) {
     hdf5_lock();
-    struct table *t = load(open_file(path), path, error);
+    struct table *t = load(open_file(path), into ? into : table_new(), path, error);
     hdf5_unlock();
     return t;
 }
 
 struct table *rank_file_load_outline(struct image *image, char error[TEXT]) {
     hdf5_lock();
-    struct table *t = load(image_open(image), "the table of variables", error);
+    struct table *t = load(image_open(image), table_new(), "the table of variables", error);
     hdf5_unlock();
     return t;
-}
-
-static hid_t open_block(hid_t file, uint64_t number) {
-    char name[48];
-    snprintf(name, sizeof name, "/MemBlocks/%" PRIu64, number);
-    return H5Dopen2(file, name, H5P_DEFAULT);
 }
 
 /* Rows of the first dimension of an open block; a scalar has one. `type` 0: as it is in the file. `stream`, or NULL, takes the bytes of the file. */
@@ -304,14 +340,14 @@ static int read_rows(hid_t dataset, const struct block *b, int type, uint64_t fi
 static int unreadable(const char *path, const struct block *b, char error[TEXT]) {
     char why[TEXT];
     hdf5_message(why);
-    snprintf(error, TEXT, "%.400s: `%.100s` can't be read: %.300s", path, b->name, why);
+    snprintf(error, TEXT, "%.400s: `%.100s` can't be read: %.300s", holder(path, b), b->name, why);
     return MEND_APP_DAMAGED;
 }
 
 int block_read_rows(const char *path, const struct block *b, uint64_t number, int type, uint64_t first, uint64_t count, void *into, char error[TEXT]) {
     int done = MEND_APP_DAMAGED;
     hdf5_lock();
-    hid_t file = open_file(path), dataset = file >= 0 ? open_block(file, number) : H5I_INVALID_HID;
+    hid_t file, dataset = open_block(path, b, number, &file);
     if (dataset >= 0 && space_agrees(dataset, b))
         done = read_rows(dataset, b, type, first, count, into, NULL, error);
     if (done == MEND_APP_DAMAGED)
@@ -356,7 +392,7 @@ static int compare_hash(struct stream *stream, const struct block *b, const char
     hash_end(stream, hash);
     if (hash[0] == b->hash[0] && hash[1] == b->hash[1])
         return 0;
-    snprintf(error, TEXT, "%.600s: `%.200s` isn't what was written: its hash differs", path, b->name);
+    snprintf(error, TEXT, "%.600s: `%.200s` isn't what was written: its hash differs", holder(path, b), b->name);
     return MEND_APP_DAMAGED;
 }
 
@@ -365,7 +401,7 @@ int block_read(const char *path, const struct block *b, uint64_t number, int typ
     if (!verify)
         return block_read_rows(path, b, number, type, 0, rows, into, error);
     hdf5_lock();
-    hid_t file = open_file(path), dataset = file >= 0 ? open_block(file, number) : H5I_INVALID_HID;
+    hid_t file, dataset = open_block(path, b, number, &file);
     struct stream *stream = hash_start();
     int done = MEND_APP_DAMAGED;
     if (dataset >= 0 && space_agrees(dataset, b)) {
@@ -414,18 +450,27 @@ static int verify_block(hid_t dataset, const struct block *b, const char *path, 
     return compare_hash(stream, b, path, error);
 }
 
-int rank_file_verify(const struct table *t, const char *path, char error[TEXT]) {
+int rank_file_verify(const struct table *t, const char *path, const struct block **bad, char error[TEXT]) {
     int done = 0;
+    *bad = NULL;
     hdf5_lock();
     hid_t file = open_file(path);
     for (size_t i = 0; i < t->blocks_count && done == 0; i++) {
         const struct block *b = &t->blocks[i];
         if (b->alias >= 0)
             continue;
-        hid_t dataset = file >= 0 ? open_block(file, i) : H5I_INVALID_HID;
+        hid_t elsewhere = H5I_INVALID_HID, dataset = H5I_INVALID_HID;
+        if (b->held_in)
+            dataset = open_block(path, b, i, &elsewhere);
+        else if (file >= 0)
+            dataset = open_numbered(file, i);
         done = dataset >= 0 ? verify_block(dataset, b, path, error) : unreadable(path, b, error);
+        if (done)
+            *bad = b;
         if (dataset >= 0)
             H5Dclose(dataset);
+        if (elsewhere >= 0)
+            H5Fclose(elsewhere);
     }
     if (file >= 0)
         H5Fclose(file);

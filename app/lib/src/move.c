@@ -434,8 +434,8 @@ int move_ranks(double negotiation) {
     bool good = all_can(done == 0);
     if (good) {
         done = spawn(error);
-        /* The same for all: rank 0 says it. */
-        if (done && app.transport.rank != 0)
+        /* The same for all, but for -2: rank 0 says it. */
+        if (done == -1 && app.transport.rank != 0)
             done = 0, good = false;
         good = all_can(done == 0 && good);
         if (good) {
@@ -444,10 +444,11 @@ int move_ranks(double negotiation) {
             /* The new process of rank 0 holds the directory from then on. */
             if (good && moves)
                 unlock_directory();
-            struct move_message verdict = {.kind = good ? MOVE_COMMIT : MOVE_DROP};
-            if (moves && move_tell(&verdict) == 0)
-                move_wait(SLOT_SENT);
         }
+        /* Also a new process whose parents can't have it waits for a word. Where MPI has failed to start it there is nobody to hear it. */
+        struct move_message verdict = {.kind = good ? MOVE_COMMIT : MOVE_DROP};
+        if (moves && move_tell(&verdict) == 0)
+            move_wait(SLOT_SENT);
         if (good)
             tell_stages(negotiation, since);
         app.transport.settle(app.transport.state, good);

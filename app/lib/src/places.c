@@ -6,12 +6,13 @@
  *   REQUESTS/fast/own/KEY/here-00003               rank 3 writes on this node
  *   REQUESTS/fast/copies/KEY/checkpoint-000007/... files of other nodes
  *   REQUESTS/fast/wanted/JOB.KEY.7.3               put here: rank 3's files of checkpoint 7 are wanted; it goes when they are among the copies, or nowhere
- *   DIRECTORY/targets                              by rank 0: `newest = N`, and for each later tier the checkpoint that is to be copied there: `TIER = N`
+ *   DIRECTORY/targets                              by rank 0: `newest = N`, and for each later tier the checkpoint that is to be copied there: `TIER = N`; `keep = N`: the newest that the partners' memories have as a whole
  *   DIRECTORY/checkpoint-000007/taken-by           whose checkpoint it is: `requests = REQUESTS`, `tiers = FIRST,SECOND,...`
  *   DIRECTORY/checkpoint-000007/rank-00003.node    its files are in the first tier; .partner, .object: in another one; no promise, which a restart doesn't need
  *
  * The manifest is in DIRECTORY whichever place the files have, and is published as without tiers. Files don't change after that, so copies need no agreement. A copy is believed no more than the file: seal
- * and hashes are compared, and the next place is tried. Faults assumed: what is offered goes away at any moment, with all that is in it.
+ * and hashes are compared, and the next place is tried. A checkpoint is copied with all that it links to (its manifest's `needs`), and a tier has it as a whole when it has all of that. Each linked file is
+ * looked for by itself (part.c). Faults assumed: what is offered goes away at any moment, with all that is in it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -39,8 +40,10 @@ static struct lane {
     char name[TEXT];
     uint64_t target, progress;
     double since;
+    struct chain had; /* the newest that the tier has had as a whole */
 } lanes[MOST_TIERS];
 static int lanes_count;
+static const struct chain nothing = {1, 0};
 
 static bool line_of(const char *path, const char *name, char *into, size_t room) {
     char line[2 * TEXT];
@@ -101,12 +104,8 @@ void places_start(void) {
     for (char *name; first && (name = strtok_r(NULL, ",", &rest)) && lanes_count < MOST_TIERS;)
         snprintf(lanes[lanes_count++].name, TEXT, "%s", name);
     for (int i = 0; i < lanes_count; i++)
-        lanes[i].target = 0;
+        lanes[i].target = 0, lanes[i].had = nothing;
     free(names);
-    /* Links lead to files of the same directory, which tiers don't keep together. */
-    if (app.settings.incremental && app.transport.rank == 0)
-        note("incremental = yes has no effect with tiers (%s): checkpoints are full", tier_names);
-    app.settings.incremental = false;
 }
 
 static void make(const char *path) {
@@ -255,6 +254,16 @@ bool place_next(char path[TEXT], uint64_t checkpoint, uint32_t rank, int *at) {
     return false;
 }
 
+bool place_has(uint64_t checkpoint, const uint64_t digest[2]) {
+    char root[TEXT], path[TEXT];
+    snprintf(root, sizeof root, "%.900s/own/%s", fast, key);
+    store_path(path, root, checkpoint, app.transport.rank);
+    if (offered() && seal_is(path, digest))
+        return true;
+    store_path(path, app.settings.directory, checkpoint, app.transport.rank);
+    return seal_is(path, digest);
+}
+
 bool place_is_shared(int at) {
     return at == 3;
 }
@@ -286,17 +295,11 @@ void places_sign(uint64_t checkpoint) {
     store_text(name, text);
 }
 
-/* What a tier has of a checkpoint: whether all, and a number that grows with what comes. */
-static bool complete(const char *tier, uint64_t checkpoint, uint64_t *progress) {
-    struct manifest m;
-    char error[TEXT], path[TEXT], name[2 * TEXT];
+/* Whether a tier has all files of a checkpoint of so many ranks, without those that it links to. To `progress` comes a number that grows with what is there. */
+static bool has_files(const char *tier, uint64_t checkpoint, uint32_t ranks, uint64_t *progress) {
+    char path[TEXT], name[2 * TEXT];
     uint64_t files = 0;
     struct stat status;
-    *progress = 0;
-    if (store_read(app.settings.directory, checkpoint, &m, error) != 0)
-        return true;
-    uint32_t ranks = m.ranks;
-    manifest_clear(&m);
     bool shared = strcmp(tier, "shared") == 0;
     store_path(path, app.settings.directory, checkpoint, -1);
     for (uint32_t i = 0; i < ranks; i++) {
@@ -319,14 +322,43 @@ static bool complete(const char *tier, uint64_t checkpoint, uint64_t *progress) 
     return files == ranks;
 }
 
+/* What a tier has of a checkpoint and of what it links to, but for what it `had` before; all of it, where the checkpoint counts no more. */
+static bool complete(const char *tier, uint64_t checkpoint, struct chain had, uint64_t *progress, struct chain *found) {
+    struct manifest m;
+    char error[TEXT];
+    uint64_t *numbers;
+    bool whole = true;
+    *progress = 0;
+    *found = (struct chain){checkpoint, checkpoint};
+    if (store_read(app.settings.directory, checkpoint, &m, error) != 0)
+        return true;
+    found->oldest = m.needs;
+    manifest_clear(&m);
+    size_t count = store_list(app.settings.directory, &numbers);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t number = numbers[i];
+        if (!chain_has(*found, number) || chain_has(had, number) || store_read(app.settings.directory, number, &m, error) != 0)
+            continue;
+        whole = has_files(tier, number, m.ranks, progress) && whole;
+        manifest_clear(&m);
+    }
+    free(numbers);
+    return whole;
+}
+
 bool place_is_whole(uint64_t checkpoint) {
     uint64_t progress;
-    return complete("shared", checkpoint, &progress);
+    struct chain found;
+    return complete("shared", checkpoint, nothing, &progress, &found);
+}
+
+static bool of_partners(const struct lane *lane) {
+    return strcmp(lane->name, "partner") == 0;
 }
 
 bool place_is_target(uint64_t checkpoint) {
     for (int i = 0; i < lanes_count; i++)
-        if (lanes[i].target == checkpoint)
+        if (lanes[i].target == checkpoint || (of_partners(&lanes[i]) && lanes[i].had.newest == checkpoint))
             return true;
     return false;
 }
@@ -340,7 +372,11 @@ void places_look(void) {
     size_t length = (size_t)snprintf(text, sizeof text, "newest = %" PRIu64 "\n", newest);
     for (int i = 0; i < lanes_count; i++) {
         struct lane *lane = &lanes[i];
-        bool over = lane->target == 0 || complete(lane->name, lane->target, &progress);
+        struct chain found;
+        /* What partners had may be lost with one of them. */
+        bool counted = lane->target != 0, over = !counted || lane->target == lane->had.newest || complete(lane->name, lane->target, of_partners(lane) ? nothing : lane->had, &progress, &found);
+        if (over && counted && lane->target != lane->had.newest)
+            lane->had = found;
         if (!over && progress != lane->progress) {
             lane->progress = progress;
             lane->since = seconds_now();
@@ -351,6 +387,8 @@ void places_look(void) {
         }
         if (length < sizeof text)
             length += (size_t)snprintf(text + length, sizeof text - length, "%.256s = %" PRIu64 "\n", lane->name, lane->target);
+        if (length < sizeof text && of_partners(lane) && lane->had.newest && lane->had.newest != lane->target)
+            length += (size_t)snprintf(text + length, sizeof text - length, "keep = %" PRIu64 "\n", lane->had.newest);
     }
     /* What is there may be from before this process went back to an earlier image of its memory. */
     snprintf(path, sizeof path, "%s/targets", app.settings.directory);

@@ -20,7 +20,7 @@ static _Atomic double known;      /* the watched file's time when it was last lo
 static _Atomic double taken_move; /* the time of the file that asked for the newest move: no new request, however long it is seen */
 static _Atomic uint64_t retained;
 static pthread_t thread;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, removing = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static bool running;
 static double due;
@@ -52,16 +52,22 @@ void requests_restart_clock(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Removing large files takes its time, which the program shall not wait for. */
-void requests_retain(uint64_t newest) {
-    atomic_store(&retained, newest);
-    pthread_cond_signal(&changed);
-}
-
 static void retain(void) {
+    pthread_mutex_lock(&removing);
     uint64_t newest = atomic_exchange(&retained, 0);
     if (newest)
         store_retain(app.settings.directory, app.settings.keep, newest);
+    pthread_mutex_unlock(&removing);
+}
+
+/* Removing large files takes its time, which the program shall not wait for. It waits where the thread can't keep up: else checkpoints that come faster than old ones
+ * are removed would fill the disk. */
+void requests_retain(uint64_t newest) {
+    if (atomic_exchange(&retained, newest))
+        retain();
+    pthread_mutex_lock(&lock);
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
 }
 
 /* The file's time in seconds, or 0: there is none. */
@@ -92,7 +98,9 @@ static void *watch(void *data) {
         long nanoseconds = until.tv_nsec + (long)((wait - (double)(time_t)wait) * 1e9);
         until.tv_sec += (time_t)wait + nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
-        pthread_cond_timedwait(&changed, &lock, &until);
+        /* What was asked for while this thread was elsewhere has had no waiter to wake. */
+        if (!atomic_load(&retained))
+            pthread_cond_timedwait(&changed, &lock, &until);
         if (due > 0 && seconds_now() >= due) {
             due = 0;
             request_raise(REQUEST_CHECKPOINT);

@@ -227,13 +227,21 @@ static uint64_t table_bytes(const struct table *t) {
     return bytes;
 }
 
+/* Whether what would be linked to is where this rank's files are. It isn't if the rank has come to another node since, or back to an earlier image of its memory. */
+static bool base_is_here(void) {
+    bool here = place_has(app.base->checkpoint, app.base->digest);
+    for (size_t i = 0; here && i < app.base->ancestors_count; i++)
+        here = place_has(app.base->ancestors[i].checkpoint, app.base->ancestors[i].digest);
+    return here;
+}
+
 static int take(void) {
     char error[TEXT] = "";
     request_clear(REQUEST_CHECKPOINT);
     if (app.transport.rank == 0)
         launcher_taking();
     app.taking = (uint64_t)((int64_t)app.call + app.number_offset);
-    bool full = !app.settings.incremental || !app.base || app.since_full + 1 >= app.settings.full_every, behind = app.settings.behind;
+    bool full = !app.settings.incremental || !app.base || app.since_full + 1 >= app.settings.full_every || !base_is_here(), behind = app.settings.behind;
     if (full) {
         table_free(app.base);
         app.base = NULL;

@@ -156,21 +156,38 @@ static char *read_seal(const char *path, const uint64_t digest[2], char error[TE
     return text;
 }
 
-int seal_check(const char *path, const uint64_t digest[2], const char *directory, uint32_t rank, uint64_t table[2], char error[TEXT]) {
+bool seal_is(const char *path, const uint64_t digest[2]) {
+    char ignored[TEXT];
+    char *text = read_seal(path, digest, ignored);
+    bool is_sealed = text != NULL;
+    free(text);
+    return is_sealed && access(path, F_OK) == 0;
+}
+
+static bool list_ancestors(char *text, struct table *t) {
+    size_t count = 0;
+    for (char *line = text; (line = strstr(line, "\nneeds ")); line++)
+        count++;
+    t->ancestors = must_alloc(count * sizeof *t->ancestors);
+    for (char *line = text; (line = strstr(line, "\nneeds ")); line++) {
+        struct ancestor a = {0};
+        if (sscanf(line, "\nneeds %" SCNu64 " %16" SCNx64 "%16" SCNx64, &a.checkpoint, &a.digest[0], &a.digest[1]) != 3)
+            return false;
+        t->ancestors[t->ancestors_count++] = a;
+    }
+    return true;
+}
+
+int seal_check(const char *path, const uint64_t digest[2], uint64_t table[2], struct table *t, char error[TEXT]) {
     char *text = read_seal(path, digest, error);
     if (!text)
         return MEND_APP_DAMAGED;
     char *copy = must_copy(text);
     bool good = check_file(path, copy, table, error);
     free(copy);
-    for (char *line = text; good && (line = strstr(line, "\nneeds ")); line++) {
-        uint64_t checkpoint, needed[2], ignored[2];
-        char other[TEXT];
-        good = sscanf(line, "\nneeds %" SCNu64 " %16" SCNx64 "%16" SCNx64, &checkpoint, &needed[0], &needed[1]) == 3;
-        store_path(other, directory, checkpoint, rank);
-        char *seal = good ? read_seal(other, needed, error) : NULL;
-        good = seal && check_file(other, seal, ignored, error);
-        free(seal);
+    if (good && t && !list_ancestors(text, t)) {
+        snprintf(error, TEXT, "the seal of %.800s doesn't say what it links to", path);
+        good = false;
     }
     free(text);
     return good ? 0 : MEND_APP_DAMAGED;

@@ -85,39 +85,6 @@ void set_aside(uint64_t checkpoint) {
     rename(manifest, aside);
 }
 
-static struct table *load_from(const char *path, uint32_t rank, bool contents, char why[TEXT]) {
-    uint64_t sealed[2], digest[2];
-    if (seal_check(path, app.saved.manifest.digest[rank], app.settings.directory, rank, sealed, why) != 0)
-        return NULL;
-    struct table *t = rank_file_load(path, why);
-    if (!t)
-        return NULL;
-    table_digest(t, digest);
-    bool good = digest[0] == sealed[0] && digest[1] == sealed[1];
-    if (!good)
-        snprintf(why, TEXT, "%.900s isn't what was written: its table differs from its seal's", path);
-    if (good && (!contents || rank_file_verify(t, path, why) == 0))
-        return t;
-    table_free(t);
-    return NULL;
-}
-
-struct table *load_part(uint32_t rank, bool contents, char path[TEXT], char why[TEXT]) {
-    uint64_t checkpoint = app.saved.manifest.checkpoint;
-    int at = 0;
-    store_path(path, app.settings.directory, checkpoint, rank);
-    snprintf(why, TEXT, "%.900s isn't there%s", path, places_offered() ? ", nor on any node of this job" : "");
-    while (place_next(path, checkpoint, rank, &at)) {
-        struct table *t = load_from(path, rank, contents, why);
-        if (t)
-            return t;
-        if (!place_is_shared(at))
-            note("%s", why);
-        place_not_good(path, at);
-    }
-    return NULL;
-}
-
 /* Whether this rank's part of a proposed checkpoint is whole. `why` tells otherwise. */
 static bool whole(uint64_t checkpoint, char why[TEXT]) {
     struct saved_state *s = &app.saved;

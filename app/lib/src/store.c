@@ -302,6 +302,7 @@ void store_remove(const char *directory, uint64_t checkpoint) {
 void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
     uint64_t *numbers, kept = 0, kept_whole = 0, oldest_needed = UINT64_MAX;
     size_t count = store_list(directory, &numbers);
+    struct chain *chains = must_alloc(count * sizeof *chains);
     for (size_t i = 0; i < count; i++) {
         struct manifest m;
         char error[TEXT];
@@ -313,16 +314,19 @@ void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
             continue;
         }
         /* Where tiers are, as many are kept of which the directory has all files: what nodes alone have may be lost. */
-        bool whole = places_have_shared() && kept_whole < keep && place_is_whole(numbers[i]);
+        bool whole = places_have_shared() && kept_whole < keep && place_is_whole(numbers[i]), needed = false;
+        for (uint64_t k = 0; k < kept; k++)
+            needed |= chain_has(chains[k], numbers[i]);
         if (kept < keep || whole || place_is_target(numbers[i])) {
-            kept++;
+            chains[kept++] = (struct chain){m.needs, numbers[i]};
             kept_whole += whole;
             oldest_needed = m.needs < oldest_needed ? m.needs : oldest_needed;
-        } else if (numbers[i] < oldest_needed) {
+        } else if (!needed) {
             store_remove(directory, numbers[i]);
         }
         manifest_clear(&m);
     }
+    free(chains);
     free(numbers);
 }
 

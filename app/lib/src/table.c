@@ -2,9 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "internal.h"
 
 void *must_alloc(size_t bytes) {
@@ -27,40 +24,6 @@ void *must_grow(void *old, size_t used, size_t bytes) {
 char *must_copy(const char *text) {
     size_t length = strlen(text ? text : "") + 1;
     return memcpy(must_alloc(length), text ? text : "", length);
-}
-
-uint64_t hash64(const void *data, size_t bytes, uint64_t seed) {
-    return XXH3_64bits_withSeed(data, bytes, seed);
-}
-
-void hash128(const void *data, size_t bytes, uint64_t into[2]) {
-    XXH128_hash_t hash = XXH3_128bits(data, bytes);
-    into[0] = hash.high64;
-    into[1] = hash.low64;
-}
-
-struct stream {
-    XXH3_state_t *state;
-};
-
-struct stream *hash_start(void) {
-    struct stream *stream = must_alloc(sizeof *stream);
-    if (!(stream->state = XXH3_createState()))
-        abort();
-    XXH3_128bits_reset(stream->state);
-    return stream;
-}
-
-void hash_more(struct stream *stream, const void *data, size_t bytes) {
-    XXH3_128bits_update(stream->state, data, bytes);
-}
-
-void hash_end(struct stream *stream, uint64_t into[2]) {
-    XXH128_hash_t hash = XXH3_128bits_digest(stream->state);
-    XXH3_freeState(stream->state);
-    free(stream);
-    into[0] = hash.high64;
-    into[1] = hash.low64;
 }
 
 void block_hash(struct block *b, const void *data) {
@@ -107,6 +70,8 @@ void table_free(struct table *t) {
         free(t->files[i].path);
         free(t->files[i].mode);
     }
+    for (size_t i = 0; i < t->ancestors_count; i++)
+        free(t->ancestors[i].path);
     free(t->blocks);
     free(t->contexts);
     free(t->files);
@@ -117,23 +82,20 @@ void table_free(struct table *t) {
     free(t);
 }
 
-static void put_text(XXH3_state_t *state, const char *text) {
-    XXH3_128bits_update(state, text, strlen(text) + 1);
+static void put_text(struct stream *state, const char *text) {
+    hash_more(state, text, strlen(text) + 1);
 }
 
 /* In one byte order on all machines. */
-static void put_number(XXH3_state_t *state, uint64_t number) {
+static void put_number(struct stream *state, uint64_t number) {
     unsigned char bytes[8];
     for (int i = 0; i < 8; i++)
         bytes[i] = (unsigned char)(number >> (8 * i));
-    XXH3_128bits_update(state, bytes, sizeof bytes);
+    hash_more(state, bytes, sizeof bytes);
 }
 
 void table_digest(const struct table *t, uint64_t digest[2]) {
-    XXH3_state_t *state = XXH3_createState();
-    if (!state)
-        abort();
-    XXH3_128bits_reset(state);
+    struct stream *state = hash_start();
     put_number(state, FORMAT_VERSION);
     put_number(state, t->rank);
     put_number(state, t->ranks);
@@ -169,10 +131,7 @@ void table_digest(const struct table *t, uint64_t digest[2]) {
                 put_number(state, x->indices[n]);
         }
     }
-    XXH128_hash_t hash = XXH3_128bits_digest(state);
-    XXH3_freeState(state);
-    digest[0] = hash.high64;
-    digest[1] = hash.low64;
+    hash_end(state, digest);
 }
 
 const struct block *table_find(const struct table *t, const char *context, const char *name) {

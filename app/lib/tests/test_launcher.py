@@ -12,8 +12,10 @@ from programs import ROOT, InDirectory, program, run, skip, start
 sys.path.append(os.path.join(ROOT, "tests", "lab"))
 
 PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
-# Steps of a millisecond, so that there is time to ask.
-SLOW = ["300", "3000", "-p", "0", "1000"]
+# Steps of two milliseconds, so that there is time to ask.
+SLOW = ["300", "3000", "-p", "0", "2000"]
+# For those that are killed: a minute and more.
+ENDLESS = [*SLOW[:-1], "20000"]
 
 
 def until(found, what):
@@ -35,9 +37,9 @@ def content(path):
 
 
 class Files(InDirectory):
-    def begin(self, ranks=2, arguments=SLOW, **settings):
+    def begin(self, ranks=2, command=("heat", *SLOW), **settings):
         os.mkdir(self.path("asked"))
-        process = start(ranks, [program("heat"), *arguments], self.directory, requests=self.path("asked"), watch_seconds=0.05, **settings)
+        process = start(ranks, [program(command[0]), *command[1:]], self.directory, requests=self.path("asked"), watch_seconds=0.05, **settings)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
@@ -63,7 +65,7 @@ class Files(InDirectory):
         self.assertEqual(sorted(os.listdir(self.path("asked"))), ["0.answer-a1", "0.answer-b2", "0.directory"])
 
     def test_what_is_no_request_is_left_alone(self):
-        self.begin()
+        self.begin(command=("heat", *ENDLESS))
         until(lambda: content(self.path("asked", "0.library")), "the library is there")
         for nonsense in ("id = a1", "id = ../../a\n", "id = \n", "", "ID = a1\n", "id = " + "a" * 64 + "\n", "id = A1\n"):
             self.asked(nonsense)
@@ -80,10 +82,9 @@ class Files(InDirectory):
         self.assertEqual(sorted(os.listdir(self.path("asked"))), ["0.answer-a1", "0.directory"])
 
     def test_a_request_that_ranks_cannot_settle_on_says_why(self):
-        # A step takes longer than others wait for it.
-        self.begin(arguments=["300", "4000", "-p", "40", "1500000"], join_seconds=0.2)
+        # Rank 1 makes two calls where the others make one.
+        self.begin(ranks=3, command=("loops", "100000", "2000", "uneven"), hold_seconds=0.3, join_seconds=3)
         until(lambda: content(self.path("asked", "0.library")), "the library is there")
-        time.sleep(0.5)
         self.asked("id = a1\n")
         answer = until(lambda: content(self.path("asked", "0.answer-a1")), "an answer")
         self.assertIn("weren't at the same call in time", answer["why"])
@@ -105,7 +106,7 @@ class UnderMend(InDirectory):
         cls.heat = program("heat")
 
     def begin(self, *arguments, ranks=4):
-        job = self.lab.start(self.directory, "run", "-n", str(ranks), "--hosts", "node1,node2", "--", self.heat, *(arguments or SLOW))
+        job = self.lab.start(self.directory, "run", "-n", str(ranks), "--hosts", "node1,node2", "--", self.heat, *(arguments or ENDLESS))
         return job, self.lab.running(job)
 
     def library(self, name):
@@ -164,7 +165,7 @@ class UnderMend(InDirectory):
         place = self.library(name)
         done = self.lab.mend("checkpoint", name, "--portable", "--timeout", "0.5")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("no answer came within 0 s", done.stderr)
+        self.assertIn("no answer came within 0.5 s", done.stderr)
         self.assertEqual(self.lab.on("head", "sh", "-c", f"ls {place}").stdout.split(), ["0.directory", "0.library"])
         [failed] = [entry["data"] for entry in self.lab.verb("log", name) if entry["event"] == "portable_failed"]
         self.assertIn("no answer came", failed["error"])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 import unittest
+import unittest.mock
 
 from programs import OUT, PYTHON, ROOT, SOURCES, VENV, InDirectory, program, run, skip, start
 
@@ -35,7 +36,7 @@ def kibibytes(pid):
 
 
 class Moving(InDirectory):
-    def moves(self, ranks, *arguments, mpi="", cells=1000, steps=60, pause=6000, **settings):
+    def moves(self, ranks, *arguments, mpi="", cells=1000, steps=60, pause=20000, **settings):
         mpiexec = shutil.which(f"mpiexec.{mpi}") if mpi else None
         return run(ranks, [program(f"moves.{mpi}" if mpi else "moves"), str(cells), str(steps), "-p", str(pause), *arguments], self.directory, mpiexec,
                    **{"watch_seconds": 0.05, "restart": "none", **settings})
@@ -51,6 +52,28 @@ class Moving(InDirectory):
         self.assertEqual(self.line(output, "moves digest"), self.expected(ranks, **size), output)
         self.assertEqual(glob.glob(self.path("checkpoints", "move*")), [], output)
         return output
+
+
+# Of an old process whose number in the job is MEND_TEST_RANK the first communicator of old and new processes fails when it has been made.
+FAILING = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdlib.h>
+static int arrives;
+static __attribute__((constructor)) void look(void) { arrives = getenv("MEND_APP_ARRIVES") != NULL; }
+int PMPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *made) {
+    static int failed;
+    int (*split)(MPI_Comm, int, int, MPI_Comm *) = (int (*)(MPI_Comm, int, int, MPI_Comm *))dlsym(RTLD_NEXT, "PMPI_Comm_split");
+    int rank, all, old, done = split(comm, color, key, made);
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &old);
+    PMPI_Comm_size(comm, &all);
+    if (arrives || all <= old || rank != atoi(getenv("MEND_TEST_RANK")) || failed++)
+        return done;
+    return MPI_ERR_OTHER;
+}
+"""
 
 
 class Moved(Moving):
@@ -75,7 +98,7 @@ class Moved(Moving):
                     self.assertIn("moved: rank 0;", self.same(output, 2, cells=200000))
 
     def test_asked_for_by_a_file_beside_a_checkpoint(self):
-        process = start(2, [program("moves"), "1000", "60", "-p", "20000"], self.directory, watch_seconds=0.05, restart="none")
+        process = start(2, [program("moves"), "1000", "60", "-p", "100000"], self.directory, watch_seconds=0.05, restart="none")
         until = time.monotonic() + PATIENCE
         while not os.path.exists(self.path("log-1")) and time.monotonic() < until:
             time.sleep(0.02)
@@ -114,8 +137,8 @@ class Moved(Moving):
         self.assertEqual(self.line(output, "moves digest"), self.expected(2, **size))
 
     def test_conjugate_gradients(self):
-        expected = self.line(self.good(run(4, [program("cg"), "400000", "14"], self.directory)), "cg ")
-        output = self.good(run(4, [program("cg"), "400000", "14", "-m", "2", "1,3", ""], self.directory, watch_seconds=0.02, move_chunk=1 << 20))
+        expected = self.line(self.good(run(4, [program("cg"), "400000", "40"], self.directory)), "cg ")
+        output = self.good(run(4, [program("cg"), "400000", "40", "-m", "2", "1,3", ""], self.directory, watch_seconds=0.02, move_chunk=1 << 20))
         self.assertIn("moved: ranks 1, 3;", output)
         self.assertEqual(self.line(output, "cg "), expected)
 
@@ -128,7 +151,7 @@ class Moved(Moving):
             skip("moves with Intel MPI", f"it isn't in {library} (tests/setup.sh)")
         # A library of MPICH's ABI takes the place of the one that the program was linked with.
         own = ["env", f"LD_LIBRARY_PATH={library}:{VENV}/lib/mpich", f"I_MPI_ROOT={VENV}/intel", "I_MPI_FABRICS=ofi", "FI_PROVIDER=tcp", program("moves")]
-        output = self.good(run(3, [*own, "1000", "60", "-p", "6000", "-m", "5", "0,2", ""], self.directory, watch_seconds=0.05, restart="none"))
+        output = self.good(run(3, [*own, "1000", "60", "-p", "20000", "-m", "5", "0,2", ""], self.directory, watch_seconds=0.05, restart="none"))
         self.assertIn("moved: ranks 0, 2;", output)
         self.assertEqual(self.line(output, "moves digest"), self.expected(3))
 
@@ -193,6 +216,18 @@ class Refused(Moving):
                            ("silent", "hasn't made communicator `ring`")):
             with self.subTest(what):
                 self.assertIn("can't go on from its state", self.refused(word, "-m", "5", "1", "", "-a", what))
+
+    def test_communicators_that_fail_in_one_old_process(self):
+        """The new process is there and waits for a word from it: it hears that it isn't wanted, and the program goes on where it was."""
+        shim = self.path("failing.so")
+        subprocess.run([os.path.join(VENV, "bin", "mpicc"), "-shared", "-fPIC", self.write("failing.c", FAILING), "-o", shim], check=True)
+        for failing in ("0", "1"):
+            with self.subTest(failing=failing):
+                before = {"LD_PRELOAD": shim, "MEND_TEST_RANK": failing}
+                with unittest.mock.patch.dict(os.environ, before):
+                    output = self.same(self.moves(3, "-m", "5", "1", ""), 3)
+                self.assertIn("no move: the communicators can't be made again", output)
+                self.assertNotIn("moved:", output)
 
     def test_without_mpi(self):
         output = self.good(self.python("import mend_app\nwith mend_app.Session() as session:\n    try:\n        session.migrate('all')\n    except mend_app.Error as error:\n        print('refused:', error)\n"))

@@ -32,7 +32,7 @@ class UnderMend(Moving):
     def begin(self, ranks, hosts, *arguments, options=(), steps=60):
         """A job that stays at its middle, in a directory of its own, and its name."""
         self.directory = tempfile.mkdtemp(dir=self._directory.name)
-        command = [program("moves"), "1000", str(steps), "-p", "6000", "-u", str(HELD), *arguments]
+        command = [program("moves"), "1000", str(steps), "-p", "30000", "-u", str(HELD), *arguments]
         job = self.lab.start(self.directory, "run", "-n", str(ranks), "--hosts", hosts, *options, "--", *command)
         return job, self.lab.running(job)
 
@@ -77,6 +77,27 @@ class Moved(UnderMend):
         job.finish()
         self.assertEqual(job.stderr().count("moved: ranks"), 2, job.stderr())
         self.assertEqual(self.line(job.stdout(), "travel digest"), expected)
+
+
+class Tiers(UnderMend):
+    def test_moved_ranks_write_to_their_new_node_and_its_partner_has_copies(self):
+        """Rank 0, too, which says what is copied where. Then its node is lost, and the program goes on from what the partner has."""
+        place = ("--tiers", "memory,partner", "--spares", "node3")
+        job, name = self.begin(4, "node1:4,node2:4", "-m", "5", "0-1", "node2", "-u", "-1", options=place, steps=6000)
+        self.moved(job, name, {2: "node1", 3: "node1", 4: "node2", 5: "node2"})
+        [taken] = self.lab.verb("checkpoint", name, "--portable")
+        number = taken["checkpoint"]
+        listed = lambda: {one["number"]: one["tiers"] for one in self.lab.verb("checkpoints", name) if one["kind"] == "portable"}
+        job.wait_for(lambda: listed() == {number: ["memory", "partner"]}, "both tiers have it")
+        written = {node: self.lab.on(node, "sh", "-c", "find /dev/shm/mend.*/*/portable/own -name '*.h5' | sed 's|.*/||' | sort").stdout.split() for node in ("node1", "node2")}
+        self.assertEqual(written, {"node1": ["rank-00002.h5", "rank-00003.h5"], "node2": ["rank-00000.h5", "rank-00001.h5"]})
+        self.lab.kill("node2")
+        job.finish(None)
+        again = self.lab.start(self.directory, "run", "-n", "4", "--hosts", "node1:2,node3:2", "--tiers", "memory,partner", "--", program("moves"), "1000", "6000")
+        again.finish(0)
+        self.assertIn(f"checkpoint {number} of 4 ranks is restored", again.stderr())
+        undisturbed = self.lab.undisturbed("-n", "4", "--hosts", "node1:2,node3:2", "--", program("moves"), "1000", "6000")
+        self.assertEqual(self.line(again.stdout(), "moves digest"), self.line(undisturbed, "moves digest"))
 
 
 class After(UnderMend):

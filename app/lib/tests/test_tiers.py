@@ -4,70 +4,14 @@ import os
 import random
 import re
 import shutil
-import sys
 import time
 import unittest
-import unittest.mock
 
-from programs import ROOT, InDirectory, program, run, skip
+from on_nodes import STEPS, InLab
+from programs import run
 
-sys.path += [os.path.join(ROOT, "tests"), os.path.join(ROOT, "tests", "lab")]
-
-# Each step takes 8 ms, so that there is time to copy.
-STEPS = ["500", "5000", "-p", "0", "8000"]
-FILES = "find /dev/shm/mend.* -path '*/portable/*' -name 'rank-*' | sed 's|.*/portable/||; s|/[0-9a-f]*/|/|' | sort"
-
-
-class InLab(InDirectory):
-    """Three nodes, and a program that takes steps."""
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        import cluster
-
-        if not os.path.exists(os.path.join(cluster.BIN, "mend")):
-            skip("portable checkpoints in Mend's tiers", "Mend isn't built (make build)")
-        cls.cluster = cluster
-        cls.heat = program("heat")
-
-    def setUp(self):
-        super().setUp()
-        self.lab = self.enterContext(self.cluster.Lab(3))
-
-    def begin(self, tiers, hosts="node1,node2", steps=STEPS, options=()):
-        job = self.lab.start(self.directory, "run", "-n", "4", "--hosts", hosts, "--spares", "node3", "--tiers", tiers, *options, "--", self.heat, *steps)
-        name = self.lab.running(job)
-        job.wait_for(lambda: self.lab.mend("checkpoint", name, "--portable", "--timeout", "0.001").returncode == 1
-                     and "no answer came" in self.lab.mend("checkpoint", name, "--portable", "--timeout", "0.001").stderr, "the library is there")
-        return job, name
-
-    def take(self, name):
-        [taken] = self.lab.verb("checkpoint", name, "--portable", "--timeout", "60")
-        return taken["checkpoint"]
-
-    def listed(self, name):
-        return {one["number"]: one["tiers"] for one in self.lab.verb("checkpoints", name) if one["kind"] == "portable"}
-
-    def memory(self, node):
-        return self.lab.on(node, "sh", "-c", FILES).stdout.split()
-
-    def both(self, kind, number, ranks):
-        return [f"{kind}/checkpoint-{number:06}/rank-{rank:05}.{suffix}" for rank in ranks for suffix in ("h5", "seal")]
-
-    def undisturbed(self):
-        os.makedirs(self.path("undisturbed"), exist_ok=True)
-        return self.line(self.good(run(1, [self.heat, *STEPS[:2]], self.path("undisturbed"))), "heat digest")
-
-    def again(self, tiers, hosts, wanted, **environment):
-        """Runs the program again to its end; what standard error says."""
-        self.lab.environment.update(environment)
-        job = self.lab.start(self.directory, "run", "-n", "4", "--hosts", hosts, *(("--tiers", tiers) if tiers else ()), "--", self.heat, *STEPS[:2])
-        job.finish(0)
-        said = job.stderr()
-        self.assertIn(f"checkpoint {wanted} of 4 ranks is restored", said)
-        self.assertEqual(self.line(job.stdout(), "heat digest"), self.undisturbed())
-        return said
+# For those that shall be killed anywhere: many checkpoints soon after each other.
+QUICK_STEPS = [*STEPS[:-1], "8000"]
 
 
 class Tiers(InLab):
@@ -79,9 +23,9 @@ class Tiers(InLab):
         job.wait_for(lambda: self.listed(name).get(second) == ["memory", "partner"], "both tiers have the second")
         # One is kept in memory. The directory has no variables at all.
         wanted = {
-            "node1": self.both("own", second, (0, 1)),
-            "node2": self.both("copies", second, (0, 1)) + self.both("own", second, (2, 3)),
-            "node3": self.both("copies", second, (2, 3)),
+            "node1": self.both("own", [second], (0, 1)),
+            "node2": self.both("copies", [second], (0, 1)) + self.both("own", [second], (2, 3)),
+            "node3": self.both("copies", [second], (2, 3)),
         }
         job.wait_for(lambda: {node: self.memory(node) for node in wanted} == wanted, "memory has the second alone")
         self.assertEqual([entry for entry in os.listdir(self.path("checkpoints", f"checkpoint-{second:06}")) if entry.endswith(".h5")], [])
@@ -153,13 +97,13 @@ class Tiers(InLab):
         from tiers import commit_seed
 
         draw = random.Random(f"{commit_seed()} {self.id()}")
-        # A checkpoint at every twentieth step.
-        self.lab.environment["MEND_APP_CALLS"] = "20"
-        undisturbed = self.undisturbed()
+        # A checkpoint at every twentieth step, of four one full.
+        self.lab.environment.update(MEND_APP_CALLS="20", MEND_APP_INCREMENTAL="yes", MEND_APP_FULL_EVERY="4")
+        undisturbed = self.undisturbed("-f")
         for earlier, blow in enumerate(("rank", "job", "daemon", "node")):
             with self.subTest(blow):
                 shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
-                job, name = self.begin("memory,partner,shared", options=("--on-failure", "stop"))
+                job, name = self.begin("memory,partner,shared", steps=[*QUICK_STEPS, "-f"], options=("--on-failure", "stop"))
                 whole = lambda: [number for number, tiers in self.listed(name).items() if "partner" in tiers or "shared" in tiers]
                 job.wait_for(whole, "one has two copies")
                 safe = max(whole())
@@ -176,7 +120,7 @@ class Tiers(InLab):
                 if blow == "daemon":
                     self.lab.start_daemon("node2", self.directory)
                 hosts = "node1,node3" if blow == "node" else "node1,node2"
-                again = self.lab.start(self.directory, "run", "-n", "4", "--hosts", hosts, "--tiers", "memory,partner,shared", "--", self.heat, *STEPS[:2])
+                again = self.lab.start(self.directory, "run", "-n", "4", "--hosts", hosts, "--tiers", "memory,partner,shared", "--", self.heat, *STEPS[:2], "-f")
                 again.finish(0)
                 # Of the last run: all write to the same files.
                 restored = re.findall(r"checkpoint (\d+) of 4 ranks is restored", again.stderr())
@@ -185,43 +129,23 @@ class Tiers(InLab):
                 self.assertEqual(again.stdout().splitlines()[-1], undisturbed)
 
 
-class Stored(InLab):
-    """A real S3 server, SeaweedFS, on the lab's head node."""
+class InTurn(InLab):
+    def test_nodes_write_to_the_directory_in_turn(self):
+        from partial import Writers
 
-    def setUp(self):
-        super().setUp()
-        from object_store import ObjectStore
-
-        self.store = ObjectStore(self.directory)
-        self.addCleanup(self.store.end)
-        self.enterContext(unittest.mock.patch.dict(os.environ, self.store.variables))
-        self.lab = self.enterContext(self.cluster.Lab(3))
-        self.store.start(self.lab)
-
-    def test_lost_nodes_files_come_from_the_store(self):
-        job, name = self.begin("memory,s3://lab/portable")
-        first = self.take(name)
-        job.wait_for(lambda: self.listed(name).get(first) == ["memory", "object"], "the store has the first")
-        second = self.take(name)
-        job.wait_for(lambda: self.listed(name).get(second) == ["memory", "object"], "the store has the second")
-        self.lab.kill("node2")
-        job.finish(None)
-        said = self.again("memory,s3://lab/portable", "node1,node3", second)
-        self.assertNotIn("can't be used", said)
-
-    def test_a_store_that_is_away_holds_nobody_up(self):
-        self.store.end()
-        job, name = self.begin("memory,s3://lab/portable")
-        first = self.take(name)
-        job.wait_for(lambda: f"s3://lab/portable does not hold the whole portable checkpoint {first}" in job.stderr(), "it is told")
-        self.assertEqual(self.listed(name)[first], ["memory"])
-        self.store.start(self.lab)
-        second = self.take(name)
-        job.wait_for(lambda: self.listed(name).get(second) == ["memory", "object"], "the store has the second")
+        # Slow enough to be seen.
+        self.lab.environment.update(MEND_TIER_WRITERS="1", MEND_TIER_RATE_MIB="4")
+        job, name = self.begin("memory,shared", hosts="node1,node2,node3", steps=["400000", *STEPS[1:]])
+        status = next(one["status"] for one in self.lab.verb("ps") if one["id"] == name)
+        host = {rank["rank"]: rank["host"] for rank in status["ranks"]}
+        self.assertEqual(set(host.values()), {"node1", "node2", "node3"})
+        with Writers(self.lab, self.path("checkpoints")) as writers:
+            for _ in range(2):
+                number = self.take(name)
+                job.wait_for(lambda number=number: self.listed(name).get(number) == ["memory", "shared"], "both tiers have it")
+            writers.in_turn(self, host)
         self.lab.mend("kill", name)
         job.finish(137)
-        # The node's own files serve before those of the store.
-        self.again("memory,s3://lab/portable", "node1,node2", second)
 
 
 if __name__ == "__main__":

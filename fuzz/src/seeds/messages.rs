@@ -494,7 +494,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     all.extend([FromDaemon::Health(health()), FromDaemon::Seen(Box::new(node_report()))]);
     all.push(FromDaemon::Progress(vec![RankProgress { rank: 2, attempt: 5, progress: progress() }]));
     all.push(FromDaemon::Traffic(vec![RankTraffic { rank: 2, attempt: 5, traffic: traffic() }]));
-    all.extend([FromDaemon::TimeUp { signal: 15 }, FromDaemon::LeaseOver { ms: 3000 }]);
+    all.extend([FromDaemon::TimeUp { signal: 15 }, FromDaemon::LeaseOver { ms: 3000, stood_still_ms: 40 }]);
     all
 }
 

@@ -4,7 +4,7 @@ use super::{keep, seed};
 use mend_data::patterns::{Report, Touch, Who};
 use mend_data::record::Source;
 use mend_data::space::catalogue::Change;
-use mend_data::space::target::{Answer, Claim, Request};
+use mend_data::space::target::{Answer, Claim, Lease, Request};
 use mend_data::space::written::Written;
 use mend_data::space::{Entry, File, Kind, Striping};
 use mend_messages::frame;
@@ -31,7 +31,7 @@ fn words_of_data_spaces_are_read() {
         Change::There(Box::new(written.clone())),
         Change::Gone([3; 16]),
     ];
-    let answer = Answer::Changes { instance: [4; 16], upto: 3, more: false, changes };
+    let answer = Answer::Changes { instance: [4; 16], upto: 3, more: false, changes, lease: Lease { ms: 50, others: 7 } };
     let seeds = [
         seed("put", request(Request::Put { entry: Box::new(entry), positions: vec![0] })),
         seed("put-replicated", request(Request::Put { entry: Box::new(replicated), positions: vec![0, 2] })),

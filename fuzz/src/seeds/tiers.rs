@@ -45,6 +45,8 @@ pub fn tier_orders() -> Vec<TierOrder> {
         TierOrder::Portable(PortableOrder::Receive { name: file(), bytes: 1 << 20, token: [3; 16] }),
         TierOrder::Portable(PortableOrder::Kept { name: file() }),
         TierOrder::Portable(PortableOrder::Missing { name: file() }),
+        TierOrder::Portable(PortableOrder::Lost { names: vec![file(), file().with(Part::Seal)] }),
+        TierOrder::Portable(PortableOrder::Turn { tier: "shared".into(), turn: 3 }),
     ]
 }
 
@@ -62,6 +64,9 @@ pub fn tier_reports() -> Vec<TierReport> {
         TierReport::Portable(PortableReport::Wanted { name: file() }),
         TierReport::Portable(PortableReport::Taken { name: file(), result: Ok(1 << 20) }),
         TierReport::Portable(PortableReport::Taken { name: file(), result: Err("no room".into()) }),
+        TierReport::Portable(PortableReport::Gone { key: file().key().to_owned(), checkpoint: 7 }),
+        TierReport::Portable(PortableReport::Asks { tier: "shared".into(), turn: 3 }),
+        TierReport::Portable(PortableReport::Over { tier: "shared".into(), turn: 3 }),
         TierReport::Portable(PortableReport::NotCopied { name: file(), tier: "shared".into(), why: "no space left on device".into() }),
     ]
 }

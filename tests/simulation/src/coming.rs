@@ -2,7 +2,7 @@
 
 use crate::node::Receiver;
 use mend_job::event::{Event, NodeLoss};
-use mend_messages::agent::{ImageId, Request};
+use mend_messages::agent::{ImageId, Reply, Request};
 use mend_messages::control::Ask;
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::health::{Leaving, NodeHealth};
@@ -74,6 +74,26 @@ pub enum Coming {
     Closed {
         life: u64,
         at: usize,
+    },
+    /// A daemon looks whether the job's lease is over; by this time it is.
+    Looks {
+        life: u64,
+        at: usize,
+        until: u64,
+    },
+    /// A daemon has what a question takes, or cannot have it.
+    Prepared {
+        life: u64,
+        at: usize,
+        rank: Rank,
+        number: u64,
+        request: Result<Request, Reply>,
+    },
+    /// A daemon notices something late.
+    OfNode {
+        life: u64,
+        at: usize,
+        event: Box<mend_node_job::event::Event>,
     },
     Reaped {
         life: u64,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is published and whole stays so until the job has it removed, or a user does.
 
-use mend_job::event::Publication;
+use mend_job::event::{Publication, PublishedImage};
 use mend_messages::agent::ImageId;
 use mend_messages::job::Rank;
 use mend_policy::retention::{Bounds, KnownCheckpoint, builders, superseded};
@@ -110,6 +110,14 @@ impl Disk {
         self.rotten.retain(|(number, _)| *number != publication.number);
         self.published.insert(publication.number, Checkpoint { publication: publication.clone(), images });
         true
+    }
+
+    /// Whether all images are there that are to be published.
+    pub fn has_parts(&self, publication: &Publication) -> bool {
+        let there = |entry: &PublishedImage| {
+            self.parts.get(&publication.number).and_then(|images| images.get(&entry.rank)).is_some_and(|image| image.id == entry.id)
+        };
+        publication.images.iter().all(there)
     }
 
     /// Removes what there is of an unfinished one.

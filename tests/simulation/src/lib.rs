@@ -1,4 +1,4 @@
-//! A world around one job's machine, drawn from a seed: the same machine as in the controller, in a world where nodes die, connections
+//! A world around one job's machine and those of its nodes, drawn from a seed: the same machines as in the controller and the daemons, in a world where nodes die, connections
 //! break, agents fall silent, disks are full, users do what they like, and the controller itself dies, and begins anew or is succeeded.
 //!
 //! What is asserted, whatever happens: never two copies of a rank run; the newest complete checkpoint stays restorable, and is of one
@@ -16,7 +16,6 @@ mod stores;
 mod story;
 mod world;
 
-use mend_job::safeguard::Safeguard;
 pub use world::{Options, Summary, run};
 
 /// A defect of agents or users of old, to be put back.
@@ -28,6 +27,6 @@ pub enum Defect {
 
 /// The first seed below `seeds` in which something is found, and what.
 #[must_use]
-pub fn first_find(safeguard: Option<Safeguard>, defect: Option<Defect>, seeds: u64) -> Option<(u64, String)> {
-    (0..seeds).find_map(|seed| run(seed, Options { safeguard, defect, trace: false }).err().map(|found| (seed, found)))
+pub fn first_find(options: Options, seeds: u64) -> Option<(u64, String)> {
+    (0..seeds).find_map(|seed| run(seed, options).err().map(|found| (seed, found)))
 }

@@ -1,13 +1,14 @@
-//! A node: its daemon and the agents of its ranks, as contracts. What a contract allows is drawn; what it forbids does not occur.
+//! A node: the machine of the job there, which is the daemon's; its processes and their agents as contracts. What a contract allows is drawn; what it
+//! forbids does not occur.
 //!
-//! A daemon answers every question once; what its ranks said comes in order; a process that is gone says no more than its end. An agent
+//! What ranks said comes in order; a process that is gone says no more than its end. An agent
 //! saves only when it is suspended, stays parked until it is resumed or killed, and goes on after a failed save as it was before.
 
 use crate::feeder::Feeder;
 use crate::stores::{ExpectedImage, Stores};
-use mend_coordination::batch::Batch;
 use mend_messages::agent::{ImageId, Request};
 use mend_messages::job::Rank;
+use mend_node_job::NodeJob;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -75,7 +76,7 @@ pub struct Process {
     pub held: Vec<(u64, Request)>,
     /// When its agent has done what it was asked: it does one thing after the other.
     pub busy_until: u64,
-    /// Questions it has not answered.
+    /// Questions of its daemon's that its agent has not answered.
     pub questions: Vec<u64>,
     /// What it is given of standard input.
     pub feeder: Feeder,
@@ -83,6 +84,8 @@ pub struct Process {
     pub fed: bool,
     /// Something is about to be written to it.
     pub fed_soon: bool,
+    /// The target that its daemon has met for it.
+    pub opened: Option<Receiver>,
     /// Where it is copied to while it runs.
     pub precopies: Option<Receiver>,
     /// A checkpoint's marker was left behind in its channels (the defect of old that one may put back).
@@ -110,6 +113,7 @@ impl Process {
             feeder: Feeder::default(),
             fed: false,
             fed_soon: false,
+            opened: None,
             precopies: None,
             stale_marker: false,
             receives: false,
@@ -127,8 +131,12 @@ pub struct Node {
     pub connection: u64,
     /// Processes of the job.
     pub ranks: BTreeMap<Rank, Process>,
-    /// Requests that wait for others.
-    pub batch: Batch,
+    /// What is decided about the job here.
+    pub job: Option<NodeJob>,
+    /// When the job came.
+    pub begun: u64,
+    /// Events that its machine was told.
+    pub told: u64,
     /// Ranks that wait for a transfer with this token.
     pub expected: BTreeMap<[u8; 16], Rank>,
     /// Images that it expects from other nodes, by token.

@@ -8,7 +8,7 @@ use mend_messages::job::Rank;
 use std::collections::BTreeMap;
 
 /// What is under way, as the records of this life say; true once it is decided.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Story {
     checkpoints: BTreeMap<u64, bool>,
     migrations: BTreeMap<Rank, bool>,
@@ -54,6 +54,11 @@ impl Story {
             Record::MigrationUndone { rank, .. } => Self::ends(migrations, *rank, false, "the migration of rank"),
             Record::NodeLost { .. } | Record::NowhereToGo { .. } | Record::Cause(_) => Ok(()),
         }
+    }
+
+    /// Whether this checkpoint is under way.
+    pub fn has_begun(&self, checkpoint: u64) -> bool {
+        self.checkpoints.contains_key(&checkpoint)
     }
 
     /// A checkpoint is to be published.

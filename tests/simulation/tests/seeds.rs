@@ -26,6 +26,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 all.lives += summary.lives;
                 all.faults += summary.faults;
                 all.failovers += summary.failovers;
+                all.power_losses += summary.power_losses;
             }
             Err(what) => found.push((seed, what)),
         }
@@ -43,6 +44,7 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 && all.followers > worlds / 100
                 && all.faults > worlds
                 && all.failovers > worlds / 4
+                && all.power_losses > worlds / 20
                 && all.lives > worlds
     );
 }

@@ -1,9 +1,10 @@
 /* Heat on a rod: each rank has a block of it, with a cell of each neighbour at either end. Also an array dealt in turn, and one by a list of indices. The
  * last line is the same for every number of ranks, and whatever was restored.
  *
- *   heat CELLS STEPS [-p STEP MICROSECONDS] [-k STEP] [-K STEP] [-r STEP]
+ *   heat CELLS STEPS [-p STEP MICROSECONDS] [-k STEP] [-K STEP] [-r STEP] [-f]
  *
- * -p: pauses so long at each step from STEP on; -k: kills its rank 0 at STEP, in a run that restored nothing; -K: in any run; -r: asks for a checkpoint at STEP.
+ * -p: pauses so long at each step from STEP on; -k: kills its rank 0 at STEP, in a run that restored nothing; -K: in any run; -r: asks for a checkpoint at STEP;
+ * -f: has an array that doesn't change, which the last line tells of, too.
  */
 #include <inttypes.h>
 #include <mend_app_mpi.h>
@@ -31,7 +32,7 @@ static uint64_t mixed(const void *value, uint64_t index) {
 
 int main(int argc, char **argv) {
     int64_t cells = argc > 1 ? atoll(argv[1]) : 1000, steps = argc > 2 ? atoll(argv[2]) : 100;
-    int64_t slow = INT64_MAX, pause = 0, kill_at = -1, kill_again = -1, ask_at = -1;
+    int64_t slow = INT64_MAX, pause = 0, kill_at = -1, kill_again = -1, ask_at = -1, fixed = 0;
     for (int i = 3; i < argc; i++) {
         if (strcmp(argv[i], "-p") == 0 && i + 2 < argc) {
             slow = atoll(argv[++i]);
@@ -42,6 +43,8 @@ int main(int argc, char **argv) {
             kill_again = atoll(argv[++i]);
         } else if (strcmp(argv[i], "-r") == 0 && i + 1 < argc) {
             ask_at = atoll(argv[++i]);
+        } else if (strcmp(argv[i], "-f") == 0) {
+            fixed = 1;
         }
     }
     MPI_Init(&argc, &argv);
@@ -60,6 +63,10 @@ int main(int argc, char **argv) {
     for (uint64_t i = 0; i < listed_count; i++)
         indices[i] = rank + (listed_count - 1 - i) * ranks;
     mend_app_dimension list = mend_app_list(cells, listed_count, indices);
+    /* Only a run that restores nothing gives it its values. */
+    double *rest = calloc(count + 2, sizeof *rest);
+    for (int64_t i = 0; fresh && i < count; i++)
+        rest[i + 1] = 1.0 / (double)(start + i + 1);
     for (int64_t i = 0; i < count; i++)
         u[i + 1] = (start + i) % 17 == 3 ? 100.0 : 0.0;
 
@@ -69,6 +76,8 @@ int main(int argc, char **argv) {
     mend_app_variable("step", &step, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
     mend_app_variable("total", &total, MEND_APP_DOUBLE, 0, NULL, MEND_APP_REPLICATED);
     mend_app_array("u", u, MEND_APP_DOUBLE, 1, &rod);
+    if (fixed)
+        mend_app_array("rest", rest, MEND_APP_DOUBLE, 1, &rod);
     mend_app_array("dealt", dealt, MEND_APP_UINT64, 1, &turns);
     mend_app_array("listed", listed, MEND_APP_FLOAT, 1, &list);
     for (; step < steps; step++) {
@@ -96,6 +105,8 @@ int main(int argc, char **argv) {
     uint64_t sum = 0, whole;
     for (int64_t i = 0; i < count; i++)
         sum += mixed(&newest[i + 1], start + i);
+    for (int64_t i = 0; fixed && i < count; i++)
+        sum += mixed(&rest[i + 1], start + i);
     for (uint64_t i = 0; i < turns.extent; i++)
         sum += mixed(&dealt[i], (i / 3 * ranks + rank) * 3 + i % 3);
     for (uint64_t i = 0; i < listed_count; i++) {

@@ -2,7 +2,7 @@
  *
  *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP]
  *
- * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for ten steps: window, request, persistent, communicator, file. -a: in a new process:
+ * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for forty steps: window, request, persistent, communicator, file. -a: in a new process:
  * order (registers in another order), missing (doesn't register `total`), more (registers another variable), early (ends before the safe point), silent (leaves out a
  * communicator). -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step. -u: rank 0 waits at STEP until there is a file `go`.
  */
@@ -172,7 +172,7 @@ int main(int argc, char **argv) {
             printf("moves: at step %" PRId64 " others have moved\n", step);
         if (done == MEND_APP_RESTORED && rank == 0)
             fprintf(stderr, "moves: goes on at step %" PRId64 "\n", step);
-        if (step == open_at + 10)
+        if (step == open_at + 40)
             close_it(mend_app_world());
         if (step == kill_at && rank == 0 && !restarted)
             raise(SIGKILL);

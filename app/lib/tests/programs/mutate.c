@@ -78,11 +78,25 @@ int main(int argc, char **argv) {
             read ? same++ : refused++;
         } else {
             uint64_t sealed[2], digest[2];
-            bool taken = seal_check(path, m.digest[0], argv[1], 0, sealed, error) == 0;
-            struct table *t = taken ? rank_file_load(path, error) : NULL;
+            const struct block *bad;
+            struct table *t = table_new();
+            bool taken = seal_check(path, m.digest[0], sealed, t, error) == 0;
+            for (size_t i = 0; taken && i < t->ancestors_count; i++) {
+                struct ancestor *a = &t->ancestors[i];
+                char linked[TEXT];
+                store_path(linked, argv[1], a->checkpoint, 0);
+                a->path = must_copy(linked);
+                taken = seal_check(linked, a->digest, digest, NULL, error) == 0;
+            }
+            if (taken) {
+                t = rank_file_load(path, t, error);
+            } else {
+                table_free(t);
+                t = NULL;
+            }
             if (t)
                 table_digest(t, digest);
-            taken = t && digest[0] == sealed[0] && digest[1] == sealed[1] && rank_file_verify(t, path, error) == 0;
+            taken = t && digest[0] == sealed[0] && digest[1] == sealed[1] && rank_file_verify(t, path, &bad, error) == 0;
             if (taken && (left != length || memcmp(data, whole, length) != 0))
                 return fprintf(stderr, "mutate: %ld: a changed file was taken\n", n), 1;
             table_free(t);

@@ -250,7 +250,7 @@ NEEDS lists the checkpoints that one builds on. A restart reads them, too. They 
 (of programs with libmend-app) are in the program's directory: run the program again to go on from them, and use `mend rm` \
 to remove them.")]
 pub struct Checkpoints {
-    /// The job; default: the only one there is
+    /// The job; default: the one that runs, else the one that ended last
     pub job: Option<String>,
     /// Remove the checkpoints of these numbers (with commas)
     #[arg(long, value_name = "N", value_delimiter = ',')]
@@ -328,7 +328,7 @@ Examples:
 All of it is from the job's journal. A line stands for a rank, or for ranks that did the same. In JSON, times are \
 microseconds since 1970.")]
 pub struct Timeline {
-    /// The job; default: the only one there is
+    /// The job; default: the one that runs, else the one that ended last
     pub job: Option<String>,
     /// How it is drawn; default: as FILE's name ends (.svg, .pftrace), else text
     #[arg(long, value_name = "FORMAT", value_enum)]

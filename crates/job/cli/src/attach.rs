@@ -16,11 +16,11 @@ Examples:
   mend attach lmp-3f2a                             what it prints from now on
   mend attach lmp-3f2a --from-start                and what it has printed
 
-The job must have been started with `--detach`. Its output is shown until it ends, and mend ends with the job's exit code (70 if the job's \
-controller was killed). Ctrl-C (SIGINT, SIGTERM) ends `mend attach` alone: the job runs on; `mend kill` ends the job. \
+The job must have been started with `--detach`, or have outlived its `mend run`. Its output is shown until it ends, and mend ends with the \
+job's exit code (70 if its controller was killed and no other one took its place). Ctrl-C (SIGINT, SIGTERM) ends `mend attach` alone: the job runs on; `mend kill` ends the job. \
 Several may be attached to a job. Standard input is not passed on: give the job a file when it is started, `mend run --detach … < FILE`.")]
 pub struct Attach {
-    /// The job; default: the only one there is
+    /// The job; default: the one that runs, else the one that ended last
     pub job: Option<String>,
     /// Begin with what it has printed so far
     #[arg(long)]

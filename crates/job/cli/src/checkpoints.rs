@@ -39,10 +39,7 @@ struct Listed {
 
 /// `mend checkpoints`.
 pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
-    let (directory, record) = match &arguments.job {
-        None => record::find(None, true).or_else(|_| record::find(None, false))?,
-        job => record::find(job.as_deref(), false)?,
-    };
+    let (directory, record) = record::find_any(arguments.job.as_deref())?;
     if !arguments.remove.is_empty() {
         return remove(&directory, &record, &arguments).await;
     }
@@ -118,7 +115,6 @@ fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
 
 /// One of the program's own variables.
 fn of_variables(kept: portable::Kept) -> Listed {
-    let none = BTreeSet::new;
     Listed {
         number: kept.number,
         usable: true,
@@ -127,8 +123,8 @@ fn of_variables(kept: portable::Kept) -> Listed {
         age_s: Some(record::now().saturating_sub(kept.taken)),
         kind: Some("portable".to_owned()),
         periodic: None,
-        bases: none(),
-        needs: none(),
+        bases: BTreeSet::new(),
+        needs: kept.needs,
         bytes: Some(kept.bytes),
         not_kept: Vec::new(),
         stopped_us: None,

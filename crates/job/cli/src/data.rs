@@ -62,6 +62,7 @@ pub enum DataCommand {
 
 /// `mend data stage`.
 #[derive(Debug, Args)]
+#[command(override_usage = "mend data stage [OPTIONS] <URI>… <PATH>\n       mend data stage [OPTIONS] --script <FILE>")]
 #[command(after_help = "\
 Examples:
   mend data stage https://archive/in.dat /scratch/in.dat
@@ -116,7 +117,7 @@ Examples:
 Files are read from their medium, not from memory, and compared with the checksums of their blocks of 1 MiB. A file without checksums \
 is read, or compared with its source on request.
 
-The exit code is 0 if nothing is wrong, 65 if something is damaged or gone, 69 if a source that was to be compared with does not \
+The exit code is 0 if nothing is wrong, 65 if something is damaged, or gone and what is known of it stands beside it (files over 128 MiB, or without attributes), 69 if a source that was to be compared with does not \
 answer, else 1. A file that was given by name and has no known source is an error.")]
 pub struct Check {
     /// Files, and directories with all below them

@@ -12,7 +12,7 @@ Examples:
 
 What --why shows is in the job's journal, as all of `mend log` is; only what was decided is left, with the reasons.")]
 pub struct Explain {
-    /// The job; default: the only one there is
+    /// The job; default: the one that runs; with --why else the one that ended last
     pub job: Option<String>,
     /// Show what was decided about the job, running or ended, and why
     #[arg(long)]

@@ -26,7 +26,7 @@ Examples:
 Times are UTC. In JSON an event has a number (seq), a time (at, microseconds since 1970), a name (event), data and a \
 sentence (text), and a node and a rank if it is about one. With --follow each event is a line; else all are an array.")]
 pub struct Log {
-    /// The job; default: the only one there is
+    /// The job; default: the one that runs, else the one that ended last
     pub job: Option<String>,
     /// Print new events as they happen, to the job's end
     #[arg(short, long)]

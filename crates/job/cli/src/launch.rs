@@ -76,6 +76,12 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
         let directory = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         // A job's checkpoint directory, or one checkpoint.
         if directory.join("manifest.json").exists() || numbers(&directory).is_empty() {
+            if number.is_some_and(|number| directory.file_name() != Some(number.to_string().as_ref())) {
+                return Err(Failure::usage(
+                    format!("{} is the directory of one checkpoint, and --checkpoint names another one", directory.display()),
+                    "leave out --checkpoint, or name the job or the directory above it",
+                ));
+            }
             return Ok(Candidates::only(&directory));
         }
         return Ok(Candidates::numbered(&directory, None, number));

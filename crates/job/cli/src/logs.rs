@@ -23,12 +23,13 @@ Examples:
   mend logs lmp-3f2a --follow                      print more as it comes, to the job's end
   mend logs lmp-3f2a > out.txt 2> err.txt          both streams, apart
 
-The output of a job that was started with `--detach` is kept in its directory, also after its end, until `mend rm`. Its standard output \
+The output of a job that was started with `--detach`, and of one that outlived its `mend run` from then on, is kept in its directory, also \
+after its end, until `mend rm`. Its standard output \
 goes to standard output, its standard error to standard error, with the messages that `mend run` would have printed there. \
 MEND_SPOOL_MB bounds what is kept. Beyond it the oldest part is removed, and mend says how many bytes are gone. `mend log` shows the \
 journal: what happened to the job.")]
 pub struct Logs {
-    /// The job; default: the only one there is
+    /// The job; default: the one that runs, else the one that ended last
     pub job: Option<String>,
     /// Print more as it comes, to the job's end
     #[arg(short, long)]

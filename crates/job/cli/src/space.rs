@@ -42,7 +42,7 @@ pub struct Create {
     /// One more target: a directory, or s3://BUCKET/PREFIX
     #[arg(long, value_name = "HOST:DIR", value_parser = target)]
     pub target: Vec<(String, String)>,
-    /// Bytes on one target before the next one's turn, with K, M or G
+    /// Bytes on one target before the next one's turn, with K, M or G: a multiple of 64K, at most 1G
     #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = bytes)]
     pub stripe: u64,
     /// Over how many targets a file is spread; 0: all
@@ -113,12 +113,13 @@ pub struct GetStripe {
 
 /// `mend data setstripe`.
 #[derive(Debug, Args)]
-#[command(after_help = "Files keep their stripes; new ones below the directory get these. The directory is made if it is not there.")]
+#[command(after_help = "Files keep their stripes; new ones below the directory get these. The directory is made if it is not there. \
+What is not named becomes 1M and all targets, whatever it was.")]
 pub struct SetStripe {
     /// A directory of a space
     #[arg(value_name = "NAME:PATH")]
     pub place: String,
-    /// Bytes on one target before the next one's turn, with K, M or G
+    /// Bytes on one target before the next one's turn, with K, M or G: a multiple of 64K, at most 1G
     #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = bytes)]
     pub stripe: u64,
     /// Over how many targets a file is spread; 0: all
@@ -208,7 +209,7 @@ pub struct Mount {
     /// Which space
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// An empty directory
+    /// An empty directory of this machine
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }
@@ -291,7 +292,13 @@ pub fn bytes(text: &str) -> Result<u64, &'static str> {
 /// What is kept with a file must be no secret.
 pub fn reference(text: &str) -> Result<String, &'static str> {
     let known = text.split_once(':').is_some_and(|(kind, place)| ["env", "file", "profile"].contains(&kind) && !place.is_empty());
-    if known { Ok(text.to_owned()) } else { Err("expected env:PREFIX, file:PATH or profile:NAME, and not the credentials themselves") }
+    // A file's is kept as an absolute one: it is looked for from other directories later.
+    let absolute = |path: &str| std::path::absolute(path).map_or_else(|_| text.to_owned(), |path| format!("file:{}", path.display()));
+    if known {
+        Ok(text.strip_prefix("file:").map_or_else(|| text.to_owned(), absolute))
+    } else {
+        Err("expected env:PREFIX, file:PATH or profile:NAME, and not the credentials themselves")
+    }
 }
 
 /// How the nodes of the batch job are reached that this is in; none if it is in none.

@@ -17,10 +17,10 @@ Examples:
   mend wait lmp-3f2a iters-81c0                    for both; the exit code is 0 if both have 0
 
 The exit code is the job's, also if it ended long ago. Of several jobs it is that of the first, in the order in which they \
-are named, whose exit code is not 0. A job that goes on by itself after a failure has not ended. If a job's controller was killed, \
-nobody knows the job's exit code: mend says so, and 70 stands for it.")]
+are named, whose exit code is not 0. A job that goes on by itself after a failure has not ended. If a job's controller was killed \
+and no other one took its place, nobody knows the job's exit code: mend says so, and 70 stands for it.")]
 pub struct Wait {
-    /// The jobs; default: the only one there is
+    /// The jobs; default: the one that runs, else the one that ended last
     #[arg(value_name = "JOB")]
     pub jobs: Vec<String>,
     /// Print JSON

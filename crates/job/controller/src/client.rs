@@ -73,9 +73,7 @@ impl AskError {
     pub fn hint(&self) -> String {
         match self {
             Self::Record(error) => error.hint(),
-            Self::NotRunning { id } => {
-                format!("`mend ps` lists running jobs; `mend restart {id}` continues this one from its last checkpoint")
-            }
+            Self::NotRunning { id } => format!("`mend ps` lists running jobs; `mend log {id}` says what happened to this one"),
             Self::Over { id, restartable: true, .. } => {
                 format!("`mend ps` lists running jobs; `mend restart {id}` continues this one from its last checkpoint")
             }

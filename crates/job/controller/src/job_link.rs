@@ -319,15 +319,22 @@ impl JobLink {
         connection.sender.send(&ToDaemon::Resume(resumption)).await.map_err(|_| Unresumed::Broken)?;
         match answer(connection, self.silence).await {
             Ok(FromDaemon::Resumed { delivered }) => self.link.resume(delivered).map_err(|_| Unresumed::Broken),
-            Ok(FromDaemon::LeaseOver { ms }) => Err(Unresumed::Gone(Some(format!(
-                "without a word from the job's controller for {ms} ms it ended its ranks; a node or network that is so slow at times needs a longer {}",
-                mend_settings::LEASE.name
-            )))),
+            Ok(FromDaemon::LeaseOver { ms, stood_still_ms }) => Err(Unresumed::Gone(Some(lease_over(ms, stood_still_ms)))),
             // It says that the job's ranks there have ended.
             Ok(_) => Err(Unresumed::Gone(None)),
             Err(_) => Err(Unresumed::Broken),
         }
     }
+}
+
+/// Why a daemon has ended its ranks, for people. Its own delay is told if it was a tenth of the lease or more.
+fn lease_over(ms: u64, stood_still_ms: u64) -> String {
+    let still =
+        if stood_still_ms >= ms / 10 { format!(", for {stood_still_ms} ms of which the node itself stood still,") } else { String::new() };
+    format!(
+        "without a word from the job's controller for {ms} ms{still} it ended its ranks; a node or network that is so slow at times needs a longer {}",
+        mend_settings::LEASE.name
+    )
 }
 
 /// The daemon's first message on a connection.

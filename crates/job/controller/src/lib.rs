@@ -64,6 +64,7 @@ mod stream_digest;
 mod texts;
 pub mod tiers;
 pub mod upkeep;
+mod watchers;
 
 pub use error::RunError;
 pub use healing::{restart, run};

@@ -10,9 +10,11 @@
 //! Faults assumed: ranks and nodes die at any moment, the asker too; files are anybody's who may write to the job's directory, that is the user's.
 
 use crate::record::JobDirectory;
+use mend_coordination::portable::oldest_linked;
 use mend_messages::job::Rank;
 use mend_messages::portable::checkpoint_number;
 use rustix::fs::{FlockOperation, flock};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -53,7 +55,7 @@ pub enum Untaken {
     #[error("the job ended first")]
     JobEnded,
     /// It took too long.
-    #[error("no answer came within {} s", .0.as_secs())]
+    #[error("no answer came within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     /// The job's directory cannot be used.
     #[error("{} cannot be used", path.display())]
@@ -112,7 +114,9 @@ pub struct Kept {
     pub bytes: u64,
     /// Seconds since 1970 at which it counted.
     pub taken: u64,
-    /// Tiers that are said to have all of its files, nearest first. After a loss they may have not.
+    /// Older ones that it links to.
+    pub needs: BTreeSet<u64>,
+    /// Tiers that are said to have all of its files and of those that it links to, nearest first. After a loss they may have not.
     pub tiers: Vec<String>,
     /// Its directory, where its manifest is.
     pub directory: PathBuf,
@@ -132,44 +136,85 @@ pub fn kept(job: &Path) -> Vec<Kept> {
     directories.dedup();
     let mut found = Vec::new();
     for directory in directories {
-        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
-        let mut here: Vec<Kept> = entries.filter_map(|entry| look(&entry.path(), &place)).collect();
-        here.sort_by_key(|one| one.number);
-        found.extend(here);
+        let all = Counted::in_directory(&directory);
+        found.extend(all.values().filter_map(|one| Some(one.kept(&one.signed(&place)?, &all))));
     }
     found
 }
 
-/// The checkpoint in this directory, if it counts and was taken by ranks that are asked there.
-fn look(directory: &Path, requests: &Path) -> Option<Kept> {
-    let number = checkpoint_number(directory.file_name()?.to_str()?)?;
-    let signed = text(&directory.join("taken-by"))?;
-    value(&signed, "requests").filter(|by| Path::new(by) == requests)?;
-    let manifest = directory.join("manifest");
-    let about = fs::metadata(&manifest).ok().filter(|found| found.len() <= MAX_MANIFEST)?;
-    let taken = about.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs();
-    let lengths = fs::read_to_string(&manifest).ok()?;
-    let lengths: Vec<u64> = lengths.lines().filter_map(|line| line.strip_prefix("rank ")?.split(' ').nth(1)?.parse().ok()).collect();
-    let has_all = |suffix: &str| (0..lengths.len()).all(|rank| directory.join(format!("rank-{rank:05}.{suffix}")).exists());
-    let offered = value(&signed, "tiers").unwrap_or_default();
-    let names = if offered.is_empty() { "shared" } else { offered };
-    let held = |(at, name): &(usize, &str)| match (*at, *name) {
-        (_, "shared") => has_all("h5") && has_all("seal"),
-        (0, _) => has_all("node"),
-        (_, name) => has_all(name),
-    };
-    let tiers = names.split(',').enumerate().filter(held).map(|(_, name)| name.to_owned()).collect();
-    Some(Kept { number, ranks: lengths.len() as u32, bytes: lengths.iter().sum(), taken, tiers, directory: directory.to_owned() })
+/// A checkpoint that counts, whoever took it, as its directory tells.
+struct Counted {
+    number: u64,
+    oldest: u64,
+    lengths: Vec<u64>,
+    taken: u64,
+    directory: PathBuf,
 }
 
-/// Removes the portable checkpoints that a job has taken, unless a run uses their directory. What stays for that. A removal that was cut short leaves none that counts in part.
+impl Counted {
+    fn read(directory: &Path) -> Option<Self> {
+        let number = checkpoint_number(directory.file_name()?.to_str()?)?;
+        let manifest = directory.join("manifest");
+        let about = fs::metadata(&manifest).ok().filter(|found| found.len() <= MAX_MANIFEST)?;
+        let taken = about.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_secs();
+        let text = fs::read_to_string(&manifest).ok()?;
+        let lengths = text.lines().filter_map(|line| line.strip_prefix("rank ")?.split(' ').nth(1)?.parse().ok()).collect();
+        Some(Self { number, oldest: oldest_linked(&text, number), lengths, taken, directory: directory.to_owned() })
+    }
+
+    /// All in a directory of checkpoints.
+    fn in_directory(directory: &Path) -> BTreeMap<u64, Self> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| Self::read(&entry.path())).map(|one| (one.number, one)).collect()
+    }
+
+    /// What it says of who took it, if that is the job whose ranks are asked there.
+    fn signed(&self, requests: &Path) -> Option<String> {
+        let signed = text(&self.directory.join("taken-by"))?;
+        value(&signed, "requests").is_some_and(|by| Path::new(by) == requests).then_some(signed)
+    }
+
+    /// Whether a tier has its files, without those that it links to. `first`: ranks write there.
+    fn is_in(&self, first: bool, tier: &str) -> bool {
+        let has_all = |suffix: &str| (0..self.lengths.len()).all(|rank| self.directory.join(format!("rank-{rank:05}.{suffix}")).exists());
+        match (first, tier) {
+            (_, "shared") => has_all("h5") && has_all("seal"),
+            (true, _) => has_all("node"),
+            (false, name) => has_all(name),
+        }
+    }
+
+    /// With what is `beside` it.
+    fn kept(&self, signed: &str, beside: &BTreeMap<u64, Self>) -> Kept {
+        let offered = value(signed, "tiers").unwrap_or_default();
+        let names = if offered.is_empty() { "shared" } else { offered };
+        let chain: Vec<&Self> = beside.range(self.oldest..=self.number).map(|(_, one)| one).collect();
+        let is_whole = beside.contains_key(&self.oldest);
+        let held = |(at, name): &(usize, &str)| is_whole && chain.iter().all(|one| one.is_in(*at == 0, name));
+        Kept {
+            number: self.number,
+            ranks: self.lengths.len() as u32,
+            bytes: self.lengths.iter().sum(),
+            taken: self.taken,
+            needs: chain.iter().map(|one| one.number).filter(|number| *number < self.number).collect(),
+            tiers: names.split(',').enumerate().filter(held).map(|(_, name)| name.to_owned()).collect(),
+            directory: self.directory.clone(),
+        }
+    }
+}
+
+/// Removes the portable checkpoints that a job has taken, unless a run uses their directory, or another job's checkpoint links to them. What stays for that. A removal that was cut short leaves none that
+/// counts in part: what links to others goes first.
 pub(crate) fn remove(job: &Path) -> io::Result<Option<PathBuf>> {
+    let place = place(job);
     let mut left = None;
-    for one in kept(job) {
+    for one in kept(job).into_iter().rev() {
         let Some(parent) = one.directory.parent() else { continue };
         // Held as long as it is being removed: no run begins meanwhile.
         let lock = fs::File::open(parent.join("lock"));
-        if lock.as_ref().is_ok_and(|lock| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err()) {
+        let used = lock.as_ref().is_ok_and(|lock| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err());
+        let links = |other: &Counted| (other.oldest..other.number).contains(&one.number) && other.signed(&place).is_none();
+        if used || Counted::in_directory(parent).values().any(links) {
             left = Some(parent.to_owned());
             continue;
         }
@@ -279,6 +324,37 @@ mod tests {
         let library =
             |rank, directory: &str, ranks, program: &str| Library { rank, directory: directory.into(), ranks, program: program.into() };
         assert_eq!(libraries(job.path()), [library(0, "/c", 4, ""), library(4, "/a = b", 2, "heat 1")]);
+    }
+
+    #[test]
+    fn a_tier_has_a_checkpoint_with_all_that_it_links_to_which_nobody_removes_under_another_one() {
+        let (job, other, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(place(job.path())).unwrap();
+        fs::write(place(job.path()).join("0.directory"), format!("directory = {}\n", home.path().display())).unwrap();
+        let put = |number: u64, needs: u64, by: &Path, files: &[&str]| {
+            let directory = home.path().join(format!("checkpoint-{number:06}"));
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("taken-by"), format!("requests = {}\ntiers = memory,partner\n", place(by).display())).unwrap();
+            fs::write(directory.join("manifest"), format!("checkpoint {number}\nneeds {needs}\nranks 1\nrank 0 100 0\n")).unwrap();
+            files.iter().for_each(|name| fs::write(directory.join(format!("rank-00000.{name}")), "").unwrap());
+        };
+        put(10, 10, job.path(), &["node", "partner"]);
+        put(20, 10, job.path(), &["node"]);
+        put(30, 10, job.path(), &["node", "partner"]);
+        put(40, 35, job.path(), &["node", "partner"]);
+        let seen = |job: &Path| -> Vec<_> {
+            kept(job).into_iter().map(|one| (one.number, one.needs.into_iter().collect::<Vec<_>>(), one.tiers.join(" "))).collect()
+        };
+        let (both, memory) = ("memory partner".to_owned(), "memory".to_owned());
+        // What 40 links to is not there.
+        let expected = [(10, vec![], both), (20, vec![10], memory.clone()), (30, vec![10, 20], memory), (40, vec![], String::new())];
+        assert_eq!(seen(job.path()), expected);
+        put(25, 20, other.path(), &[]);
+        assert_eq!(remove(job.path()).unwrap(), Some(home.path().to_owned()));
+        assert_eq!(kept(job.path()).iter().map(|one| one.number).collect::<Vec<_>>(), [20]);
+        fs::remove_file(home.path().join("checkpoint-000025/manifest")).unwrap();
+        assert_eq!(remove(job.path()).unwrap(), None);
+        assert_eq!(kept(job.path()), []);
     }
 
     #[test]

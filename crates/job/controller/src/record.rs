@@ -122,6 +122,12 @@ pub enum RecordError {
         /// The jobs that it could be.
         known: Vec<String>,
     },
+    /// None was named, and several run.
+    #[error("the running job could be any of {}", known.join(", "))]
+    SeveralRun {
+        /// The jobs that run.
+        known: Vec<String>,
+    },
     /// No job at all.
     #[error("there is no job{qualifier}")]
     None {
@@ -165,6 +171,7 @@ impl RecordError {
             Self::Damaged { .. } | Self::TakenOver { .. } => String::new(),
             Self::NoSuchJob { known, .. } if known.is_empty() => "`mend ps --all` lists jobs; is MEND_HOME the same?".into(),
             Self::NoSuchJob { known, .. } => format!("known jobs: {}", some(known)),
+            Self::SeveralRun { .. } => "name one of them".into(),
             Self::Ambiguous { .. } => "write more of its name".into(),
             Self::None { .. } => "start one with `mend run -n 4 PROGRAM`; is MEND_HOME the same?".into(),
             Self::NoneEnded { .. } => "wait for its end, or end it with `mend kill`".into(),
@@ -423,18 +430,29 @@ pub fn list() -> Result<Vec<(JobDirectory, JobRecord)>, RecordError> {
     Ok(found)
 }
 
-/// Finds a job by its name or the beginning of it (if a running one is asked for and some run, of those); without a name, the only (running, if asked) one, newest first.
+/// In a batch script its own jobs are meant where no name is given, if there are any: the user may have others.
+fn keep_own<T>(jobs: &mut Vec<T>, batch_job: Option<&str>, batch_of: impl Fn(&T) -> Option<&BatchRecord>) {
+    let is_own = |job: &T| batch_of(job).is_some_and(|batch| Some(batch.job.as_str()) == batch_job);
+    if jobs.iter().any(is_own) {
+        jobs.retain(is_own);
+    }
+}
+
+/// Finds a job by its name or the beginning of it (if a running one is asked for and some run, of those); without a name, the only (running, if asked) one, newest first,
+/// within a batch job of its own.
 ///
 /// # Errors
-/// [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::None`], [`RecordError::NoneEnded`], [`RecordError::Io`].
+/// [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::SeveralRun`], [`RecordError::None`], [`RecordError::NoneEnded`], [`RecordError::Io`].
 pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
     let mut jobs = list()?;
     let known: Vec<String> = jobs.iter().map(|(_, record)| record.id.clone()).collect();
     let Some(name) = name else {
+        let batch_job = mend_batch::detect().ok().flatten().map(|system| system.run().job);
+        keep_own(&mut jobs, batch_job.as_deref(), |(_, record)| record.batch.as_ref());
         jobs.retain(|(directory, _)| directory.is_running() == running);
         if running && jobs.len() > 1 {
             let known = jobs.into_iter().map(|(_, record)| record.id).collect();
-            return Err(RecordError::Ambiguous { name: "the running job".into(), known });
+            return Err(RecordError::SeveralRun { known });
         }
         return match (jobs.into_iter().next(), running) {
             (Some(found), _) => Ok(found),
@@ -467,7 +485,7 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
 /// As of [`find`].
 pub fn find_any(name: Option<&str>) -> Result<(JobDirectory, JobRecord), RecordError> {
     match name {
-        None => find(None, true).or_else(|_| find(None, false)),
+        None => find(None, true).or_else(|error| if matches!(error, RecordError::None { .. }) { find(None, false) } else { Err(error) }),
         name => find(name, false),
     }
 }
@@ -497,6 +515,18 @@ pub(crate) fn put_end_on_record(id: &str, lock: Option<LockIdentity>, how: Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_batch_scripts_own_jobs_are_meant() {
+        let of = |job: &str| Some(BatchRecord { system: "Slurm".into(), job: job.into(), restarts: 0, nth: 0 });
+        let all = || vec![("a", None), ("b", of("7")), ("c", of("8")), ("d", of("7"))];
+        let kept = |batch_job: Option<&str>| {
+            let mut jobs = all();
+            keep_own(&mut jobs, batch_job, |(_, batch)| batch.as_ref());
+            jobs.into_iter().map(|(name, _)| name).collect::<String>()
+        };
+        assert_eq!((kept(Some("7")), kept(Some("9")), kept(None)), ("bd".into(), "abcd".into(), "abcd".into()));
+    }
 
     #[test]
     fn a_trial_leaves_nothing_and_tells_a_place_where_nothing_can_be_made() {

@@ -31,6 +31,7 @@ use crate::record::{JobDirectory, JobRecord};
 use crate::texts::Names;
 use mend_job::Job;
 use mend_job::choice::Blame;
+use mend_job::durable::SOON_US;
 use mend_job::event::{Effect, Event, NodeLoss, VerbId};
 use mend_job::healing::{Healing, Verdict};
 use mend_job::phase::RankPhase;
@@ -128,13 +129,15 @@ pub struct Parts {
     pub heard: Option<Vec<u64>>,
     /// As in [`Shell`].
     pub watch: Option<LockWatch>,
+    /// As in [`Shell`].
+    pub traffic: TrafficFeed,
 }
 
 impl Shell {
     /// That of this life of a job.
     #[must_use]
     pub fn of(life: LifeRecord, parts: Parts) -> Self {
-        let Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch } = parts;
+        let Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch, traffic } = parts;
         let names = names(&life);
         let LifeRecord { setup, program, lease_ms, healing, tiers, .. } = life;
         // Manifests of the shared directory alone name no tiers.
@@ -165,7 +168,7 @@ impl Shell {
             lease,
             told,
             confirmations,
-            traffic: TrafficFeed::default(),
+            traffic,
             flusher,
             _watch: watch,
         }
@@ -210,7 +213,9 @@ fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord, journal: &mut J
         }
         Verdict::Stop => {}
         Verdict::TooOften { checkpoint, times } => {
-            eprintln!("mend: the job has gone on from checkpoint {checkpoint} {times} times and failed again: it ends");
+            let from =
+                format!("went on from checkpoint {checkpoint} {}", if times == 1 { "once".into() } else { format!("{times} times") });
+            eprintln!("mend: the job {from} and failed again: it ends (`mend restart --checkpoint N` goes on from an older one)");
         }
     }
     journaling::end(journal, result);
@@ -442,7 +447,7 @@ impl Running {
         while let Some(effect) = queue.pop_front() {
             if let Some(answer) = self.carry_out(effect).await {
                 let at_us = self.now_us();
-                self.write_down(at_us, || What::Answer(answer.clone()), true);
+                self.write_down(at_us, || What::Answer(answer.clone()), Some(SOON_US));
                 queue.extend(self.job.handle(at_us, answer));
             }
         }

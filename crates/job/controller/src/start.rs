@@ -2,9 +2,8 @@
 
 use crate::arrival::Arrival;
 use crate::batch::{InBatch, daemons_of};
-use crate::batch_watch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
-use crate::data_watch::{self, DataWatch};
+use crate::data_watch;
 use crate::embedded::Embedded;
 use crate::error::RunError;
 use crate::failover;
@@ -22,7 +21,6 @@ use crate::made_spaces::MadeSpaces;
 use crate::manifest::{self, numbers};
 use crate::moving::{moving, transport};
 use crate::nodes::{ConnectedNode, Node, attach};
-use crate::offload::Offloads;
 use crate::output::Output;
 use crate::programs;
 use crate::record::{JobDirectory, JobRecord, now, put_end_on_record, try_below};
@@ -31,6 +29,7 @@ use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
 use crate::stream_digest::Mark;
 use crate::tiers::is_plain;
+use crate::watchers::{self, Watchers};
 use crate::{client, portable, removal, serve};
 use mend_coordination::placement::place;
 use mend_coordination::pmi::PmiServer;
@@ -348,7 +347,9 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     let reading = source.map(|source| tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked)));
     let setup = life.setup.clone();
     let local = embedded.is_some();
-    let mut shell = Shell::of(
+    let session = beginning.batch.map(|(session, _)| session);
+    let Watchers { traffic, offloads } = watchers::begin(&life.program, &life.setup, session, &arrivals)?;
+    let shell = Shell::of(
         life,
         Parts {
             directory,
@@ -363,18 +364,9 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             told,
             heard: None,
             watch: lock_watch,
+            traffic,
         },
     );
-    if let Some(watch) = DataWatch::of(&shell.program, &shell.names.job, &shell.names.nodes, &setup.places)? {
-        shell.traffic = watch.begin(shell.arrivals.clone());
-    }
-    let offloads = Offloads::of(&shell.program, identity)?;
-    if let Some(offloads) = &offloads {
-        offloads.begin(&shell.arrivals);
-    }
-    if let Some((session, _)) = beginning.batch {
-        batch_watch::begin(session, shell.names.nodes.clone(), shell.arrivals.clone())?;
-    }
     let end = run_to_its_end(shell, setup, incoming).await;
     if let Some(reading) = reading {
         // Another life reads what it has not.

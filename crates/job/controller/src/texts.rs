@@ -215,7 +215,7 @@ impl Names {
             Failure::Processor { rank, node, why } => processor(*rank, self.node(*node), why),
             Failure::Cancelled { rank } => plain(format!("the move of rank {rank} was cancelled: it goes on where it was")),
             Failure::NotMoving { rank } => {
-                (format!("rank {rank} is not being moved, or has come too far"), "`mend ps` says which ranks move".into())
+                (format!("rank {rank} is not being moved, or has come too far"), "`mend ps --json` says which ranks move".into())
             }
             Failure::JobEnded => plain("the job ended first".into()),
             Failure::NoSnapshot => plain("no snapshot was taken".into()),
@@ -325,7 +325,7 @@ impl Names {
                 let hint = match trouble {
                     SpawnTrouble::NotStarted { hint, .. } => hint.as_str(),
                     SpawnTrouble::NoSuchHost(_) | SpawnTrouble::TakesNone(_) => {
-                        "`mend ps JOB` lists its nodes; without a host Mend chooses one"
+                        "`mend ps` lists its nodes; without a host Mend chooses one"
                     }
                     _ => "",
                 };

@@ -13,5 +13,6 @@ pub mod pmi;
 pub mod portable;
 pub mod recovery;
 pub mod replication;
+mod safeguards;
 pub mod spawn_request;
 pub mod worlds;

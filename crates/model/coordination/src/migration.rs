@@ -36,6 +36,8 @@ use std::collections::BTreeSet;
 
 /// An agent that copies speaks at least every second, and counts as gone after so many microseconds without a word.
 const SILENCE_US: u64 = 60_000_000;
+/// A source that failed waits so many microseconds for what its target says: to the source a target that failed is a connection that broke.
+const TARGET_WORD_US: u64 = 1_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
@@ -69,6 +71,8 @@ pub struct Migration {
     spared: u64,
     phases: Phases,
     failure: Option<Failure>,
+    /// What the source said when it failed to send the image, until its target has said why, or until this time.
+    source: Option<(Refusal, u64)>,
     manner: Manner,
     precopy: Option<Precopy>,
     /// When the first round began, once the agent has said so.
@@ -102,6 +106,7 @@ impl Migration {
             spared: 0,
             phases: Phases::default(),
             failure: None,
+            source: None,
             manner,
             precopy: None,
             precopying_us: None,
@@ -270,6 +275,9 @@ impl Migration {
 
     /// Time passed, or the wish for haste came: the rank is stopped if it must be.
     pub fn judge(&mut self, now_us: u64) -> Vec<Action> {
+        if self.source.as_ref().is_some_and(|(_, due_us)| now_us >= *due_us) {
+            return self.source_failed(now_us, None);
+        }
         if self.state != State::Precopying || self.precopying_us.is_none() {
             return Vec::new();
         }
@@ -290,6 +298,9 @@ impl Migration {
     /// When [`Migration::judge`] is wanted at the latest.
     #[must_use]
     pub fn due_us(&self) -> Option<u64> {
+        if let Some((_, due_us)) = self.source {
+            return Some(due_us);
+        }
         let precopy = self.precopy.as_ref().filter(|_| self.state == State::Precopying && self.precopying_us.is_some())?;
         let silent_us = self.heard_us.saturating_add(SILENCE_US);
         Some(precopy.due_us().map_or(silent_us, |due| due.min(silent_us)))
@@ -381,11 +392,10 @@ impl Migration {
                 self.waiting.remove(&rank);
             }
             State::Moving if moving => {
-                let failure = match self.failure.take() {
-                    Some(target) => Failure::BothEnds { target: Box::new(target), rank, source: why },
-                    None => Failure::Refused { rank, why },
-                };
-                return self.undo(now_us, failure);
+                let target = self.failure.take();
+                let waits = target.is_none() && self.restored_us.is_none() && matches!(why, Refusal::Told { .. });
+                self.source = Some((why, now_us.saturating_add(TARGET_WORD_US)));
+                return if waits { Vec::new() } else { self.source_failed(now_us, target) };
             }
             State::Resuming | State::Undoing => drop(self.waiting.remove(&rank)),
             _ => return Vec::new(),
@@ -393,10 +403,23 @@ impl Migration {
         self.advance(now_us)
     }
 
+    /// The source could not send the image. `target`: what its target has said of it.
+    fn source_failed(&mut self, now_us: u64, target: Option<Failure>) -> Vec<Action> {
+        let (Some((why, _)), rank) = (self.source.take(), self.rank) else { return Vec::new() };
+        let failure = match target {
+            Some(target) => Failure::BothEnds { target: Box::new(target), rank, source: why },
+            None => Failure::Refused { rank, why },
+        };
+        self.undo(now_us, failure)
+    }
+
     /// The target's daemon reports the rank complete, threads parked.
     pub fn restored(&mut self, now_us: u64, restart_us: u64) -> Vec<Action> {
         if self.state != State::Moving {
             return Vec::new();
+        }
+        if self.source.is_some() {
+            return self.source_failed(now_us, None);
         }
         self.phases.restart_us = restart_us;
         self.restored_us = Some(now_us);
@@ -417,6 +440,7 @@ impl Migration {
                 self.failure.get_or_insert(failure);
                 Vec::new()
             }
+            State::Moving if self.source.is_some() => self.source_failed(now_us, Some(failure)),
             // The agent is writing into a broken stream and can do nothing else before it notices.
             State::Moving if self.saved_us.is_none() => {
                 self.failure.get_or_insert(failure);
@@ -535,7 +559,7 @@ impl Migration {
     }
 
     fn undo(&mut self, now_us: u64, failure: Failure) -> Vec<Action> {
-        self.failure = Some(failure);
+        (self.failure, self.source) = (Some(failure), None);
         self.state = State::Undoing;
         let mut actions = vec![Action::Undo];
         if self.precopy.is_some() && self.ranks.contains(&self.rank) {

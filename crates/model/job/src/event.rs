@@ -403,6 +403,8 @@ pub enum Effect {
     },
     /// The job is over: no more events are wanted.
     Over,
+    /// Make durable what the machine was told so far, if that is written down, before anything that follows is done: a successor has to know it.
+    MakeDurable,
 }
 
 /// What is to be done about standard input. What is counted of it is counted where it is read.

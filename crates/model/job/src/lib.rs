@@ -14,10 +14,11 @@
 //! [`roster`] (nodes and ranks), [`operation`] (what is under way), `questions` (what agents were asked), [`periodic`] (checkpoints
 //! nobody asks for), `tiering` and `search` (copies), `losses` (connections that break). Before there is a job: [`choice`] (which checkpoint a
 //! restart begins from) and [`gathering`] (which hosts). After it: [`healing`] (whether it goes on by itself). Beside it:
-//! [`replay`] (how a controller comes to stand where a lost one stood).
+//! [`replay`] (how a controller comes to stand where a lost one stood) and [`durable`] (what of that a loss of power leaves).
 
 pub mod choice;
 mod course;
+pub mod durable;
 pub mod end;
 pub mod event;
 pub mod gathering;

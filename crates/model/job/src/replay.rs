@@ -11,12 +11,13 @@
 //!
 //! What ranks print is not written down, only how far each stream came by it: the daemon keeps the bytes until they are printed.
 //!
-//! Faults assumed: the controller is killed between any two steps; the end of its log is missing (what a daemon has had of orders is then more than
-//! is known here, and the daemon's node counts as lost).
+//! Faults assumed: the controller is killed between any two steps; the end of its log is missing, as its machine has lost power ([`crate::durable`]). What a daemon has had of orders
+//! is then more than is known here, and the daemon's node counts as lost.
 
 use crate::event::{Effect, Event, NodeLoss, StdinEffect, VerbId};
 use crate::input::{Input, InputAt, Mark};
 use crate::job::Job;
+use crate::safeguard::{Kept, Safeguard};
 use crate::setup::Setup;
 use mend_messages::daemon::{FromDaemon, Stream, ToDaemon};
 use mend_messages::job::{NodeIndex, Rank};
@@ -74,8 +75,10 @@ impl Orders {
     ///
     /// # Errors
     /// It has had others than these, as far as can be told by the number.
-    pub fn after(mut self, had: u64) -> Result<Self, UnknownOrders> {
-        let unknown = UnknownOrders { had, known: self.before + self.kept.len() as u64 };
+    pub fn after(mut self, had: u64, safeguards: Kept) -> Result<Self, UnknownOrders> {
+        let known = self.before + self.kept.len() as u64;
+        let unknown = UnknownOrders { had, known };
+        let had = if safeguards.keeps(Safeguard::UnknownOrdersAreALoss) { had } else { had.min(known) };
         let done = had.checked_sub(self.before).filter(|done| *done <= self.kept.len() as u64).ok_or(unknown)?;
         self.kept.drain(..done as usize);
         self.before = had;
@@ -335,7 +338,7 @@ mod tests {
     #[test]
     fn a_daemon_gets_the_orders_that_it_has_not_had() {
         let orders = Orders { before: 5, kept: [ToDaemon::Signal(1), ToDaemon::Signal(2), ToDaemon::End { goes_on: false }].into() };
-        let after = |had| orders.clone().after(had);
+        let after = |had| orders.clone().after(had, Kept::default());
         assert_eq!(after(5), Ok(orders.clone()));
         assert_eq!(after(7), Ok(Orders { before: 7, kept: [ToDaemon::End { goes_on: false }].into() }));
         assert_eq!(after(8), Ok(Orders { before: 8, kept: VecDeque::new() }));

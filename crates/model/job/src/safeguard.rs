@@ -2,22 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-macro_rules! safeguards {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One of them.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum Safeguard {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl Safeguard {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
-        }
-    };
-}
-
-safeguards! {
+mend_coordination::safeguards! {
     /// What a node says of a rank counts only if the rank is placed there.
     AtHome,
     /// What is said of an earlier process of a rank is not taken for its present one.
@@ -96,6 +81,14 @@ safeguards! {
     LeaversAreTriedAgain,
     /// A rank does not go back to where it went back from, nor again and again.
     NothingGoesToAndFro,
+    /// What decides where a rank runs is durable before it runs there.
+    MovesAreDurable,
+    /// That a job is to end is durable before whoever wants that is told so.
+    KillsAreDurable,
+    /// What daemons may forget is durable.
+    ForgottenIsDurable,
+    /// A node that has had orders which are not known is lost.
+    UnknownOrdersAreALoss,
 }
 
 /// Those that are in, for machines that are not the job's.

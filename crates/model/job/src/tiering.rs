@@ -75,12 +75,12 @@ impl Tiering {
         let (seed, _) = identity.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let machine = Replication::new(setup.specs.clone(), 0..nodes, keep, u64::from_le_bytes(*seed), setup.writers);
         let (sizes, placed, tasks) = Default::default();
-        let (portable, told, told_of_tiers, told_of_portable) = Default::default();
+        let (told, told_of_tiers, told_of_portable) = Default::default();
         Self {
             specs: setup.specs.clone(),
             rate: setup.rate,
             machine,
-            portable,
+            portable: Copies::new(setup.writers),
             sizes,
             placed,
             tasks,

@@ -323,7 +323,11 @@ pub fn sentence(entry: &Entry) -> String {
         Event::TierFailed { checkpoint, tier, error } => format!("{tier} does not hold the whole checkpoint {checkpoint}: {error}"),
         Event::TierPassedOver { tier, why } => format!("on {node}, what {tier} would hold goes to the next tier: {why}"),
         Event::MigrationAsked { by: asker, from, to, storage } => {
-            let where_to = if to.is_empty() { format!("away from {from}") } else { format!("from {from} to {to}") };
+            let where_to = match (from.as_str(), to.as_str()) {
+                ("", _) => "to another node".to_owned(),
+                (from, "") => format!("away from {from}"),
+                (from, to) => format!("from {from} to {to}"),
+            };
             let why = if *asker == Asker::User { String::new() } else { format!(": {}", by(*asker)) };
             let through = storage.map_or("", |storage| match storage {
                 Storage::Shared => ", through a file in the shared directory (shared)",

@@ -538,5 +538,7 @@ pub enum FromDaemon {
     LeaseOver {
         /// The lease, milliseconds.
         ms: u64,
+        /// For how much of it the daemon itself got no processor, or its whole machine stood still, milliseconds.
+        stood_still_ms: u64,
     },
 }

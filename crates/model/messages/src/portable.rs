@@ -9,6 +9,10 @@
 //!   ── Kept ─────────────────────────────►  the one that offered it
 //!                                           a rank waits for a file       ── Wanted ──►
 //!   ── Receive and Send, or Missing ─────►
+//!   ── Lost ─────────────────────────────►  what a lost node had of its    (offers that again)
+//!                                           it has no file any more        ── Gone ───►
+//!                                           there is something to copy     ── Asks ───►  to what all nodes share
+//!   ── Turn ─────────────────────────────►                                 ── Over ───►
 //! ```
 //! A file is named by what it is, never by a path: what comes from others cannot lead anywhere else.
 
@@ -174,6 +178,18 @@ pub enum PortableOrder {
         /// The file.
         name: FileName,
     },
+    /// A node is lost that had copies of these files.
+    Lost {
+        /// Files that this node has, too.
+        names: Vec<FileName>,
+    },
+    /// This node may copy to a tier that all nodes share. → [`PortableReport::Over`]
+    Turn {
+        /// Name of the tier.
+        tier: String,
+        /// The number with which it asked.
+        turn: u64,
+    },
 }
 
 /// What a daemon tells.
@@ -211,6 +227,27 @@ pub enum PortableReport {
         tier: String,
         /// What went wrong.
         why: String,
+    },
+    /// This node has no file of a checkpoint any more.
+    Gone {
+        /// What stands for the directory of checkpoints.
+        key: String,
+        /// Number of the checkpoint.
+        checkpoint: u64,
+    },
+    /// There is something to copy to a tier that all nodes share. Said again while there is no answer.
+    Asks {
+        /// Name of the tier.
+        tier: String,
+        /// Grows with each turn.
+        turn: u64,
+    },
+    /// A turn has been used, or is not needed.
+    Over {
+        /// Name of the tier.
+        tier: String,
+        /// The turn's number.
+        turn: u64,
     },
 }
 

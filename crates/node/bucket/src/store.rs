@@ -25,7 +25,7 @@ use crate::writes::Pieces;
 use lru::LruCache;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
-use mend_data::space::target::{Answer, Failed, Request, UNBOUNDED};
+use mend_data::space::target::{Answer, Failed, Lease, Request, UNBOUNDED};
 use mend_data::space::written::Shape;
 use mend_data::space::{Entry, Id};
 use mend_space::server::{Answered, Clients, Failure, Served, bytes, encoded};
@@ -168,7 +168,7 @@ impl Store {
             checked => checked?,
         }
         let (upto, more, changes) = self.catalogue.read().unwrap_or_else(PoisonError::into_inner).after(after);
-        Ok(Answer::Changes { instance: self.instance, upto, more, changes })
+        Ok(Answer::Changes { instance: self.instance, upto, more, changes, lease: Lease::default() })
     }
 
     fn keep_sums(&self, file: &Id, page: u32, sums: &[u8]) -> Result<(), Failure> {
@@ -286,7 +286,7 @@ impl Store {
     fn answer(&self, request: Request, payload: &[u8]) -> Answered {
         let done = match request {
             Request::Look => self.look()?,
-            Request::Changes { after } => self.changes(after)?,
+            Request::Changes { after, .. } => self.changes(after)?,
             Request::Write { file, position, offset, .. } => self.write(&file, position, offset, payload).map(|()| Answer::Done)?,
             Request::Settle { file, position, length, life } => self.settle(&file, position, length, life).map(|()| Answer::Done)?,
             Request::Sums { file, page, .. } => self.keep_sums(&file, page, payload).map(|()| Answer::Done)?,

@@ -4,8 +4,9 @@
 //! a process could read the job's secret from memory anyway.
 //! Faults assumed: an unproven peer connects and says nothing, or garbage; an agent dies in the middle of a message.
 
-use mend_messages::agent::{FromAgent, ToAgent};
+use mend_messages::agent::{FromAgent, Request, RollbackOrder, ToAgent};
 use mend_messages::frame;
+use mend_node_job::event::AgentId;
 use mend_patience::patiently;
 use mend_wire::{Peer, Refusals};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -29,8 +30,8 @@ const MAX_AGENTS: usize = 4096;
 /// Messages of agents that the job has not looked at.
 const EVENT_QUEUE_LENGTH: usize = 64;
 
-/// Names a connection within its job.
-pub type AgentId = u64;
+/// The only question that an agent is asked which takes its rank back.
+const ROLLBACK_SEQ: u64 = u64::MAX;
 
 /// A connection's voice. Dropping it ends the connection once everything is sent.
 #[derive(Clone, Debug)]
@@ -44,6 +45,11 @@ impl AgentLink {
             Err(error) => tracing::error!(%error, "a message to an agent does not fit a frame"),
         }
     }
+}
+
+/// The request that takes a rank back; its descriptors come with it.
+pub fn rollback_request(order: RollbackOrder) -> ToAgent {
+    ToAgent::Request { seq: ROLLBACK_SEQ, request: Request::RollBack(order) }
 }
 
 /// What comes from agents.

@@ -7,13 +7,14 @@
 //!     └─ nonsense ──► ended
 //! ```
 //! A controller's successor comes as the controller itself would, and says so: from then on its messages are numbered anew.
-//! How long it may wait is the job's lease, which `job.rs` judges. A connection that the controller's process closed, as it does when it
+//! How long it may wait is the job's lease ([`mend_node_job::hold`]). A connection that the controller's process closed, as it does when it
 //! ends, is told, so that the lease can be shortened; so is one that was reset, since a process that ends with something unread resets it.
 //! Invariants: messages are delivered once and in order ([`Link`]). Faults assumed: the connection breaks; the controller comes back on a new one
 //! before this side knows that the old one is broken.
 
 use crate::outbox::Outbox;
 use mend_messages::daemon::{FromDaemon, ToDaemon};
+use mend_node_job::hold::LinkState;
 use mend_wire::{Connection, Link, LinkEnd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,17 +33,6 @@ pub struct Resumed {
     pub delivered: u64,
     /// It is another one, in the place of one that is lost.
     pub successor: bool,
-}
-
-/// What the job is told of its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkState {
-    /// The controller closed it, or its host knows it no more.
-    Closed,
-    /// It is there again.
-    Connected,
-    /// Another one is there in its place.
-    Succeeded,
 }
 
 /// Carries messages until the job leaves, or its controller says what cannot be.

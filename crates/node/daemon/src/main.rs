@@ -1,11 +1,11 @@
 //! mendd: starts and watches the ranks of one node, carries PMI and output, carries messages between controller and agents.
 //!
 //! Where to read: [`listen`] who is let in; [`job`] what a controller can ask; [`rank`] the life of one rank's process;
-//! [`supervisor`] the rank supervisor, which stands between daemon and rank; [`agent_router`] and [`agents`] the rank's agent; [`restore`] and
+//! [`supervisor`] the rank supervisor, which stands between daemon and rank; [`agent_links`] and [`agents`] the rank's agent; [`restore`] and
 //! [`transfer`] how a rank comes from elsewhere; [`sealing`] encrypted images; [`tiers`] where copies of checkpoints are; [`targets`] and [`spaces`]
 //! data spaces.
 
-mod agent_router;
+mod agent_links;
 mod agents;
 mod channels;
 mod clock;
@@ -17,7 +17,6 @@ mod job;
 mod job_link;
 mod launch_environment;
 mod listen;
-mod local_rank;
 mod mpi;
 mod node;
 mod outbox;
@@ -48,7 +47,6 @@ use mend_wire::secret::SecretError;
 use node::Node;
 use privileges::Isolation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
@@ -203,8 +201,7 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         hidden_features,
         library: mend_settings::find_part("libmend-fi.so"),
         restorer: mend_settings::find_part("mend-restorer"),
-        jobs: Mutex::new(HashMap::new()),
-        leases_over: Mutex::default(),
+        jobs: Mutex::default(),
         paused: Arc::default(),
         health,
         ranks: AtomicU32::new(0),

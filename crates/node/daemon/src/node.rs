@@ -12,18 +12,17 @@ use mend_image::cpu::{Cpu, Features};
 use mend_messages::daemon::{JobIntroduction, Resumption, Succession};
 use mend_messages::health::NodeReport;
 use mend_messages::job::Secret;
+use mend_node_job::JobTable;
+use mend_node_job::table::{Identity, LeaseOver, Present};
 use mend_transfer::peer::Admitted;
 use mend_wire::Connection;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, broadcast, mpsc};
-
-/// Of so many jobs a node keeps in mind that their lease was over.
-const LEASES_OVER: usize = 16;
 
 /// This node.
 #[derive(Debug)]
@@ -48,10 +47,8 @@ pub struct Node {
     pub library: Option<PathBuf>,
     /// `mend-restorer`, if it was found.
     pub restorer: Option<PathBuf>,
-    /// Jobs that are here, by identity.
-    pub jobs: Mutex<HashMap<[u8; 16], RegisteredJob>>,
-    /// Starts of jobs whose lease was over here, by session, and how long it was: the newest ones.
-    pub leases_over: Mutex<VecDeque<([u8; 16], Duration)>>,
+    /// Jobs that are here.
+    pub jobs: Mutex<Jobs>,
     /// Ranks that stand still for the next life of their job.
     pub paused: Arc<PausedJobs>,
     /// How this node is.
@@ -68,15 +65,19 @@ pub struct Node {
     pub time_up: broadcast::Sender<i32>,
 }
 
-/// How connections find their job.
-#[derive(Debug)]
-pub struct RegisteredJob {
-    secret: Secret,
-    epoch: u64,
-    session: [u8; 16],
-    /// The session before: a successor that was lost before it could write down the new one knows that.
-    before: [u8; 16],
-    queues: JobQueues,
+/// The jobs that are here.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    /// Which start of each, and which controller may have it.
+    table: JobTable,
+    /// How connections find them.
+    registered: HashMap<Identity, (Secret, JobQueues)>,
+}
+
+impl Jobs {
+    fn queues(&self, identity: &Identity) -> Option<&JobQueues> {
+        self.registered.get(identity).map(|(_, queues)| queues)
+    }
 }
 
 /// Where a job waits for what concerns it and comes by the daemon's port.
@@ -92,23 +93,11 @@ pub struct JobQueues {
     pub heard: Arc<Mutex<Instant>>,
 }
 
-/// Why a job cannot be put on the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Present {
-    /// An earlier start of it is here, and was told to leave.
-    Leaving,
-    /// This start, or a later one, is here.
-    Here {
-        /// The epoch of that.
-        epoch: u64,
-    },
-}
-
 /// A job's presence; dropping it takes the job off the list.
 #[derive(Debug)]
 pub struct JobRegistration {
     node: Arc<Node>,
-    identity: [u8; 16],
+    identity: Identity,
 }
 
 impl Node {
@@ -144,8 +133,8 @@ impl Node {
         }
     }
 
-    fn jobs(&self) -> MutexGuard<'_, HashMap<[u8; 16], RegisteredJob>> {
-        // The map is only ever changed by whole entries, so a panic elsewhere leaves it sound.
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        // It is only ever changed by whole entries, so a panic elsewhere leaves it sound.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,15 +144,14 @@ impl Node {
     /// [`Present`].
     pub fn register(self: &Arc<Self>, job: &JobIntroduction, queues: JobQueues) -> Result<JobRegistration, Present> {
         let mut jobs = self.jobs();
-        if let Some(present) = jobs.get(&job.identity) {
-            if present.epoch >= job.epoch {
-                return Err(Present::Here { epoch: present.epoch });
-            }
-            present.queues.superseded.notify_one();
-            return Err(Present::Leaving);
+        let entered = jobs.table.enter(job.identity, job.epoch, job.session);
+        if entered == Err(Present::Leaving)
+            && let Some(earlier) = jobs.queues(&job.identity)
+        {
+            earlier.superseded.notify_one();
         }
-        let (secret, epoch, session) = (job.secret.clone(), job.epoch, job.session);
-        jobs.insert(job.identity, RegisteredJob { secret, epoch, session, before: session, queues });
+        entered?;
+        jobs.registered.insert(job.identity, (job.secret.clone(), queues));
         Ok(JobRegistration { node: self.clone(), identity: job.identity })
     }
 
@@ -171,8 +159,8 @@ impl Node {
     pub async fn resume(&self, resumption: &Resumption, connection: Connection) -> Result<(), Connection> {
         let queue = {
             let jobs = self.jobs();
-            let job = jobs.get(&resumption.identity).filter(|job| (job.epoch, job.session) == (resumption.epoch, resumption.session));
-            job.map(|job| job.queues.resumptions.clone())
+            let queues = jobs.queues(&resumption.identity).filter(|_| jobs.table.may_resume(resumption));
+            queues.map(|queues| queues.resumptions.clone())
         };
         let Some(queue) = queue else { return Err(connection) };
         let resumed = Resumed { connection, delivered: resumption.delivered, successor: false };
@@ -181,15 +169,14 @@ impl Node {
 
     /// Hands a job to its controller's successor. Who had it before cannot resume it any more. The connection is returned as [`Node::resume`] does.
     pub async fn succeed(&self, succession: &Succession, connection: Connection) -> Result<(), Connection> {
-        let Succession { of, session } = succession;
+        let of = &succession.of;
         let queue = {
             let mut jobs = self.jobs();
-            let known = |job: &&mut RegisteredJob| job.epoch == of.epoch && [job.session, job.before].contains(&of.session);
-            jobs.get_mut(&of.identity).filter(known).map(|job| {
-                (job.before, job.session) = (of.session, *session);
+            let may = jobs.table.succeed(succession);
+            jobs.queues(&of.identity).filter(|_| may).map(|queues| {
                 // It was heard just now: no other node is to take it for silent, too.
-                *job.queues.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-                job.queues.resumptions.clone()
+                *queues.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                queues.resumptions.clone()
             })
         };
         let Some(queue) = queue else { return Err(connection) };
@@ -200,33 +187,28 @@ impl Node {
     /// How long ago the controller of this start of a job was heard; `None` if that is not here.
     pub fn heard_ago(&self, of: &Resumption) -> Option<Duration> {
         let jobs = self.jobs();
-        let known = |job: &&RegisteredJob| job.epoch == of.epoch && [job.session, job.before].contains(&of.session);
-        let heard = jobs.get(&of.identity).filter(known).map(|job| job.queues.heard.clone())?;
+        let heard = jobs.queues(&of.identity).filter(|_| jobs.table.is_here(of))?.heard.clone();
         Some(heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
     }
 
-    /// Keeps in mind that a job has left since its lease was over, for its controller when that comes back.
-    pub fn remember_lease_over(&self, identity: &[u8; 16], lease: Duration) {
-        let Some(session) = self.jobs().get(identity).map(|job| job.session) else { return };
-        let mut over = self.leases_over.lock().unwrap_or_else(PoisonError::into_inner);
-        over.truncate(LEASES_OVER - 1);
-        over.push_front((session, lease));
+    /// Keeps in mind that a job leaves since its lease is over, in which this daemon stood still for so long, both in microseconds.
+    pub fn note_lease_over(&self, identity: &Identity, lease_us: u64, stood_still_us: u64) {
+        self.jobs().table.note_lease_over(identity, lease_us, stood_still_us);
     }
 
-    /// The lease of a job that has left since it was over.
-    pub fn lease_over(&self, session: &[u8; 16]) -> Option<Duration> {
-        let over = self.leases_over.lock().unwrap_or_else(PoisonError::into_inner);
-        over.iter().find(|(of, _)| of == session).map(|(_, lease)| *lease)
+    /// What is kept in mind of a job that has left since its lease was over.
+    pub fn lease_over(&self, session: &[u8; 16]) -> Option<LeaseOver> {
+        self.jobs().table.lease_over(session)
     }
 
     /// The secret of a job that is here.
-    pub fn secret_of(&self, identity: &[u8; 16]) -> Option<Secret> {
-        self.jobs().get(identity).map(|job| job.secret.clone())
+    pub fn secret_of(&self, identity: &Identity) -> Option<Secret> {
+        self.jobs().registered.get(identity).map(|(secret, _)| secret.clone())
     }
 
     /// Hands a transfer to its job; closes it if the job has left.
     pub async fn deliver(&self, admitted: Admitted) {
-        let transfers = self.jobs().get(&admitted.job).map(|job| job.queues.transfers.clone());
+        let transfers = self.jobs().queues(&admitted.job).map(|queues| queues.transfers.clone());
         if let Some(transfers) = transfers {
             // A job that is leaving drops it, which closes it.
             let _ = transfers.send(admitted).await;
@@ -246,6 +228,8 @@ impl Drop for RankHere {
 
 impl Drop for JobRegistration {
     fn drop(&mut self) {
-        self.node.jobs().remove(&self.identity);
+        let mut jobs = self.node.jobs();
+        jobs.registered.remove(&self.identity);
+        jobs.table.leave(&self.identity);
     }
 }

@@ -8,13 +8,14 @@
 //! lease. Whoever takes it over proves that it is a later life of the same job. Faults assumed: the controller dies meanwhile; the
 //! next life has other ranks here, or none.
 
-use crate::agents::{AgentEvent, AgentId, AgentLink, AgentSocket};
+use crate::agents::{AgentEvent, AgentLink, AgentSocket};
 use crate::rank::RankProcess;
 use crate::shared_memory::SharedMemory;
 use crate::spaces::JobSpaces;
 use crate::supervisor::namespace::SharedNamespace;
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::Rank;
+use mend_node_job::event::AgentId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -71,7 +72,8 @@ pub struct PausedJobs(Mutex<HashMap<[u8; 16], PausedJob>>);
 impl PausedJobs {
     /// Keeps a job's for its next life, for a while.
     pub fn keep(self: &Arc<Self>, identity: [u8; 16], job: PausedJob, lease: Duration) {
-        let (epoch, namespace, patience) = (job.epoch, job.namespace.clone(), LEAST_PATIENCE.max(3 * lease));
+        // Whoever takes them over may end them at once: nothing is held here meanwhile.
+        let (epoch, namespace, patience) = (job.epoch, Arc::downgrade(&job.namespace), LEAST_PATIENCE.max(3 * lease));
         tracing::info!(ranks = job.ranks.len(), "ranks stand still for the job's next life");
         self.all().insert(identity, job);
         let jobs = self.clone();
@@ -80,10 +82,11 @@ impl PausedJobs {
             let there = || jobs.all().get(&identity).is_some_and(|job| job.epoch == epoch);
             while there() && tokio::time::Instant::now() < until {
                 // They do not run, so the deadline of what runs does not concern them.
-                namespace.renew(Duration::ZERO);
+                if let Some(namespace) = namespace.upgrade() {
+                    namespace.renew(Duration::ZERO);
+                }
                 tokio::time::sleep(lease / 4).await;
             }
-            drop(namespace);
             if there() {
                 tracing::warn!("nobody came for ranks that stood still: they are killed");
                 let left = jobs.all().remove(&identity);

@@ -36,7 +36,9 @@ impl Target for Input {
 pub fn put(place: (&Mount, &str), part: &str, state: &FileState, pour: impl FnOnce(Input) -> io::Result<()>) -> io::Result<()> {
     let program = mend_settings::find_part(PROGRAM).ok_or_else(|| io::Error::other(format!("there is no {PROGRAM} beside mendd")))?;
     let changed_ns = state.modified.0.saturating_mul(1_000_000_000).saturating_add(state.modified.1.into());
+    // The job may want its data encrypted on its way, and speed does not matter here.
     let mut child = Command::new(program)
+        .env(mend_settings::ENCRYPT_DATA.name, "on")
         .args(["restore", &place.0.space, place.1, part])
         .args([state.size.to_string(), state.mode.to_string(), changed_ns.to_string()])
         .stdin(Stdio::piped())

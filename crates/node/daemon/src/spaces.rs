@@ -39,7 +39,7 @@ pub struct Unseen {
     pub hint: String,
 }
 
-/// The processes of this node, by space: by what describes it, since another one may get its name.
+/// The processes of this node, by space: by what describes it, since another one may get its name, and by whether files' bytes are encrypted on their way.
 #[derive(Debug, Default)]
 pub struct Spaces(Mutex<HashMap<Vec<u8>, Weak<Server>>>);
 
@@ -76,6 +76,8 @@ pub struct JobSpaces {
     /// Identity of the job, and name of the node.
     whose: (String, String),
     mounts: Result<Vec<Mount>, String>,
+    /// Files' bytes are encrypted on their way.
+    encrypts: bool,
     all: Arc<Spaces>,
     /// What the job uses lives as long as it does.
     used: Mutex<HashMap<String, Arc<Server>>>,
@@ -85,7 +87,7 @@ impl JobSpaces {
     /// As the job's environment says.
     pub fn of(job: &JobIntroduction, node: &str, all: &Arc<Spaces>) -> Self {
         let mounts = mounts::read(mounts::of_environment(&job.program.env));
-        Self { whose: (job.id.clone(), node.to_owned()), mounts, all: all.clone(), used: Mutex::default() }
+        Self { whose: (job.id.clone(), node.to_owned()), mounts, encrypts: job.encrypt_data, all: all.clone(), used: Mutex::default() }
     }
 
     /// Whose the mounts of a rank are, for the processes that serve them.
@@ -126,11 +128,13 @@ impl JobSpaces {
         let mut all = self.all.0.lock().await;
         let home = mend_settings::home().map_err(|error| unseen(space, error.to_string()))?;
         // If it cannot be read, the process says why.
-        let described = [space.as_bytes(), b"\n", &tokio::fs::read(described(&home, space)).await.unwrap_or_default()].concat();
+        let described =
+            [space.as_bytes(), b"\n", &[u8::from(self.encrypts)], &tokio::fs::read(described(&home, space)).await.unwrap_or_default()]
+                .concat();
         let running = used.get(space).cloned().or_else(|| all.get(&described).and_then(Weak::upgrade)).filter(|server| server.is_alive());
         let server = match running {
             Some(server) => server,
-            None => Arc::new(start(space).await?),
+            None => Arc::new(start(space, self.encrypts).await?),
         };
         all.retain(|_, server| server.strong_count() > 0);
         all.insert(described, Arc::downgrade(&server));
@@ -143,7 +147,7 @@ fn unseen(space: &str, why: String) -> Unseen {
     Unseen { space: space.to_owned(), why, hint: "look at mendd's log on that node".to_owned() }
 }
 
-async fn start(space: &str) -> Result<Server, Unseen> {
+async fn start(space: &str, encrypts: bool) -> Result<Server, Unseen> {
     let program = mend_settings::find_part(PROGRAM).ok_or_else(|| Unseen {
         space: space.to_owned(),
         why: format!("there is no {PROGRAM} beside mendd"),
@@ -152,7 +156,11 @@ async fn start(space: &str) -> Result<Server, Unseen> {
     let failed = |error: io::Error| unseen(space, format!("{PROGRAM} cannot be started: {error}"));
     let (socket, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(|errno| failed(errno.into()))?;
-    let mut process = Command::new(program)
+    let mut command = Command::new(program);
+    if encrypts {
+        command.env(mend_settings::ENCRYPT_DATA.name, "on");
+    }
+    let mut process = command
         .args(["ranks", space])
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::piped())

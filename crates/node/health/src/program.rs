@@ -165,7 +165,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = script(directory.path(), "sleep 600 & echo $! > $0.child; echo here; wait");
         let begun = Instant::now();
-        let failure = run(&path, &[], b"", Duration::from_millis(500)).await.unwrap_err();
+        let failure = run(&path, &[], b"", Duration::from_secs(3)).await.unwrap_err();
         assert!(matches!(failure, ProgramFailure::Hung(_)), "{failure}");
         assert!(begun.elapsed() < Duration::from_secs(60));
         let child: i32 = fs::read_to_string(directory.path().join("script.child")).unwrap().trim().parse().unwrap();

@@ -1,13 +1,16 @@
 //! A connection between a client and a target: requests and answers, each with bytes behind it, one after the other.
 //!
-//! Invariant: whoever is at the other end has proven the user's secret, and every byte is encrypted with keys of this connection alone. Faults assumed: the other
-//! side stops, dies, or lies about lengths, which are bounded before anything is allocated.
+//! Invariants: whoever is at the other end has proven the user's secret. Messages are encrypted with keys of this connection alone; files' bytes are, too, if one of both sides
+//! wants it (`MEND_ENCRYPT_DATA`), else they pass in the clear between two messages. Faults assumed: the other side stops, dies, or lies about lengths, which are bounded before
+//! anything is allocated.
 
 use mend_cipher::{Decryptor, EncryptedReader, EncryptedWriter, Encryptor};
+use mend_data::space::BLOCK;
 use mend_data::space::target::{Answer, Failed, Request};
 use mend_messages::frame;
+use rustix::net::SendFlags;
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -58,20 +61,35 @@ impl Fault {
 #[derive(Debug)]
 pub(crate) struct Link {
     reader: EncryptedReader<TcpStream>,
-    writer: EncryptedWriter<TcpStream>,
+    writer: EncryptedWriter<Sending>,
     stream: TcpStream,
+    /// Files' bytes pass in the clear.
+    clear: bool,
+    /// Whether files' bytes follow the answer that is awaited, and into how long pieces they are cut.
+    awaited: (bool, usize),
 }
 
+/// Bytes that follow a message, in pieces.
+pub(crate) type Pieces = Vec<Vec<u8>>;
+
 impl Link {
-    /// Over a stream whose ends have agreed on keys. A peer that is silent for longer than `patience`, if there is one, breaks it.
-    pub fn new(stream: TcpStream, (encryptor, decryptor): (Encryptor, Decryptor), patience: Option<Duration>) -> io::Result<Self> {
+    /// Over a stream whose ends have agreed on keys, and on whether files' bytes are encrypted, too. A peer that is silent for longer than `patience`, if there is one, breaks it.
+    pub fn new(
+        stream: TcpStream,
+        (encryptor, decryptor): (Encryptor, Decryptor),
+        encrypts: bool,
+        patience: Option<Duration>,
+    ) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(patience)?;
         stream.set_write_timeout(patience)?;
         rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
-        let reader = EncryptedReader::buffered(stream.try_clone()?, decryptor, READ_BUFFER);
-        Ok(Self { reader, writer: EncryptedWriter::new(stream.try_clone()?, encryptor), stream })
+        let half = stream.try_clone()?;
+        // What is in the clear goes past the reader, which must not have taken any of it.
+        let reader = if encrypts { EncryptedReader::buffered(half, decryptor, READ_BUFFER) } else { EncryptedReader::new(half, decryptor) };
+        let sending = Sending { stream: stream.try_clone()?, more: false };
+        Ok(Self { reader, writer: EncryptedWriter::new(sending, encryptor), stream, clear: !encrypts, awaited: (false, usize::MAX) })
     }
 
     /// A peer that is silent for longer breaks it.
@@ -79,9 +97,25 @@ impl Link {
         self.stream.set_read_timeout(Some(patience))
     }
 
-    /// Sends a message and the bytes behind it.
-    pub fn send<M: Serialize>(&mut self, message: &M, payload: &[u8]) -> io::Result<()> {
-        self.writer.write_parts(&[&frame::encode(message).map_err(io::Error::other)?, payload])
+    /// Sends a message and the bytes behind it; `is_bulk` if these are files'.
+    pub fn send<M: Serialize>(&mut self, message: &M, payload: &[u8], is_bulk: bool) -> io::Result<()> {
+        let message = frame::encode(message).map_err(io::Error::other)?;
+        if !self.clear || !is_bulk || payload.is_empty() {
+            return self.writer.write_parts(&[&message, payload]);
+        }
+        self.writer.get_mut().more = true;
+        let sent = self.writer.write_all(&message);
+        self.writer.get_mut().more = false;
+        sent?;
+        self.stream.write_all(payload)
+    }
+
+    /// Sends a request and the bytes behind it.
+    pub fn ask(&mut self, request: &Request, payload: &[u8]) -> io::Result<()> {
+        // What a file's reader gets is kept by blocks.
+        let piece = if matches!(request, Request::Read { .. }) { BLOCK as usize } else { usize::MAX };
+        self.awaited = (request.wants_bulk(), piece);
+        self.send(request, payload, request.is_bulk())
     }
 
     fn receive<M: DeserializeOwned>(&mut self) -> io::Result<M> {
@@ -92,30 +126,146 @@ impl Link {
         frame::decode(&body).map_err(io::Error::other)
     }
 
-    fn payload(&mut self, length: Option<u32>) -> io::Result<Vec<u8>> {
-        let length = length.ok_or_else(|| io::Error::other("more bytes are announced than any message has"))?;
-        let mut payload = vec![0; length as usize];
-        self.reader.read_exact(&mut payload)?;
-        Ok(payload)
+    fn fill(&mut self, payload: &mut [u8], is_bulk: bool) -> io::Result<()> {
+        if self.clear && is_bulk { self.stream.read_exact(payload) } else { self.reader.read_exact(payload) }
     }
 
-    /// The next request, with its bytes.
-    pub fn request(&mut self) -> io::Result<(Request, Vec<u8>)> {
+    /// The next request; its bytes are in `payload` then.
+    pub fn request(&mut self, payload: &mut Vec<u8>) -> io::Result<Request> {
         let request: Request = self.receive()?;
-        let payload = self.payload(request.payload())?;
-        Ok((request, payload))
+        payload.resize(length_of(request.payload())?, 0);
+        self.fill(payload, request.is_bulk())?;
+        Ok(request)
     }
 
     /// The answer, with its bytes. `begun` is called when it begins to come: what is long takes its time.
-    pub fn answer(&mut self, begun: &dyn Fn()) -> io::Result<(Answer, Vec<u8>)> {
+    pub fn answer(&mut self, begun: &dyn Fn()) -> io::Result<(Answer, Pieces)> {
         let answer: Answer = self.receive()?;
         begun();
-        let payload = self.payload(answer.payload())?;
-        Ok((answer, payload))
+        let (is_bulk, piece) = self.awaited;
+        let mut rest = length_of(answer.payload())?;
+        let mut pieces = Vec::with_capacity(rest.div_ceil(piece));
+        while rest > 0 {
+            let mut bytes = vec![0; rest.min(piece)];
+            self.fill(&mut bytes, is_bulk)?;
+            rest -= bytes.len();
+            pieces.push(bytes);
+        }
+        Ok((answer, pieces))
+    }
+}
+
+/// The bytes of one that was not cut into pieces, or was.
+pub(crate) fn whole(mut pieces: Pieces) -> Vec<u8> {
+    if pieces.len() > 1 { pieces.concat() } else { pieces.pop().unwrap_or_default() }
+}
+
+fn length_of(announced: Option<u32>) -> io::Result<usize> {
+    announced.map(|length| length as usize).ok_or_else(|| io::Error::other("more bytes are announced than any message has"))
+}
+
+/// The sending end, which can be told that more follows at once.
+#[derive(Debug)]
+struct Sending {
+    stream: TcpStream,
+    more: bool,
+}
+
+impl Write for Sending {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = if self.more { SendFlags::MORE | SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL };
+        Ok(rustix::net::send(&self.stream, bytes, flags)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
 /// What the keys of a connection are for, besides its secret and nonces.
 pub(crate) fn context(space: &[u8; 16]) -> Vec<u8> {
     [&b"Mend: data space\0"[..], space].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_messages::job::Secret;
+    use std::net::TcpListener;
+
+    fn streams() -> [TcpStream; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        [near, listener.accept().unwrap().0]
+    }
+
+    fn client(stream: TcpStream, encrypts: bool) -> Link {
+        Link::new(stream, mend_cipher::initiator(&Secret([1; 32]), [&[2; 32], &[3; 32]], b"test"), encrypts, None).unwrap()
+    }
+
+    fn links(encrypts: bool) -> [Link; 2] {
+        let [near, far] = streams();
+        let keys = mend_cipher::acceptor(&Secret([1; 32]), [&[2; 32], &[3; 32]], b"test");
+        [client(near, encrypts), Link::new(far, keys, encrypts, None).unwrap()]
+    }
+
+    fn content(length: usize) -> Vec<u8> {
+        (0..length).map(|at| (at / 3) as u8).collect()
+    }
+
+    fn write(length: u32) -> Request {
+        Request::Write { file: [1; 16], position: 0, offset: 0, length }
+    }
+
+    fn read(length: u32) -> Request {
+        Request::Read { file: [1; 16], position: 0, offset: 0, length }
+    }
+
+    #[test]
+    fn what_is_said_arrives_in_the_clear_or_not() {
+        for encrypts in [false, true] {
+            let [mut near, mut far] = links(encrypts);
+            let (bytes, mut payload) = (content(3 * BLOCK as usize + 5), Vec::new());
+            let length = bytes.len() as u32;
+            let answered = std::thread::spawn({
+                let bytes = bytes.clone();
+                move || {
+                    assert_eq!(far.request(&mut payload).unwrap(), write(length));
+                    assert!(payload == bytes);
+                    far.send(&Answer::Done, &[], false).unwrap();
+                    assert_eq!(far.request(&mut payload).unwrap(), read(length));
+                    assert!(payload.is_empty());
+                    far.send(&Answer::Bytes { length }, &bytes, true).unwrap();
+                    assert_eq!(far.request(&mut payload).unwrap(), Request::Look);
+                    far.send(&Answer::Bytes { length: 3 }, b"abc", false).unwrap();
+                }
+            });
+            near.ask(&write(length), &bytes).unwrap();
+            assert_eq!(near.answer(&|| {}).unwrap(), (Answer::Done, Vec::new()));
+            near.ask(&read(length), &[]).unwrap();
+            let (_, pieces) = near.answer(&|| {}).unwrap();
+            assert_eq!(pieces.iter().map(Vec::len).collect::<Vec<_>>(), [65_536, 65_536, 65_536, 5]);
+            assert!(whole(pieces) == bytes);
+            near.ask(&Request::Look, &[]).unwrap();
+            assert_eq!(near.answer(&|| {}).unwrap().1, [b"abc"]);
+            answered.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn only_files_bytes_are_seen_on_the_way_and_they_only_in_the_clear() {
+        let seen = |encrypts, request: &Request, payload: &[u8]| {
+            let [near, mut far] = streams();
+            let mut link = client(near, encrypts);
+            link.ask(request, payload).unwrap();
+            drop(link);
+            let mut all = Vec::new();
+            far.read_to_end(&mut all).unwrap();
+            all.windows(payload.len()).any(|window| window == payload)
+        };
+        let sums = Request::Sums { file: [1; 16], page: 0, length: 32 };
+        let bytes = content(32);
+        assert_eq!([false, true].map(|encrypts| seen(encrypts, &write(32), &bytes)), [true, false]);
+        assert_eq!([false, true].map(|encrypts| seen(encrypts, &sums, &bytes)), [false, false]);
+    }
 }

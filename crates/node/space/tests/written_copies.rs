@@ -4,7 +4,7 @@ mod cluster;
 
 use cluster::Cluster;
 use mend_data::space::target::Request;
-use mend_data::space::written::range_sum;
+use mend_data::space::written::{piece_sums, sum_of_pieces};
 use mend_data::space::{BLOCK, Entry};
 use mend_space::client::{BadCopies, Client, Writer};
 use rustix::process::Signal;
@@ -136,7 +136,8 @@ fn copies_that_differ_become_the_one_that_is_read() {
     let (client, writer, entry) = with_file(&cluster);
     let [one, two] = holders(&client, &entry);
     // As if who wrote it had died between the two.
-    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum: range_sum(b"first") };
+    let sum = sum_of_pieces(&piece_sums(&entry.id, 9, b"first", |at| at).collect::<Vec<_>>());
+    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum };
     client.peer(one).unwrap().ask(&request, b"first").unwrap();
     let found = bad(&client).unwrap();
     assert_eq!((found.different.iter().copied().collect::<Vec<u16>>(), found.damaged.len()), (vec![two], 0));

@@ -54,3 +54,8 @@ impl Failure {
         self.code
     }
 }
+
+/// Reports each of several failures. The exit code of the last; `None`: there is none.
+pub fn report_all<'a>(failures: impl IntoIterator<Item = &'a Failure>) -> Option<i32> {
+    failures.into_iter().fold(None, |_, failure| Some(failure.report()))
+}

@@ -90,18 +90,34 @@ async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> 
     let paths = |paths: Vec<PathBytes>| -> Vec<PathBuf> { paths.into_iter().map(path_of).collect() };
     match request {
         Request::Stage { wanted, options } => stage::run(wanted, options, fetcher).await,
-        Request::Check { paths: named, json, .. } if spaces::healing::is_of_spaces(&named) => {
-            tokio::task::block_in_place(|| spaces::healing::check(&named, json))
+        Request::Check { paths: named, against_source, json } => {
+            let (places, files) = spaces::healing::divided(named, json)?;
+            let of_places = match places[..] {
+                [] => 0,
+                _ => tokio::task::block_in_place(|| spaces::healing::check(&places, json))?,
+            };
+            let of_files =
+                if !places.is_empty() && files.is_empty() { 0 } else { verbs::check(paths(files), against_source, json, fetcher).await? };
+            Ok(of_places.max(of_files))
         }
-        Request::Repair { paths: named, json, .. } if spaces::healing::is_of_spaces(&named) => {
-            spaces::healing::repair(&named, json, fetcher).await
+        Request::Repair { paths: named, against_source, json } => {
+            let (places, files) = spaces::healing::divided(named, json)?;
+            let of_places = if places.is_empty() { 0 } else { spaces::healing::repair(&places, json, fetcher).await? };
+            let of_files =
+                if !places.is_empty() && files.is_empty() { 0 } else { verbs::repair(paths(files), against_source, json, fetcher).await? };
+            Ok(of_places.max(of_files))
         }
-        Request::Check { paths: named, against_source, json } => verbs::check(paths(named), against_source, json, fetcher).await,
-        Request::Repair { paths: named, against_source, json } => verbs::repair(paths(named), against_source, json, fetcher).await,
         Request::Sources { path, add, remove, credentials, endpoint, json } => {
+            let instead = "`mend data ls --json NAME:PATH` shows sources of files there; they are set when a file is staged";
+            spaces::healing::not_of_a_space(&path, instead)?;
             sources::run(path_of(path), sources::Change { add, remove, credentials, endpoint }, json, fetcher).await
         }
-        Request::Move { from, to } => sources::rename(path_of(from), path_of(to)),
+        Request::Move { from, to } => {
+            for path in [&from, &to] {
+                spaces::healing::not_of_a_space(path, "names in a data space change where it is mounted: `mend data mount`, or in a job")?;
+            }
+            sources::rename(path_of(from), path_of(to))
+        }
         Request::Space(request) => spaces::run(request, fetcher).await,
     }
 }

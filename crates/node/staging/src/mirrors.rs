@@ -1,5 +1,6 @@
 //! The sources of one file, which are mirrors: whether they answer, hold the same, and still do when all is fetched.
 
+use crate::failure::{DAMAGED, Failure};
 use crate::fetch::{Fetcher, Origins};
 use crate::origin::Origin;
 use crate::progress::Progress;
@@ -21,6 +22,15 @@ pub fn tell_of_failed(shown: &str, sources: &[Source], blames: &[Option<String>]
     for (source, blame) in sources.iter().zip(blames).filter_map(|(source, blame)| blame.as_ref().map(|blame| (source, blame))) {
         progress.tell(&format!("mend data: {shown}: {} failed, others did not: {blame}", source.uri));
     }
+}
+
+/// The failure of a file of which no source delivered all, and what helps: `failure` says what each is to blame for.
+pub fn broken_off(failure: Failure, blames: &[Option<String>]) -> Failure {
+    let (hint, code) = match blames.iter().flatten().any(|blame| blame.contains("has changed")) {
+        true => ("a source changed while it was fetched; repeat the command to have what it holds now", DAMAGED),
+        false => ("repeat the command to go on: what was fetched is not fetched again", failure.code),
+    };
+    Failure { hint: hint.to_owned(), code, ..failure }
 }
 
 /// What a fault is told as.

@@ -59,6 +59,7 @@ pub async fn run(path: PathBuf, change: Change, json: bool, fetcher: &Fetcher) -
         record = Some(new);
     }
     let Some(record) = record else {
+        std::fs::symlink_metadata(&path).map_err(|error| system(&error))?;
         return Err(Failure::new(format!("{shown}: no source is known for it"), "--add URI names one", FAILED));
     };
     let checksums = record.known().map(|sums| sums.count());

@@ -6,9 +6,9 @@
 //! Sources of one file are mirrors. Their lengths must be the same, and so must the first, middle and last block of each and of the first one, before a
 //! byte of both can be in one file.
 
-use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
+use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
-use crate::mirrors::{agree, blame, open, tell_of_failed, told, unchanged};
+use crate::mirrors::{agree, blame, broken_off, open, tell_of_failed, told, unchanged};
 use crate::names::path_of;
 use crate::origin::Origin;
 use crate::partial::Partial;
@@ -142,12 +142,7 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
     let origins: Origins = Arc::new(origins);
     let fetched = fetcher.fetch(&origins, size, missing, &filling).await.map_err(|error| Failure::system(&shown, &error))?;
     if !fetched.lost.is_empty() {
-        let changed = fetched.blames.iter().flatten().any(|blame| blame.contains("has changed"));
-        let hint = match changed {
-            true => "a source changed while it was fetched; repeat the command to have what it holds now",
-            false => "repeat the command to go on: what was fetched is not fetched again",
-        };
-        return Err(Failure { hint: hint.to_owned(), ..no_source(&file.sources, &fetched.blames) });
+        return Err(broken_off(no_source(&file.sources, &fetched.blames), &fetched.blames));
     }
     tell_of_failed(&shown, &file.sources, &fetched.blames, progress);
     unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {
@@ -281,7 +276,7 @@ pub async fn run(wanted: Vec<Wanted>, options: StageOptions, fetcher: &Fetcher) 
     let done: Vec<Result<Staged, Failure>> = stream::iter(staging).buffered(fetcher.settings.streams).collect().await;
     progress.end();
     let failed: Vec<&Failure> = done.iter().filter_map(|one| one.as_ref().err()).collect();
-    let code = failed.iter().map(|failure| failure.report()).next_back().unwrap_or(0);
+    let code = report_all(failed.iter().copied()).unwrap_or(0);
     let staged: Vec<&Staged> = done.iter().filter_map(|one| one.as_ref().ok()).collect();
     if options.json {
         crate::report::json(&staged)?;

@@ -2,7 +2,7 @@
 
 use crate::against;
 use crate::check::{self, Checked, State};
-use crate::failure::{DAMAGED, FAILED, Failure};
+use crate::failure::{DAMAGED, FAILED, Failure, report_all};
 use crate::fetch::Fetcher;
 use crate::progress::Progress;
 use crate::repair::{self, Repaired};
@@ -92,7 +92,7 @@ fn print_json(checked: &[Checked], repaired: Option<&[Repaired]>) -> Result<(), 
 
 /// The worst of some exit codes: a failure of the command before damage, damage before nothing.
 fn code(checked: &[Checked], failures: &[Failure]) -> i32 {
-    let failed = failures.iter().map(|failure| failure.report()).next_back();
+    let failed = report_all(failures);
     let damaged = checked.iter().any(|one| matches!(one.state, State::Damaged | State::Missing)).then_some(DAMAGED);
     let not_looked_at = checked.iter().any(|one| one.state == State::Failed).then_some(FAILED);
     damaged.or(failed).or(not_looked_at).unwrap_or(0)
@@ -141,7 +141,7 @@ pub async fn repair(paths: Vec<PathBuf>, against_source: bool, json: bool, fetch
         report::line(&summary(&checked));
     }
     // A repair that failed says why, and that is its exit code.
-    let failed = failures.iter().map(|failure| failure.report()).next_back();
+    let failed = report_all(&failures);
     Ok(failed.unwrap_or_else(|| code(&checked, &[])))
 }
 

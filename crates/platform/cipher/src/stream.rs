@@ -18,6 +18,11 @@ impl<W: Write> EncryptedWriter<W> {
         Self { out, encryptor, record: vec![0; MAX_RECORD] }
     }
 
+    /// What it writes to. Whatever is written there by others comes between two records.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Ends it; gives back what it was written to.
     ///
     /// # Errors

@@ -6,8 +6,8 @@
 //!
 //! Sources: clone(2), pidfd_open(2), close_range(2), waitid(2), ioprio_set(2).
 
-use crate::raw::{check, syscall};
 use core::ffi::c_void;
+use mend_freestanding::{check, syscall};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 

@@ -7,7 +7,7 @@
 //!
 //! Sources: landlock(7), landlock_restrict_self(2), get_robust_list(2).
 
-use crate::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 
 const CREATE_RULESET: i64 = 444;
 const RESTRICT_SELF: i64 = 446;

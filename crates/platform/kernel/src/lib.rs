@@ -13,7 +13,6 @@ pub mod ports;
 pub mod processor;
 pub mod procmap;
 pub mod program;
-pub mod raw;
 pub mod sample;
 pub mod signal_queue;
 pub mod slice;

@@ -4,7 +4,7 @@
 //!
 //! Source: Documentation/admin-guide/mm/pagemap.rst, include/uapi/linux/fs.h.
 
-use crate::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 
 const PAGE_SIZE: u64 = 4096;
 const PAGEMAP_SCAN: usize = 0xc060_6610;

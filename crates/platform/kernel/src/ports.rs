@@ -3,8 +3,8 @@
 //! A thread may ask again for the level that it has; only a higher one takes `CAP_SYS_RAWIO`. So one that does without that capability for a
 //! moment is granted the highest level if it has that, and is refused otherwise.
 
-use crate::raw::{check, syscall};
 use crate::thread_attributes::{capabilities, set_capabilities};
+use mend_freestanding::{check, syscall};
 
 /// The level at which ports may be used.
 const HIGHEST: usize = 3;

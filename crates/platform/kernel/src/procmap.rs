@@ -2,7 +2,7 @@
 //!
 //! Source: include/uapi/linux/fs.h.
 
-use crate::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 
 const PROCMAP_QUERY: usize = 0xc068_6611;
 const COVERING_OR_NEXT: u64 = 0x10;

@@ -10,7 +10,7 @@
 //! Source: Documentation/admin-guide/mm/soft-dirty.rst.
 
 use crate::pagemap::{Region, soft_dirty};
-use crate::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 
 const PAGE_SIZE: usize = 4096;
 /// What one page table maps.

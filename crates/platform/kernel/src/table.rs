@@ -11,9 +11,9 @@
 //! Sources: fcntl(2), getrlimit(2), close_range(2), pidfd_getfd(2), unshare(2).
 
 use crate::copy::{FIRST_DESCRIPTOR, keep_only};
-use crate::raw::{check, syscall};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, Ordering};
+use mend_freestanding::{check, syscall};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 

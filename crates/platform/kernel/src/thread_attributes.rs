@@ -2,7 +2,7 @@
 //!
 //! Read and set by the thread itself, in a signal handler: raw calls, no memory but the stack.
 
-use crate::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 
 /// Words of a set of memory nodes, as many as a kernel may be built for.
 const NODE_WORDS: usize = 16;

@@ -4,10 +4,10 @@
 //! All calls are raw: no `errno`, no locks, usable from a signal handler.
 
 use crate::ports;
-use crate::raw::{check, syscall};
 use crate::thread_attributes::ThreadAttributes;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
+use mend_freestanding::{check, syscall};
 
 /// The signal number that glibc keeps for itself (`SIGSETXID`): programs cannot block it through the C library.
 pub const PARK_SIGNAL: i32 = 33;

@@ -53,9 +53,9 @@ pub unsafe fn make_used() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::syscall;
     use crate::threads::{Disposition, SA_RESTORER, disposition, queue, set_disposition};
     use core::sync::atomic::{AtomicU32, Ordering};
+    use mend_freestanding::syscall;
     use std::ffi::c_void;
 
     static SEEN: AtomicU32 = AtomicU32::new(0);

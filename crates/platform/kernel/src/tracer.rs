@@ -8,8 +8,8 @@
 //! Sources: ptrace(2), `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG` (Linux 6.4), `NT_386_IOPERM` (elf(5)).
 
 use crate::copy;
-use crate::raw::{check, syscall};
 use core::ffi::c_void;
+use mend_freestanding::{check, syscall};
 
 const PTRACE_DETACH: usize = 17;
 const PTRACE_GETREGSET: usize = 0x4204;

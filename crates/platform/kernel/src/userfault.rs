@@ -9,7 +9,7 @@
 //!
 //! Source: Documentation/admin-guide/mm/userfaultfd.rst, include/uapi/linux/userfaultfd.h.
 
-use crate::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const USER_MODE_ONLY: usize = 1;

@@ -270,7 +270,7 @@ pub const ENCRYPT_DATA: Setting = Setting {
     name: "MEND_ENCRYPT_DATA",
     kind: Kind::Choice(&["off", "on"]),
     default: "off",
-    meaning: "on: bulk data is encrypted and authenticated on its way between nodes: messages between ranks, images of ranks that move, images that are copied to another node's memory or directories. `mend run` or `mend restart` decides it for all of the job. It costs bandwidth, and MEND_CHANNELS must not name ofi. off: both ends prove the job's secret, then the data passes in the clear. Commands, output and input are always encrypted.",
+    meaning: "on: bulk data is encrypted and authenticated on its way between nodes. Bulk data is messages between ranks, images of ranks that move, images that are copied to another node's memory or directories, and files' bytes of data spaces. `mend run` or `mend restart` decides it for all of the job; targets of data spaces and commands that use them look at it, too, and one side suffices there. It costs bandwidth, and MEND_CHANNELS must not name ofi. off: both ends prove the secret, then the data passes in the clear. Commands, output and input are always encrypted.",
 };
 /// What a node does not offer though its processor has it.
 pub const HIDE_CPU_FEATURES: Setting = Setting {

@@ -7,7 +7,7 @@ pub const TIERS: Setting = Setting {
     name: "MEND_TIERS",
     kind: Kind::Text,
     default: "shared",
-    meaning: "Where checkpoints are kept, nearest first, separated by commas: memory, partner, local:/DIRECTORY, shared, s3://BUCKET/PREFIX. memory is that of the rank's node, partner that of another node, shared the checkpoint directory. Ranks write to the first and go on; the others get their copies later. NAME@2 keeps two checkpoints there. Without a number memory keeps 1, a local directory 2, the others what MEND_KEEP says.",
+    meaning: "Where checkpoints are kept, nearest first, separated by commas: memory, partner, local:/DIRECTORY, shared, s3://BUCKET/PREFIX. memory is that of the rank's node, partner that of another node, shared the checkpoint directory. Ranks write to the first and go on; the others get their copies later. NAME@2 keeps two checkpoints there. Without a number memory and partner keep 1, a local directory 2, the others what MEND_KEEP says.",
 };
 /// Copying behind the job.
 pub const TIER_RATE: Setting = Setting {

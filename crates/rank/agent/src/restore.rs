@@ -12,9 +12,9 @@ use crate::memory::mapping_attributes::{self, MappingError};
 use crate::process::origin;
 use crate::process::state::StateError;
 use crate::rollback::leftovers;
+use mend_freestanding::syscall;
 use mend_image::ZONES;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff};
-use mend_kernel::raw::syscall;
 use rustix::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const LOCK_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) fn end_process() -> ! {
     loop {
         // SAFETY: exit_group does not return.
-        unsafe { mend_kernel::raw::syscall(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
+        unsafe { mend_freestanding::syscall(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
     }
 }
 

@@ -101,7 +101,7 @@ fn spawn(name: &str, taken: u64, life: impl FnOnce() + Send + 'static) -> bool {
     let (blocked, mut before) = (!taken, 0u64);
     let mask = |new: *const u64, old: *mut u64| {
         // SAFETY: reads and writes one 8-byte mask each.
-        unsafe { mend_kernel::raw::syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0]) }
+        unsafe { mend_freestanding::syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0]) }
     };
     // The new thread inherits it.
     mask(&raw const blocked, &raw mut before);

@@ -233,7 +233,7 @@ fn a_chain_of_images_holds_all_that_changed_after_a_copy_that_came_to_nothing() 
 
 #[test]
 fn requests_out_of_order_are_refused() {
-    let mut rank = Rank::start(3009, &compile("apps/counter.c"), &["40"]);
+    let mut rank = Rank::start(3009, &compile("apps/counter.c"), &["200"]);
     rank.await_line("tick 3");
     assert!(matches!(rank.ask(Request::EndPrecopy), Reply::PrecopyEnded));
     assert!(rank.ask(Request::Precopy { answered: true, compression: Compression::Off }).is_failure(), "without a socket");

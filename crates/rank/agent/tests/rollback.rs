@@ -9,9 +9,9 @@ use support::{Rank, compile};
 
 #[test]
 fn a_counter_counts_from_its_image_on() {
-    let rank = Rank::start(4234, &compile("apps/counter.c"), &["45"]);
+    let rank = Rank::start(4234, &compile("apps/counter.c"), &["150"]);
     let printed = rollbacks(rank, &["tick 5", "tick 15", "tick 25"]);
-    let expected: Vec<String> = (1..=45).map(|tick| format!("tick {tick}")).chain(["OK".to_string()]).collect();
+    let expected: Vec<String> = (1..=150).map(|tick| format!("tick {tick}")).chain(["OK".to_string()]).collect();
     assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
 }
 
@@ -165,9 +165,9 @@ fn what_cannot_go_back_says_why() {
 import threading, time
 stop = threading.Event()
 t = threading.Thread(target=stop.wait); t.start()
-print("tick 1", flush=True); time.sleep(0.5)
+print("tick 1", flush=True); input()
 stop.set(); t.join()
-print("tick 2", flush=True); time.sleep(20)
+print("tick 2", flush=True); time.sleep(600)
 "#;
     let refused = |program: &str, pid: u32| {
         let mut rank = Rank::start(pid, Path::new("/usr/bin/python3"), &["-c", program]);
@@ -175,6 +175,7 @@ print("tick 2", flush=True); time.sleep(20)
         let path = rank.directory.join("image");
         rank.save(&path);
         rank.resume();
+        rank.type_in("\n");
         rank.await_line("tick 2");
         rank.roll_back(&[path]).unwrap_err().0
     };
@@ -182,17 +183,17 @@ print("tick 2", flush=True); time.sleep(20)
     assert!(why.contains("has ended since"), "{why}");
     const CHILD: &str = r#"
 import subprocess, time
-print("tick 1", flush=True); time.sleep(0.5)
+print("tick 1", flush=True); input()
 child = subprocess.Popen(["sleep", "20"])
-print("tick 2", flush=True); time.sleep(20)
+print("tick 2", flush=True); time.sleep(600)
 "#;
     let why = refused(CHILD, 5009);
     assert_eq!(why, "it has child processes");
     const PRIVILEGES: &str = r#"
 import ctypes, time
-print("tick 1", flush=True); time.sleep(0.5)
+print("tick 1", flush=True); input()
 assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0
-print("tick 2", flush=True); time.sleep(20)
+print("tick 2", flush=True); time.sleep(600)
 "#;
     let why = refused(PRIVILEGES, 5010);
     assert!(why.contains("has given up privileges since"), "{why}");

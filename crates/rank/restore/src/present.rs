@@ -4,6 +4,7 @@ use crate::arena::{Arena, Zeroed};
 use crate::list::{Array, List};
 use crate::tables::Tables;
 use crate::{RestoreError, sys};
+use mend_freestanding::maps::Line;
 use mend_image::ranges::Range;
 use mend_image::record::{Mapping, mapping};
 
@@ -208,38 +209,22 @@ fn read_maps(bytes: &mut [u8]) -> Result<usize, RestoreError<'static>> {
     result
 }
 
-/// "start-end perm offset major:minor inode   name" (proc(5))
 fn parse(line: &[u8]) -> Option<Area> {
-    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-    let (range, permissions, offset, device, inode) = (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?);
-    let name = words.next().unwrap_or_default();
-    let (start, end) = pair(range, b'-')?;
-    let (major, minor) = pair(device, b':')?;
-    let bit = |letter: u8, bit: u32| if permissions.contains(&letter) { bit } else { 0 };
+    let line = Line::parse(line)?;
     Some(Area {
-        start,
-        end,
-        protection: bit(b'r', 1) | bit(b'w', 2) | bit(b'x', 4),
-        shared: permissions.contains(&b's'),
-        offset: hexadecimal(offset)?,
-        // As the kernel numbers devices for stat(2).
-        device: minor & 0xff | major << 8 | (minor & !0xff) << 12,
-        inode: core::str::from_utf8(inode).ok()?.parse().ok()?,
-        kernel: match name {
+        start: line.start,
+        end: line.end,
+        protection: line.protection,
+        shared: line.shared,
+        offset: line.offset,
+        device: line.device_number(),
+        inode: line.inode,
+        kernel: match line.name {
             b"[vdso]" | b"[vvar]" | b"[vvar_vclock]" => KERNEL_GROUP,
             b"[vsyscall]" => VSYSCALL,
             _ => 0,
         },
     })
-}
-
-fn pair(text: &[u8], between: u8) -> Option<(u64, u64)> {
-    let at = text.iter().position(|byte| *byte == between)?;
-    Some((hexadecimal(&text[..at])?, hexadecimal(&text[at + 1..])?))
-}
-
-fn hexadecimal(text: &[u8]) -> Option<u64> {
-    u64::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok()
 }
 
 /// Which mappings of an image are there and stay.
@@ -268,16 +253,6 @@ pub(crate) fn staying<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_proc_maps() {
-        let area = parse(b"7f0a1000-7f0a3000 r-xp 00002000 fd:101 1234       /usr/lib/libc.so.6").unwrap();
-        assert_eq!((area.start, area.end, area.protection, area.shared), (0x7f0a_1000, 0x7f0a_3000, 5, false));
-        assert_eq!((area.offset, area.device, area.inode, area.kernel), (0x2000, 0x10_fd01, 1234, 0));
-        assert_eq!(parse(b"7ffd1000-7ffd3000 r-xp 00000000 00:00 0       [vdso]").unwrap().kernel, KERNEL_GROUP);
-        assert!(parse(b"7ffd1000-7ffd3000 rw-s 00000000 00:01 7       /memfd:x (deleted)").unwrap().shared);
-        assert!(parse(b"nonsense").is_none());
-    }
 
     #[test]
     fn what_is_there_stays_if_it_is_the_same() {

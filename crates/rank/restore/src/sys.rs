@@ -3,7 +3,7 @@
 #![expect(missing_docs, reason = "the names and values of constants are the kernel's")]
 
 use crate::RestoreError;
-use core::arch::asm;
+use mend_freestanding::{check, syscall};
 
 pub const READ: usize = 0;
 pub const WRITE: usize = 1;
@@ -65,25 +65,10 @@ pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 ///
 /// # Safety
 /// As the call demands of its arguments.
+#[inline]
 pub unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, i32> {
-    let result: isize;
-    // SAFETY: the kernel preserves all but rax, rcx, r11; the caller answers for the effects.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") arguments[0],
-            in("rsi") arguments[1],
-            in("rdx") arguments[2],
-            in("r10") arguments[3],
-            in("r8") arguments[4],
-            in("r9") arguments[5],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as usize) }
+    // SAFETY: the caller answers for it.
+    check(unsafe { syscall(number as i64, arguments) })
 }
 
 /// Anonymous memory at a fixed address at which nothing is mapped.

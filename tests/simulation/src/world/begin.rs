@@ -6,7 +6,6 @@
 //! and a good one is not given up.
 
 use super::World;
-use super::retold::Retold;
 use crate::agent::RANK_BYTES;
 use crate::coming::{Coming, SECOND_US};
 use crate::node::Node;
@@ -80,24 +79,26 @@ impl World {
         self.life += 1;
         self.summary.lives += 1;
         (self.failed_for_real, self.signalled, self.hung, self.upkeep) = (false, None, None, false);
-        self.time_up = None;
+        (self.time_up, self.killed) = (None, false);
+        self.removed_unknown.clear();
+        self.failed_unknown.clear();
         (self.effects_under_way, self.numbers_of_life, self.story) = (0, BTreeSet::new(), Story::default());
         self.reasons.clear();
         self.lost_told.clear();
         self.verbs.clear();
-        for &at in &self.hosts {
+        for at in self.hosts.clone() {
             let node = &mut self.nodes[at];
             let mut stores = std::mem::take(&mut node.stores);
             stores.open();
             *node = Node { up: true, connection: self.life, stores, ..Node::default() };
+            self.job_comes_to(at);
         }
         self.last = Some(LastRun { hosts: hosts.to_vec(), lost: Vec::new() });
         let places = self.places(from, hosts, spares)?;
         let check = matches!(self.choice, Some((.., Step::Begin(_, Checks::Before))));
         let stdin = self.begin_input(from);
         let setup = self.setup(from, places, (check, stdin));
-        self.retold = self.options.safeguard.is_none().then(|| Retold::begin(setup.clone(), self.now));
-        let (mut job, effects) = Job::begin(setup, self.now);
+        let (mut job, effects) = Job::begin(setup.clone(), self.now);
         if let Some(safeguard) = self.options.safeguard {
             job.sabotage(safeguard);
         }
@@ -107,6 +108,7 @@ impl World {
         self.tell_health();
         self.forget_returns();
         self.forget_data();
+        self.retold = self.may_be_succeeded().then(|| self.begin_log(setup));
         self.carry_out(effects)?;
         self.tell_rooms()
     }

@@ -129,6 +129,9 @@ impl World {
         if let Some(End::Code(0)) = job.end_reason() {
             self.check_closed()?;
         }
+        if self.killed && job.end_reason() != Some(&End::Code(137)) {
+            return Err(format!("somebody was told that it is killed, and it ended by {:?}", job.end_reason()));
+        }
         let reason = |what: &str| self.reasons.contains(what);
         let good = match job.end_reason() {
             None => false,

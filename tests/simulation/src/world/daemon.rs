@@ -1,25 +1,31 @@
-//! What happens: messages arrive, daemons obey, agents answer, faults strike.
+//! What happens: messages arrive, daemons are told, agents answer, faults strike.
 
 use super::World;
 use crate::Defect;
 use crate::agent::RANK_BYTES;
 use crate::agent::failed;
-use crate::coming::{Coming, Fault, MILLISECOND_US, NODE_TIMEOUT_US, SECOND_US};
+use crate::coming::{Coming, Fault, MILLISECOND_US, SECOND_US};
 use crate::disk::place;
-use crate::feeder::Feeder;
-use crate::node::{Node, Phase, Process, node_at};
+use crate::node::{Node, Phase, Process, Receiver};
 use mend_job::event::{Event, NodeLoss};
-use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, SaveTarget, Unasked, Unwritten, Written};
+use mend_messages::agent::{FromAgent, ImageId, Reply, Request, SaveMode, SaveOrder, SaveTarget, Written};
 use mend_messages::control::Ask;
-use mend_messages::daemon::{ExitStatus, FromDaemon, Question, RestoreSource, ToDaemon};
+use mend_messages::daemon::{FromDaemon, RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_messages::tier::TierReport;
+use mend_node_job::event::Event as NodeEvent;
+use mend_node_job::hold::LinkState;
 
 /// Of a process that is discarded already.
-const LATE: &str = "late";
+pub(super) const LATE: &str = "late";
 
 impl World {
     pub(crate) fn happens(&mut self, coming: Coming) -> Result<(), String> {
+        self.comes(coming)?;
+        self.found_on_node.take().map_or(Ok(()), Err)
+    }
+
+    fn comes(&mut self, coming: Coming) -> Result<(), String> {
         match coming {
             Coming::ToNode { life, at, message } => {
                 if self.nodes[at].up && self.nodes[at].connection == life && !self.nodes[at].leaving {
@@ -36,7 +42,19 @@ impl World {
             Coming::Lost { .. } => Ok(()),
             Coming::Closed { life, at } => {
                 if self.nodes[at].connection == life && !self.nodes[at].leaving {
-                    self.leave(at, false);
+                    self.tell_node(at, NodeEvent::Link(LinkState::Closed));
+                    self.wait_for_lease(at);
+                }
+                Ok(())
+            }
+            Coming::Looks { life, at, until } => self.looks(life, at, until),
+            Coming::Prepared { life, at, rank, number, request } => {
+                self.prepared(life, (at, rank), number, request);
+                Ok(())
+            }
+            Coming::OfNode { life, at, event } => {
+                if self.nodes[at].connection == life {
+                    self.tell_node(at, *event);
                 }
                 Ok(())
             }
@@ -63,42 +81,28 @@ impl World {
             }
             Coming::NoTransfer { at, rank, attempt } => {
                 let is_left = |process: &&mut Process| process.phase == Phase::Building && !process.receives;
-                if let Some(number) = self.process(at, rank, attempt).filter(is_left).map(|process| process.number) {
-                    self.nodes[at].ranks.remove(&rank);
-                    self.restore_failed(at, (rank, number), "no transfer came", false);
+                if self.process(at, rank, attempt).filter(is_left).is_some() {
+                    self.not_built(at, rank, "no transfer came");
                 }
                 Ok(())
             }
             Coming::Started { at, rank, attempt } => {
-                if let Some(process) = self.process(at, rank, attempt) {
-                    process.phase = Phase::Runs;
-                    self.work_on_input(at, rank);
-                    self.say(at, FromDaemon::Started { rank });
-                    self.say(at, FromDaemon::AgentUp { rank, main_process: true, executable: String::new() });
-                    let delay = self.delay();
-                    self.plan(delay, Coming::FabricUp { at, rank, attempt });
-                }
+                self.program_starts(at, rank, attempt);
                 Ok(())
             }
             Coming::Built { at, rank, attempt } => {
                 let fails = self.fails(40);
-                let Some(process) = self.process(at, rank, attempt) else { return Ok(()) };
-                let number = process.number;
-                if fails {
-                    self.nodes[at].ranks.remove(&rank);
-                    self.restore_failed(at, (rank, number), "no memory", false);
-                    return Ok(());
+                match self.process(at, rank, attempt) {
+                    None => {}
+                    Some(_) if fails => self.not_built(at, rank, "no memory"),
+                    Some(_) => self.rank_is_built(at, rank, attempt),
                 }
-                process.phase = Phase::Built;
-                self.say(at, FromDaemon::Restored { rank, attempt: number, restart_us: 5, bytes: 10 });
-                let delay = self.delay();
-                self.plan(delay, Coming::FabricUp { at, rank, attempt });
                 Ok(())
             }
             Coming::FabricUp { at, rank, attempt } => {
-                if let Some(number) = self.process(at, rank, attempt).map(|process| process.number) {
+                if self.process(at, rank, attempt).is_some() {
                     let address = FabricAddress { tcp: ([10, 0, 0, at as u8], 9000 + attempt as u16).into(), unix: String::new() };
-                    self.say(at, FromDaemon::FabricUp { rank, attempt: number, address });
+                    self.agent_says(at, attempt, FromAgent::FabricUp(address));
                 }
                 Ok(())
             }
@@ -123,22 +127,15 @@ impl World {
                 if self.process(at, rank, attempt).is_some_and(|process| process.behind.take_if(|behind| *behind == id).is_some()) {
                     let whole = self.write_image(at, &path, rank, (id, base));
                     self.failed_for_real |= !whole;
-                    let result = if whole {
-                        Ok(Written { bytes: 10, ..Written::default() })
-                    } else {
-                        Err(Unwritten::Failed("no space left".into()))
-                    };
-                    self.say(at, FromDaemon::Written { rank, id, result });
+                    let result = if whole { Ok(Written { bytes: 10, ..Written::default() }) } else { Err("no space left".into()) };
+                    self.agent_says(at, attempt, FromAgent::Written { id, result });
                 }
                 Ok(())
             }
             Coming::Effect { life, event } => {
                 if life == self.life {
                     self.effects_under_way -= 1;
-                    self.failed_for_real |= self.disk.full;
-                    if let Event::Drained(names) = &*event {
-                        self.note_drained(names);
-                    }
+                    self.note_answer(&event);
                     self.feed(*event)?;
                 }
                 Ok(())
@@ -210,164 +207,21 @@ impl World {
                 | FromDaemon::Tier(TierReport::Done { .. })
         );
         if again && self.chance(30) {
-            self.feed(Event::Daemon { node, message: message.clone() })?;
+            self.feed_again(Event::Daemon { node, message: message.clone() })?;
         }
         self.feed(Event::Daemon { node, message })
     }
 
-    fn obey(&mut self, at: usize, message: ToDaemon) -> Result<(), String> {
-        match message {
-            ToDaemon::Start { rank, attempt: number, stdin } => {
-                let feeder = self.new_feeder(None, None, stdin);
-                let attempt = self.new_process(at, (rank, number), Phase::Starting, (feeder, stdin));
-                let delay = self.delay();
-                self.plan(delay, Coming::Started { at, rank, attempt });
+    pub(crate) fn obey(&mut self, at: usize, message: ToDaemon) -> Result<(), String> {
+        if let ToDaemon::Restore { rank, source, image, .. } = &message {
+            self.check_node(at, *rank, source, *image)?;
+            let moves = matches!(source, RestoreSource::Transfer { .. });
+            if let Some(memory) = self.nodes[at].memory.filter(|memory| moves && *memory < RANK_BYTES) {
+                return Err(format!("rank {rank} moves to node {at}, which has {memory} bytes for it"));
             }
-            ToDaemon::Restore { rank, attempt: number, source, image, stdin } => {
-                self.check_node(at, rank, &source, image)?;
-                let moves = matches!(source, RestoreSource::Transfer { .. });
-                if let Some(memory) = self.nodes[at].memory.filter(|memory| moves && *memory < RANK_BYTES) {
-                    return Err(format!("rank {rank} moves to node {at}, which has {memory} bytes for it"));
-                }
-                self.restore(at, (rank, number), source, (image, stdin));
-            }
-            ToDaemon::Compare { seq, rank, needs } => {
-                let fails = self.fails(40);
-                let found = self.differences.compare(at, &needs);
-                let reply = if fails { failed("it cannot restore ranks") } else { Reply::Compared(found) };
-                self.say(at, FromDaemon::Agent { seq, rank, reply });
-            }
-            ToDaemon::Ask(steps) => {
-                let first = self.nodes[at].batch.begin(steps);
-                self.ask_agents(at, first);
-            }
-            ToDaemon::SaveTo { seq, rank, address, token, .. } => {
-                self.nodes[at].batch.drop_rest();
-                self.hold_input(at, rank);
-                let to = node_at(address);
-                match self.nodes[at].ranks.get_mut(&rank) {
-                    Some(process) if process.phase == Phase::Suspended => {
-                        process.questions.push(seq);
-                        let attempt = process.attempt;
-                        let delay = self.delay() + self.draw(2 * SECOND_US);
-                        let until = self.now + NODE_TIMEOUT_US;
-                        self.plan(delay, Coming::Streamed { at, rank, attempt, seq, to, token, until });
-                    }
-                    Some(_) => self.reply(at, rank, seq, failed("it is not suspended")),
-                    None => self.reply(at, rank, seq, Reply::Unasked(Unasked::NotHere)),
-                }
-            }
-            ToDaemon::PrecopyTo { seq, rank, address, token } => self.precopy_to(at, rank, seq, address, token),
-            ToDaemon::Discard { rank } => self.discard(at, rank),
-            ToDaemon::Signal(signal) => {
-                let here: Vec<(Rank, u64)> = self.nodes[at].ranks.iter().map(|(rank, process)| (*rank, process.attempt)).collect();
-                for (rank, _) in here {
-                    if !self.chance(3) {
-                        self.dies(at, rank, ExitStatus::Signal(signal));
-                    }
-                }
-            }
-            ToDaemon::Stdin { rank, bytes } => {
-                if let Some(process) = self.nodes[at].ranks.get_mut(&rank) {
-                    process.feeder.push(bytes);
-                    self.work_on_input(at, rank);
-                }
-            }
-            ToDaemon::Tier(order) => self.obey_tier(at, *order),
-            // A rank that stands still does nothing, as one that is gone.
-            ToDaemon::End { .. } | ToDaemon::Pause => self.leave(at, true),
-            _ => {}
         }
+        self.tell_node(at, NodeEvent::Told(message));
         Ok(())
-    }
-
-    /// Its process is gone at once; what is to be said of it may take a while.
-    fn discard(&mut self, at: usize, rank: Rank) {
-        self.nodes[at].expected.retain(|_, its| *its != rank);
-        let Some(process) = self.nodes[at].ranks.remove(&rank) else { return };
-        let (life, attempt) = (self.nodes[at].connection, process.number);
-        let building = matches!(process.phase, Phase::Building | Phase::Starting);
-        let word = match building {
-            false if rank == 0 => Some(FromDaemon::StdinLeft { rank, attempt, bytes: process.feeder.left() }),
-            // It failed just before.
-            true if self.chance(2) => {
-                Some(FromDaemon::RestoreFailed { rank, attempt, error: LATE.into(), hint: String::new(), image: false })
-            }
-            _ => None,
-        };
-        if let Some(word) = word {
-            let delay = if self.chance(2) { self.draw(2 * SECOND_US) } else { 0 };
-            self.plan(delay, Coming::LastWord { life, at, word });
-        }
-        for seq in process.questions {
-            self.reply(at, rank, seq, Reply::Unasked(Unasked::Ended));
-        }
-    }
-
-    fn new_process(&mut self, at: usize, (rank, number): (Rank, u64), phase: Phase, (feeder, fed): (Feeder, bool)) -> u64 {
-        self.attempts += 1;
-        let attempt = self.attempts;
-        let process = Process { attempt, number, feeder, fed, ..Process::new(phase) };
-        self.nodes[at].ranks.insert(rank, process);
-        attempt
-    }
-
-    fn restore(&mut self, at: usize, (rank, number): (Rank, u64), source: RestoreSource, (image, fed): (Option<ImageId>, bool)) {
-        if self.nodes[at].ranks.contains_key(&rank) {
-            return self.restore_failed(at, (rank, number), "it is on this node already", false);
-        }
-        let feeder = self.new_feeder(Some(&source), image, fed);
-        match source {
-            RestoreSource::Files(chain) => {
-                if chain.is_empty() || !chain.iter().all(|path| self.has_file(at, path)) {
-                    return self.restore_failed(at, (rank, number), "an image is missing", true);
-                }
-                if chain.iter().any(|path| self.disk.is_rotten(path)) {
-                    self.reasons.insert("an image is bad");
-                    return self.restore_failed(at, (rank, number), "it is torn", true);
-                }
-                let attempt = self.new_process(at, (rank, number), Phase::Building, (feeder, fed));
-                if let Some(process) = self.process(at, rank, attempt) {
-                    process.restarted = true;
-                }
-                let delay = self.delay() + self.draw(SECOND_US);
-                self.plan(delay, Coming::Built { at, rank, attempt });
-            }
-            RestoreSource::Transfer { token, .. } => {
-                let attempt = self.new_process(at, (rank, number), Phase::Building, (feeder, fed));
-                self.nodes[at].expected.insert(token, rank);
-                self.plan(NODE_TIMEOUT_US + 5 * SECOND_US, Coming::NoTransfer { at, rank, attempt });
-            }
-        }
-    }
-
-    fn restore_failed(&mut self, at: usize, (rank, number): (Rank, u64), why: &str, image: bool) {
-        self.nodes[at].expected.retain(|_, its| *its != rank);
-        self.say(at, FromDaemon::RestoreFailed { rank, attempt: number, error: why.into(), hint: String::new(), image });
-    }
-
-    pub(crate) fn ask_agents(&mut self, at: usize, step: Vec<Question>) {
-        for Question { seq, rank, request } in step {
-            match &request {
-                Request::Save(_) => self.hold_input(at, rank),
-                Request::Resume => {
-                    if let Some(process) = self.nodes[at].ranks.get_mut(&rank) {
-                        process.feeder.release();
-                    }
-                    self.work_on_input(at, rank);
-                }
-                _ => {}
-            }
-            match self.nodes[at].ranks.get_mut(&rank) {
-                Some(process) if process.phase == Phase::Building => self.reply(at, rank, seq, Reply::Unasked(Unasked::Restoring)),
-                Some(process) => {
-                    process.questions.push(seq);
-                    let attempt = process.attempt;
-                    self.hand_to_agent(at, rank, attempt, (seq, request));
-                }
-                None => self.reply(at, rank, seq, Reply::Unasked(Unasked::NotHere)),
-            }
-        }
     }
 
     pub(crate) fn hand_to_agent(&mut self, at: usize, rank: Rank, attempt: u64, (seq, request): (u64, Request)) {
@@ -378,13 +232,12 @@ impl World {
         self.plan(delay, Coming::Agent { at, rank, attempt, seq, request });
     }
 
-    pub(crate) fn reply(&mut self, at: usize, rank: Rank, seq: u64, reply: Reply) {
-        if let Some(process) = self.nodes[at].ranks.get_mut(&rank) {
-            process.questions.retain(|open| *open != seq);
-        }
-        let next = self.nodes[at].batch.answered(seq, !reply.is_failure());
-        self.say(at, FromDaemon::Agent { seq, rank, reply });
-        self.ask_agents(at, next);
+    /// An agent answers its daemon.
+    pub(crate) fn reply(&mut self, at: usize, rank: Rank, number: u64, reply: Reply) {
+        let Some(process) = self.nodes[at].ranks.get_mut(&rank) else { return };
+        process.questions.retain(|open| *open != number);
+        let agent = process.attempt;
+        self.agent_says(at, agent, FromAgent::Reply { seq: number, reply });
     }
 
     /// An agent has done what it was asked, or cannot.
@@ -400,6 +253,14 @@ impl World {
         }
         if let Request::Save(SaveOrder { target: SaveTarget::Begun, .. }) = &request {
             self.save_rest((at, rank, attempt), seq, fails);
+            return Ok(());
+        }
+        if let Request::Save(SaveOrder { target: SaveTarget::Descriptor, .. }) = &request {
+            self.save_into_transfer((at, rank, attempt), seq);
+            return Ok(());
+        }
+        if let Request::Precopy { .. } = &request {
+            self.begins_to_copy((at, rank, attempt), seq);
             return Ok(());
         }
         if let Request::Save(order) = &request {
@@ -457,34 +318,53 @@ impl World {
         Ok(())
     }
 
+    /// A daemon has met the target of a save, or not.
     fn streamed(
         &mut self,
         at: usize,
         rank: Rank,
         attempt: u64,
-        seq: u64,
+        number: u64,
         (to, token, until): (usize, [u8; 16], u64),
     ) -> Result<(), String> {
         let life = self.nodes[at].connection;
-        let Some(process) = self.process(at, rank, attempt).filter(|process| process.questions.contains(&seq)) else { return Ok(()) };
-        if process.phase != Phase::Suspended {
-            self.reply(at, rank, seq, failed("it is not suspended"));
-            return Ok(());
-        }
         let target = &mut self.nodes[to];
         let there = target.up && target.connection == life && !target.leaving;
         if there && !target.expected.contains_key(&token) && self.now < until {
             // A stream may be there before the order to expect it.
-            self.plan(100 * MILLISECOND_US, Coming::Streamed { at, rank, attempt, seq, to, token, until });
+            self.plan(100 * MILLISECOND_US, Coming::Streamed { at, rank, attempt, seq: number, to, token, until });
             return Ok(());
         }
         let expected = there && target.expected.remove(&token) == Some(rank);
-        let building =
-            target.ranks.get(&rank).filter(|process| expected && process.phase == Phase::Building).map(|process| process.attempt);
-        let Some(other) = building else {
+        let building = target.ranks.get(&rank).filter(|process| expected && process.phase == Phase::Building);
+        let receiver = building.map(|process| Receiver { at: to, attempt: process.attempt, token });
+        let request = match receiver {
+            Some(receiver) => {
+                if let Some(process) = self.process(at, rank, attempt) {
+                    process.opened = Some(receiver);
+                }
+                Ok(Request::Save(SaveOrder::full(SaveTarget::Descriptor)))
+            }
+            None => {
+                self.failed_for_real = true;
+                Err(failed("the connection to the target broke"))
+            }
+        };
+        self.prepared(life, (at, rank), number, request);
+        Ok(())
+    }
+
+    /// An agent writes its rank into the stream that its daemon has opened.
+    fn save_into_transfer(&mut self, (at, rank, attempt): (usize, Rank, u64), seq: u64) {
+        let Some(process) = self.process(at, rank, attempt) else { return };
+        let (suspended, receiver) = (process.phase == Phase::Suspended, process.opened.take());
+        if !suspended {
+            self.reply(at, rank, seq, failed("it is not suspended"));
+            return self.forsaken(rank, receiver);
+        }
+        let Some(Receiver { at: to, attempt: other, token }) = receiver.filter(|receiver| self.builds(rank, *receiver)) else {
             self.failed_for_real = true;
-            self.reply(at, rank, seq, failed("the connection to the target broke"));
-            return Ok(());
+            return self.reply(at, rank, seq, failed("the connection to the target broke"));
         };
         self.move_input(at, rank, to, token);
         let delay = self.delay();
@@ -499,8 +379,7 @@ impl World {
         if self.fails(60) {
             // The target has all of it, and the source does not hear that.
             self.failed_for_real = true;
-            self.reply(at, rank, seq, failed("the connection to the target broke behind the last byte"));
-            return Ok(());
+            return self.reply(at, rank, seq, failed("the connection to the target broke behind the last byte"));
         }
         let order = Request::Save(SaveOrder::full(SaveTarget::Descriptor));
         let reply = self.process(at, rank, attempt).map(|process| process.answer(&order, false, ImageId::default()));
@@ -516,33 +395,6 @@ impl World {
         }
         if let Some(reply) = reply {
             self.reply(at, rank, seq, reply);
-        }
-        Ok(())
-    }
-
-    /// The job leaves a node: its ranks are killed, which takes a while.
-    fn leave(&mut self, at: usize, asked: bool) {
-        self.nodes[at].leaving = true;
-        let delay = self.draw(3 * SECOND_US);
-        let life = self.nodes[at].connection;
-        self.plan(delay, Coming::Reaped { life, at, asked });
-    }
-
-    pub(crate) fn dies(&mut self, at: usize, rank: Rank, status: ExitStatus) {
-        let Some(process) = self.nodes[at].ranks.remove(&rank) else { return };
-        let attempt = process.number;
-        for seq in process.questions {
-            self.reply(at, rank, seq, Reply::Unasked(Unasked::Left));
-        }
-        if let Some(id) = process.behind {
-            self.say(at, FromDaemon::Written { rank, id, result: Err(Unwritten::Ended) });
-        }
-        match process.phase {
-            Phase::Starting => {
-                self.say(at, FromDaemon::StartFailed { rank, attempt, error: "died".into(), hint: String::new(), code: 1 });
-            }
-            Phase::Building => self.restore_failed(at, (rank, attempt), "died", false),
-            _ => self.say(at, FromDaemon::Exited { rank, attempt, status }),
         }
     }
 }

@@ -16,6 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// From one look to the next.
 const LOOK_US: u64 = 2 * SECOND_US;
 
+/// Where each rank left from in a life of the job, and how often it went.
+pub type Past = BTreeMap<Rank, (BTreeSet<String>, u32)>;
+
 /// What is seen of storage, and who followed its data.
 #[derive(Debug)]
 pub struct Data {
@@ -25,7 +28,7 @@ pub struct Data {
     /// Ranks whose migration under way is to their data.
     pub(crate) follows: BTreeSet<Rank>,
     /// Where each rank left from for its data in this life, and how often it went.
-    past: BTreeMap<Rank, (BTreeSet<String>, u32)>,
+    pub(crate) past: Past,
 }
 
 impl Data {

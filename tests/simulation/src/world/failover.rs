@@ -5,7 +5,6 @@
 //! waits no more. It is lost between two events, or when it has written one down and done nothing of what follows.
 
 use super::World;
-use super::retold::is_manifest;
 use crate::coming::{Coming, SECOND_US};
 use mend_job::event::{Effect, VerbId};
 use mend_messages::job::NodeIndex;
@@ -23,6 +22,8 @@ const ABSENCE_US: u64 = SECOND_US;
 pub struct Failovers {
     rng: ChaCha8Rng,
     ever: bool,
+    /// They may also lose their power.
+    pub by_power: bool,
     /// Verbs whose answers are for nobody.
     lost: BTreeSet<VerbId>,
 }
@@ -31,7 +32,7 @@ impl Failovers {
     /// What is drawn here changes nothing of what is drawn elsewhere.
     pub fn new(seed: u64) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed ^ 0x6661_696c_6f76_6572);
-        Self { rng, ever: seed.is_multiple_of(2), lost: BTreeSet::new() }
+        Self { rng, ever: seed.is_multiple_of(2), by_power: seed.is_multiple_of(4), lost: BTreeSet::new() }
     }
 
     /// Nobody waits for the answer to this verb any more.
@@ -39,8 +40,13 @@ impl Failovers {
         self.lost.contains(&verb)
     }
 
-    fn draw(&mut self, bound: u64) -> u64 {
+    pub fn draw(&mut self, bound: u64) -> u64 {
         self.rng.next_u64() % bound.max(1)
+    }
+
+    /// Nobody waits for any answer of a controller that is lost.
+    pub fn lose_verbs(&mut self, verbs: impl IntoIterator<Item = VerbId>) {
+        self.lost.extend(verbs);
     }
 
     /// Whether the controller is lost now.
@@ -58,7 +64,10 @@ impl World {
         if standing.job != *job {
             return Err("a successor comes to another state".into());
         }
-        let others: Vec<Effect> = undone.into_iter().filter(|effect| !matches!(effect, Effect::Send { .. })).collect();
+        let counts = |effect: &Effect| {
+            matches!(effect, Effect::Send { .. }) || matches!(effect, Effect::StoreManifest { .. }) && retold.log.is_some()
+        };
+        let others: Vec<Effect> = undone.into_iter().filter(|effect| !counts(effect)).collect();
         let is_done_at_once = |effect: &&Effect| !matches!(effect, Effect::Print { .. } | Effect::StoreManifest { .. });
         if !others.is_empty() && !others.iter().filter(is_done_at_once).eq(left.iter()) {
             return Err(format!("a successor would do {left:?}, where the lost controller had to do {others:?}"));
@@ -67,16 +76,15 @@ impl World {
         if self.options.trace {
             eprintln!("{:>12} the controller is lost, and succeeded", self.now);
         }
-        self.now += self.failovers.draw(ABSENCE_US);
-        let waiting: Vec<VerbId> = self.verbs.iter().filter(|(_, asked)| asked.answers == 0).map(|(verb, _)| *verb).collect();
-        for verb in waiting {
-            self.verbs.remove(&verb);
-            self.failovers.lost.insert(verb);
-        }
+        self.is_absent();
+        let waiting: Vec<VerbId> = self.verbs.extract_if(.., |_, asked| asked.answers == 0).map(|(verb, _)| verb).collect();
+        self.failovers.lose_verbs(waiting);
         self.job = Some(standing.job);
         self.retold = Some(retold);
+        self.begin_log_anew(&standing.heard);
         for (node, orders) in (0..).zip(std::mem::take(&mut standing.orders)) {
-            let all = orders.kept.into_iter().filter(|order| !is_manifest(order)).collect::<Vec<_>>();
+            let retold = self.retold.as_ref().ok_or("it is there")?;
+            let all = orders.kept.into_iter().filter(|order| retold.counts(order)).collect::<Vec<_>>();
             let lost = self.lose_orders(node);
             let retold = self.retold.as_mut().ok_or("it is there")?;
             let had = retold.given(node) - lost;
@@ -92,10 +100,22 @@ impl World {
         Ok(others)
     }
 
+    /// Nobody is there for a while. Nor does anything else happen meanwhile, so that leases are not over before nodes can see it.
+    pub(super) fn is_absent(&mut self) {
+        let time = self.failovers.draw(ABSENCE_US);
+        self.now += time;
+        for coming in self.queue.values_mut() {
+            if let Coming::Looks { until, .. } = coming {
+                *until += time;
+            }
+        }
+    }
+
     /// Some of the last orders to a node that have not arrived never do; how many.
-    fn lose_orders(&mut self, node: NodeIndex) -> usize {
+    pub(super) fn lose_orders(&mut self, node: NodeIndex) -> usize {
         let (life, to) = (self.life, self.hosts[node as usize]);
-        let is_order = |coming: &Coming| matches!(coming, Coming::ToNode { life: of, at, message } if *of == life && *at == to && !is_manifest(message));
+        let Some(retold) = &self.retold else { return 0 };
+        let is_order = |coming: &Coming| matches!(coming, Coming::ToNode { life: of, at, message } if *of == life && *at == to && retold.counts(message));
         let under_way: Vec<(u64, u64)> = self.queue.iter().filter(|(_, coming)| is_order(coming)).map(|(key, _)| *key).collect();
         let lost = self.failovers.draw(under_way.len() as u64 + 1) as usize;
         for key in &under_way[under_way.len() - lost..] {

@@ -32,9 +32,8 @@ impl World {
             Fault::ConnectionBreaks(at) => {
                 if self.nodes[at].connection == life && self.job.is_some() {
                     let delay = self.draw(NODE_TIMEOUT_US);
-                    self.plan(delay, Coming::Closed { life, at });
-                    let delay = self.draw(NODE_TIMEOUT_US);
                     self.cut(at, NodeLoss::Silent(10_000), delay);
+                    self.wait_for_lease(at);
                 }
             }
             Fault::RankDies(rank, status) => {
@@ -123,7 +122,7 @@ impl World {
     }
 
     /// No message comes through any more; the machine hears of it after a while.
-    fn cut(&mut self, at: usize, how: NodeLoss, delay: u64) {
+    pub(crate) fn cut(&mut self, at: usize, how: NodeLoss, delay: u64) {
         let life = self.life;
         self.failed_for_real = true;
         self.reasons.insert("a node was lost");

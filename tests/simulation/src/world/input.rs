@@ -107,14 +107,36 @@ impl World {
     /// A piece was read.
     pub(crate) fn piece(&mut self, life: u64) -> Result<(), String> {
         let length = 1 + self.draw(PIECE_BYTES);
-        let end = self.stdin.length.unwrap_or(0);
+        let (end, at_once) = (self.stdin.length.unwrap_or(0), self.answers_at_once());
         let Some(reader) = self.stdin.reader.as_mut().filter(|_| life == self.life) else { return Ok(()) };
         let to = (reader.read + length).min(end);
         let bytes: Vec<u8> = (reader.read..to).map(byte).collect();
         (reader.reading, reader.ended, reader.read) = (false, bytes.is_empty(), to);
+        if at_once {
+            return self.feed_input(bytes);
+        }
         match reader.input.pass(bytes) {
             Some(bytes) => self.feed(Event::Stdin(bytes)),
             None => Ok(()),
+        }
+    }
+
+    /// What goes to the rank of a piece that was read.
+    pub(crate) fn pass_input(&mut self, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        self.stdin.reader.as_mut()?.input.pass(bytes)
+    }
+
+    /// Where the controller's side stands.
+    pub(crate) fn input(&self) -> Option<Input> {
+        self.stdin.reader.as_ref().map(|reader| reader.input.clone())
+    }
+
+    /// A successor goes on where its log says: it reads what follows, if the next piece is `wanted`.
+    pub(crate) fn succeed_input(&mut self, input: &Input, wanted: bool) {
+        let Some(reader) = &mut self.stdin.reader else { return };
+        *reader = Reader { input: input.clone(), read: input.read_through().at, reading: false, ended: !input.is_open() };
+        if wanted {
+            self.read_piece();
         }
     }
 

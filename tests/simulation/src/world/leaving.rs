@@ -31,9 +31,9 @@ pub struct Conditions {
     /// Drained by an administrator.
     drained: BTreeSet<String>,
     /// The reasons that the job was told in this life, by name of the node.
-    told: BTreeSet<(String, LeaveReason)>,
+    pub(crate) told: BTreeSet<(String, LeaveReason)>,
     /// What it was told of drained nodes last.
-    avoided: BTreeSet<String>,
+    pub(crate) avoided: BTreeSet<String>,
     /// Ranks whose migration under way is a return.
     pub(crate) goes_back: BTreeSet<Rank>,
 }
@@ -140,9 +140,9 @@ impl World {
         Ok(())
     }
 
-    /// A rank that is to leave its node, and could.
+    /// A rank that is to leave its node, and could. Of a job whose time is up none does.
     fn left_behind(&self) -> Option<(Rank, usize)> {
-        let job = self.job.as_ref().filter(|job| job.end_reason().is_none() && !job.is_interrupted())?;
+        let job = self.job.as_ref().filter(|job| job.end_reason().is_none() && !job.is_interrupted() && self.time_up.is_none())?;
         let alike = self.differences.are_none() && self.nodes.iter().all(|node| node.memory.is_none_or(|left| left > 100 * RANK_BYTES));
         let answers = self.nodes.iter().all(|node| node.ranks.values().all(|process| !process.stuck));
         let unfit = |at: usize| self.conditions.told.iter().any(|(node, _)| *node == name(at));
@@ -157,6 +157,11 @@ impl World {
         };
         let rank = (0..self.size).find(stays).filter(|_| alike && answers && place && self.all_up(job))?;
         job.rank(rank).map(|state| (rank, self.hosts[state.node as usize]))
+    }
+
+    /// Ranks that are to leave are tried again and again, as somebody does not answer.
+    pub(crate) fn tries_for_ever(&self) -> bool {
+        !self.conditions.told.is_empty() && self.nodes.iter().any(|node| node.ranks.values().any(|process| process.stuck))
     }
 
     fn all_up(&self, job: &Job) -> bool {

@@ -9,8 +9,12 @@ mod failover;
 mod faults;
 mod input;
 mod leaving;
+mod local;
+mod log;
 mod paces;
+mod power;
 mod precopy;
+mod rest;
 mod retold;
 mod scenario;
 mod summary;
@@ -34,12 +38,13 @@ use mend_messages::control::Ask;
 use mend_messages::daemon::FromDaemon;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::TierSpec;
+use mend_node_job::safeguard::Safeguard as NodeSafeguard;
 use mend_policy::retention::Bounds;
 use mend_policy::schedule::{Incremental, Interval};
 use paces::Paces;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use summary::Summary;
 
 /// After the last of them the world comes to rest within this.
@@ -48,8 +53,10 @@ const IDLE_TIME_US: u64 = 4 * 3600 * SECOND_US;
 /// What a run is to find.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Taken out.
+    /// Taken out of the job's machine.
     pub safeguard: Option<Safeguard>,
+    /// Taken out of the machines of the nodes.
+    pub on_nodes: Option<NodeSafeguard>,
     /// Put back.
     pub defect: Option<Defect>,
     /// Everything that happens is told on standard error.
@@ -78,6 +85,14 @@ pub struct World {
     /// All that it was told in this life.
     retold: Option<retold::Retold>,
     failovers: failover::Failovers,
+    /// What an effect is answered at once.
+    answer: Option<Event>,
+    /// Somebody was told that the job ends.
+    killed: bool,
+    /// Checkpoints of which a lost controller removed images in the checkpoint directory, and its successor does not know.
+    removed_unknown: BTreeSet<u64>,
+    /// Checkpoints that a lost controller could not publish, which its successor does not know.
+    failed_unknown: BTreeSet<u64>,
     pub life: u64,
     pub size: u32,
     /// Node of each of the job's node indices.
@@ -103,6 +118,8 @@ pub struct World {
     last_sent: BTreeMap<(u64, usize, bool), u64>,
     verbs: BTreeMap<VerbId, Asked>,
     pub attempts: u64,
+    /// What was found on a node while something happened there.
+    pub found_on_node: Option<String>,
     /// Disturbed since the world began.
     pub disturbed: bool,
     /// An agent, a disk or a node failed in this life, so that checkpoints may.
@@ -171,6 +188,10 @@ impl World {
             job: None,
             retold: None,
             failovers: failover::Failovers::new(seed),
+            answer: None,
+            killed: false,
+            removed_unknown: BTreeSet::new(),
+            failed_unknown: BTreeSet::new(),
             life: 0,
             size,
             hosts: Vec::new(),
@@ -188,6 +209,7 @@ impl World {
             last_sent: BTreeMap::new(),
             verbs: BTreeMap::new(),
             attempts: 0,
+            found_on_node: None,
             disturbed: false,
             failed_for_real: false,
             reasons: BTreeSet::new(),
@@ -269,6 +291,11 @@ impl World {
         }
     }
 
+    /// Takes this out of what is coming, in its order.
+    pub fn take_out(&mut self, wanted: impl Fn(&Coming) -> bool) -> Vec<Coming> {
+        self.queue.extract_if(.., |_, coming| wanted(coming)).map(|(_, coming)| coming).collect()
+    }
+
     /// Keeps of what is coming only this.
     pub fn retain(&mut self, keep: impl Fn(&Coming) -> bool) {
         self.queue.retain(|_, coming| keep(coming));
@@ -319,7 +346,8 @@ impl World {
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
         let mut at_once = Vec::new();
-        for effect in effects {
+        let mut queue = VecDeque::from(effects);
+        while let Some(effect) = queue.pop_front() {
             if self.options.trace {
                 eprintln!("{:>12}     => {effect:?}", self.now);
             }
@@ -367,6 +395,9 @@ impl World {
                     self.check_return(&record)?;
                     self.check_following(&record)?;
                     self.story.take(&record)?;
+                    if matches!(*record, Record::Happened { durable: true, .. }) {
+                        self.note_decision();
+                    }
                 }
                 Effect::Print { .. }
                 | Effect::OutputEnds { .. }
@@ -374,21 +405,31 @@ impl World {
                 | Effect::KeepRestarts(_)
                 | Effect::KeepRates { .. } => {}
                 Effect::Note { number } => self.note_input(number),
+                Effect::Stdin(wanted) if self.answers_at_once() => self.answer = self.stdin_effect(wanted),
                 Effect::Stdin(wanted) => at_once.extend(self.stdin_effect(wanted)),
+                Effect::MakeDurable => self.make_durable(),
                 Effect::KeepTiers { number, complete } => self.check_tiers(number, &complete)?,
                 Effect::StoreManifest { task, number, node, to } => self.store_manifest(task, number, node, to),
-                Effect::RemoveImages { number, ranks } => self.disk.remove_images(number, &ranks),
+                Effect::RemoveImages { number, ranks } => {
+                    self.note_removal(number);
+                    self.disk.remove_images(number, &ranks);
+                }
                 Effect::RemoveIfEmpty { number } => {
                     let gone = self.disk.remove_if_empty(number);
                     self.later(Event::Emptied { number, gone });
                 }
             }
+            self.go_on_after_effect(&mut queue)?;
         }
         // Before anything else is told to the machine.
         at_once.into_iter().try_for_each(|event| self.feed(event))
     }
 
     pub(crate) fn later(&mut self, event: Event) {
+        if self.answers_at_once() {
+            self.answer = Some(event);
+            return;
+        }
         self.effects_under_way += 1;
         let delay = self.delay();
         self.plan(delay, Coming::Effect { life: self.life, event: Box::new(event) });
@@ -402,6 +443,9 @@ impl World {
 
     fn publish(&mut self, publication: &Publication) -> Result<Result<String, mend_coordination::failure::Trouble>, String> {
         self.story.publishes(publication)?;
+        if let Some(found) = self.was_published(publication) {
+            return Ok(found);
+        }
         if !self.disk.publish(publication) {
             return Ok(Err(no_space()));
         }
@@ -426,6 +470,11 @@ impl World {
             return Err("checkpoints are removed while they are being merged".into());
         }
         let result = if self.disk.remove(numbers) { Ok(()) } else { Err(no_space()) };
+        if let Some((before, _)) = self.time_up.as_mut()
+            && before.is_some_and(|before| result.is_ok() && numbers.contains(&before))
+        {
+            *before = self.disk.numbers().last().copied();
+        }
         self.later(Event::Removed { asker, result });
         Ok(())
     }
@@ -452,6 +501,7 @@ impl World {
         if matches!(outcome, Outcome::Progress | Outcome::Moving(_)) {
             return Ok(());
         }
+        self.killed |= outcome == Outcome::Killed;
         asked.answers += 1;
         if asked.answers > 1 {
             return Err(format!("{:?} was answered twice", asked.ask));
@@ -534,52 +584,8 @@ impl World {
     pub(crate) fn revived(&mut self) -> Result<(), String> {
         if self.job.is_some() || self.lives_left == 0 && self.choice.is_none() { Ok(()) } else { self.revive() }
     }
-
-    /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.
-    fn come_to_rest(&mut self) -> Result<(), String> {
-        self.quiet = true;
-        self.queue.retain(|_, coming| {
-            !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Look | Coming::Revive)
-        });
-        if self.job.is_none() {
-            return Ok(());
-        }
-        self.all_have_left()?;
-        if self.job.is_none() {
-            return Ok(());
-        }
-        self.look_at_peace()?;
-        self.check_hung()?;
-        if !self.is_quiet() {
-            return Err("something waits for ever".into());
-        }
-        self.ask(Ask::Kill)?;
-        let limit = self.now + 60 * SECOND_US;
-        while self.job.is_some() && self.now < limit {
-            if !self.step_to_end()? {
-                return Err("the job waits for ever for its end".into());
-            }
-        }
-        if self.job.is_some() { Err("the job does not end".into()) } else { Ok(()) }
-    }
-
-    fn step_to_end(&mut self) -> Result<bool, String> {
-        let first = self.queue.first_key_value().map(|((time, _), _)| *time);
-        let due = self.job.as_ref().and_then(Job::next_deadline);
-        let Some(time) = first.into_iter().chain(due).min() else { return Ok(false) };
-        self.now = self.now.max(time);
-        match self.queue.pop_first() {
-            Some((key, coming)) if key.0 == time => self.happens(coming)?,
-            later => {
-                self.queue.extend(later);
-                self.feed(Event::Time)?;
-            }
-        }
-        self.look()?;
-        Ok(true)
-    }
 }
 
-fn no_space() -> mend_coordination::failure::Trouble {
+pub(crate) fn no_space() -> mend_coordination::failure::Trouble {
     mend_coordination::failure::Trouble { error: "no space left".into(), hint: String::new() }
 }

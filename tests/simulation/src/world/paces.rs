@@ -4,6 +4,7 @@
 //! life of the job, nor more often than the policy allows. Drawn apart, so that worlds without it stay as they were.
 
 use super::World;
+use super::data::Past;
 use crate::coming::{Coming, Condition, HORIZON_US, SECOND_US};
 use mend_job::event::Record;
 use mend_journal::Event as Happened;
@@ -14,7 +15,7 @@ use mend_messages::progress::{Progress, RankProgress, Step};
 use mend_policy::back::MOST;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// From one reading to the next; on the nodes' clocks it is a second.
 const READING_US: u64 = SECOND_US / 4;
@@ -31,7 +32,7 @@ pub struct Paces {
     step_us: Vec<u64>,
     done: BTreeMap<Rank, u64>,
     /// Where each rank went back from in this life, and how often.
-    returns: BTreeMap<Rank, (BTreeSet<String>, u32)>,
+    pub(crate) returns: Past,
 }
 
 impl Paces {

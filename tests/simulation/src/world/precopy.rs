@@ -6,59 +6,56 @@
 use super::World;
 use crate::agent::failed;
 use crate::coming::{Coming, Fault, MILLISECOND_US, SECOND_US};
-use crate::node::{Phase, Receiver, node_at};
-use mend_messages::agent::{Reply, Round, Saved, Unasked};
-use mend_messages::daemon::FromDaemon;
+use crate::node::{Phase, Receiver};
+use mend_messages::agent::{Compression, FromAgent, Reply, Request, Round, Saved};
 use mend_messages::job::Rank;
-use std::net::SocketAddr;
 
 impl World {
-    pub(crate) fn precopy_to(&mut self, at: usize, rank: Rank, seq: u64, address: SocketAddr, token: [u8; 16]) {
-        self.nodes[at].batch.drop_rest();
-        let to = node_at(address);
-        match self.nodes[at].ranks.get_mut(&rank) {
-            Some(process) if process.phase == Phase::Runs => {
-                process.questions.push(seq);
-                let attempt = process.attempt;
-                let delay = self.delay();
-                let until = self.now + delay + 5 * SECOND_US;
-                self.plan(delay, Coming::Precopies { at, rank, attempt, seq, to, token, until });
-            }
-            Some(_) => self.reply(at, rank, seq, failed("it does not run")),
-            None => self.reply(at, rank, seq, Reply::Unasked(Unasked::NotHere)),
-        }
-    }
-
-    /// The daemons have met, or not: the agent begins.
-    pub(crate) fn precopies(&mut self, (at, rank, attempt): (usize, Rank, u64), seq: u64, (to, token, until): (usize, [u8; 16], u64)) {
+    /// A daemon has met the target of a copy, or not.
+    pub(crate) fn precopies(&mut self, (at, rank, attempt): (usize, Rank, u64), number: u64, (to, token, until): (usize, [u8; 16], u64)) {
         let life = self.nodes[at].connection;
-        let fails = self.fails(60);
-        let waits = self.process(at, rank, attempt).is_some_and(|process| process.questions.contains(&seq));
-        if !waits {
-            return;
-        }
         let target = &mut self.nodes[to];
         let there = target.up && target.connection == life && !target.leaving;
         if there && !target.expected.contains_key(&token) && self.now < until {
-            self.plan(100 * MILLISECOND_US, Coming::Precopies { at, rank, attempt, seq, to, token, until });
+            self.plan(100 * MILLISECOND_US, Coming::Precopies { at, rank, attempt, seq: number, to, token, until });
             return;
         }
         let expected = there && target.expected.remove(&token) == Some(rank);
         let building = target.ranks.get(&rank).filter(|process| expected && process.phase == Phase::Building);
         let receiver = building.map(|process| Receiver { at: to, attempt: process.attempt, token });
+        let request = match (receiver, self.process(at, rank, attempt)) {
+            (Some(receiver), Some(process)) => {
+                process.opened = Some(receiver);
+                Ok(Request::Precopy { answered: true, compression: Compression::Off })
+            }
+            (receiver, _) => {
+                self.failed_for_real = true;
+                self.forsaken(rank, receiver);
+                Err(failed("no transfer"))
+            }
+        };
+        self.prepared(life, (at, rank), number, request);
+    }
+
+    /// The agent begins.
+    pub(crate) fn begins_to_copy(&mut self, (at, rank, attempt): (usize, Rank, u64), number: u64) {
+        let fails = self.fails(60);
         let Some(process) = self.process(at, rank, attempt) else { return };
-        match receiver.filter(|_| !fails && process.phase == Phase::Runs && !process.stuck) {
+        let (runs, opened) = (process.phase == Phase::Runs, process.opened.take());
+        match opened.filter(|receiver| !fails && runs && self.builds(rank, *receiver)) {
             None => {
                 self.failed_for_real = true;
-                self.reply(at, rank, seq, failed("no transfer"));
-                self.forsaken(rank, receiver);
+                self.reply(at, rank, number, failed("it cannot be copied while it runs"));
+                self.forsaken(rank, opened);
             }
             Some(receiver) => {
-                process.precopies = Some(receiver);
+                if let Some(process) = self.process(at, rank, attempt) {
+                    process.precopies = Some(receiver);
+                }
                 if let Some(building) = self.process(receiver.at, rank, receiver.attempt) {
                     building.receives = true;
                 }
-                self.reply(at, rank, seq, Reply::Precopying);
+                self.reply(at, rank, number, Reply::Precopying);
                 let delay = self.delay();
                 self.plan(delay, Coming::Round { at, rank, attempt, receiver, number: 0 });
             }
@@ -78,16 +75,17 @@ impl World {
         if breaks || !alive {
             process.precopies = None;
             self.failed_for_real = true;
-            self.say(at, FromDaemon::PrecopyFailed { rank, error: "the connection to the target broke".into(), hint: String::new() });
+            let error = "the connection to the target broke".into();
+            self.agent_says(at, attempt, FromAgent::PrecopyFailed { error, hint: String::new() });
             return self.forsaken(rank, Some(receiver));
         }
         let round =
             Round { number, done, bytes: 1 << 20, us: 1000, total: u64::from(number + 1) << 20, left: Some(left), ..Round::default() };
-        self.say(at, FromDaemon::Round { rank, round });
+        self.agent_says(at, attempt, FromAgent::Round(round));
         self.plan(more, Coming::Round { at, rank, attempt, receiver, number: number + u32::from(done) });
     }
 
-    fn builds(&mut self, rank: Rank, receiver: Receiver) -> bool {
+    pub(crate) fn builds(&mut self, rank: Rank, receiver: Receiver) -> bool {
         self.process(receiver.at, rank, receiver.attempt).is_some_and(|process| process.phase == Phase::Building)
     }
 

@@ -2,10 +2,13 @@
 //! succeeded (`mend_job::replay`).
 
 use super::World;
+use super::log::Log;
 use mend_job::Job;
+use mend_job::durable::{SOON_US, due_us};
 use mend_job::event::{Effect, Event};
 use mend_job::input::Input;
 use mend_job::replay::{Standing, Told, What};
+use mend_job::safeguard::Safeguard;
 use mend_job::setup::Setup;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::NodeIndex;
@@ -20,16 +23,43 @@ pub struct Retold {
     orders: Vec<Vec<ToDaemon>>,
     /// How many events there were when it was checked last.
     checked: std::cell::Cell<usize>,
+    /// Taken out of the machine.
+    safeguard: Option<Safeguard>,
+    /// What standard input was before.
+    input: Input,
+    /// What of it is durable, in worlds whose controllers lose their power.
+    pub log: Option<Log>,
 }
 
 impl Retold {
-    pub fn begin(setup: Setup, begun_us: u64) -> Self {
+    pub fn begin(setup: Setup, begun_us: u64, safeguard: Option<Safeguard>, input: Input, log: Option<Log>) -> Self {
         let orders = vec![Vec::new(); setup.nodes.len()];
-        Self { setup, begun_us, told: Vec::new(), orders, checked: std::cell::Cell::new(0) }
+        Self { setup, begun_us, told: Vec::new(), orders, checked: std::cell::Cell::new(0), safeguard, input, log }
     }
 
-    pub fn tell(&mut self, at_us: u64, event: &Event) {
-        self.told.push(Told { at_us, what: What::Event { event: event.clone(), number: None, printed: None } });
+    pub fn tell(&mut self, at_us: u64, what: What) {
+        self.told.push(Told { at_us, what });
+    }
+
+    /// How many things were told.
+    pub fn len(&self) -> usize {
+        self.told.len()
+    }
+
+    /// Only so much is left of it. Returns the rest.
+    pub fn cut(&mut self, left: usize) -> Vec<Told> {
+        self.checked.set(0);
+        self.told.split_off(left)
+    }
+
+    /// A successor knows of these orders alone.
+    pub fn know(&mut self, orders: impl IntoIterator<Item = Vec<ToDaemon>>) {
+        self.orders = orders.into_iter().collect();
+    }
+
+    /// Whether an order is one of those that are compared and counted: manifests are answered late where answers come late.
+    pub fn counts(&self, order: &ToDaemon) -> bool {
+        self.log.is_some() || !is_manifest(order)
     }
 
     pub fn order(&mut self, node: NodeIndex, message: &ToDaemon) {
@@ -50,8 +80,10 @@ impl Retold {
 
     /// Where a successor stands, and what it has to do of what follows from the last event, besides orders.
     pub fn stand(&self) -> Result<(Standing, Vec<Effect>), String> {
-        let input = Input::new(Default::default(), self.setup.stdin);
-        let mut standing = Standing::begin(self.setup.clone(), self.begun_us, input, Vec::new());
+        let mut standing = Standing::begin(self.setup.clone(), self.begun_us, self.input.clone(), Vec::new());
+        if let Some(safeguard) = self.safeguard {
+            standing.job.sabotage(safeguard);
+        }
         let manifest = |_| Vec::new();
         for told in &self.told {
             let bytes = postcard::to_allocvec(told).map_err(|error| error.to_string())?;
@@ -69,7 +101,7 @@ impl Retold {
             return Err("a machine that is told the same comes to another state".into());
         }
         for (given, again) in self.orders.iter().zip(&standing.orders) {
-            if !given.iter().eq(again.kept.iter().filter(|order| !is_manifest(order))) {
+            if !given.iter().eq(again.kept.iter().filter(|order| self.counts(order))) {
                 return Err("a machine that is told the same gives other orders".into());
             }
         }
@@ -78,15 +110,55 @@ impl Retold {
 }
 
 /// Manifests are read from files when they are sent; here there are none.
-pub fn is_manifest(order: &ToDaemon) -> bool {
+fn is_manifest(order: &ToDaemon) -> bool {
     matches!(order, ToDaemon::Tier(order) if matches!(**order, TierOrder::Manifest { .. }))
 }
 
 impl World {
     /// Gives the machine an event and has its effects carried out.
     pub fn feed(&mut self, event: Event) -> Result<(), String> {
+        let number = self.next_number(&event);
+        self.feed_as(What::Event { event: event.clone(), number, printed: None }, event)
+    }
+
+    /// Gives it a message that it has had.
+    pub fn feed_again(&mut self, event: Event) -> Result<(), String> {
+        self.feed_as(What::Event { event: event.clone(), number: None, printed: None }, event)
+    }
+
+    /// A piece of standard input was read.
+    pub fn feed_input(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+        let what = What::Input(bytes.clone());
+        match self.pass_input(bytes) {
+            Some(bytes) => self.feed_as(what, Event::Stdin(bytes)),
+            None => {
+                self.put_into_log(what, Some(SOON_US));
+                Ok(())
+            }
+        }
+    }
+
+    fn feed_as(&mut self, what: What, event: Event) -> Result<(), String> {
         let written_down = self.chance(24);
-        let Some(job) = &mut self.job else { return Ok(()) };
+        let mut effects = self.handle(what, event, written_down)?;
+        let (at_once, later) = (self.failovers.now(), self.failovers.now());
+        if at_once {
+            effects = self.lose_controller(effects)?;
+        }
+        self.carry_out(effects)?;
+        if later || self.is_lost_behind() {
+            let left = self.lose_controller(Vec::new())?;
+            self.carry_out(left)?;
+        }
+        match (&self.retold, &self.job) {
+            (Some(retold), Some(job)) if written_down && retold.is_due() => retold.check(job),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes down what the machine is told, and tells it. What follows.
+    pub fn handle(&mut self, what: What, event: Event, written_down: bool) -> Result<Vec<Effect>, String> {
+        let Some(job) = &mut self.job else { return Ok(Vec::new()) };
         if written_down {
             let bytes = postcard::to_allocvec(job).map_err(|error| error.to_string())?;
             let read: Job = postcard::from_bytes(&bytes).map_err(|error| error.to_string())?;
@@ -99,21 +171,8 @@ impl World {
         if self.options.trace {
             eprintln!("{:>12} {event:?}", self.now);
         }
-        if let Some(retold) = &mut self.retold {
-            retold.tell(self.now, &event);
-        }
-        let mut effects = job.handle(self.now, event);
-        let (at_once, later) = (self.failovers.now(), self.failovers.now());
-        if at_once {
-            effects = self.fail_over(effects)?;
-        }
-        self.carry_out(effects)?;
-        if later {
-            self.fail_over(Vec::new())?;
-        }
-        match (&self.retold, &self.job) {
-            (Some(retold), Some(job)) if written_down && retold.is_due() => retold.check(job),
-            _ => Ok(()),
-        }
+        let effects = job.handle(self.now, event.clone());
+        self.put_into_log(what, due_us(&event, &effects));
+        Ok(effects)
     }
 }

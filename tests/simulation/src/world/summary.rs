@@ -21,4 +21,6 @@ pub struct Summary {
     pub faults: u64,
     /// Controllers that were succeeded in the same life.
     pub failovers: u64,
+    /// Those whose machine has lost its power, and with it some of what they had written down.
+    pub power_losses: u64,
 }

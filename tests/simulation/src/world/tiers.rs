@@ -11,11 +11,12 @@ use crate::stores::{ExpectedImage, file, store_of};
 use mend_job::event::Event;
 use mend_job::setup::{Adopted, AdoptedImage, SearchSetup};
 use mend_messages::agent::{ImageId, SaveOrder, SaveTarget};
-use mend_messages::daemon::{FromDaemon, Question, ToDaemon};
+use mend_messages::daemon::{FromDaemon, ToDaemon};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{
     Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierOrder, TierReport, TierSpec, parse_tiers,
 };
+use mend_node_job::event::Event as NodeEvent;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -51,13 +52,16 @@ impl World {
         self.say(at, FromDaemon::Tier(TierReport::Done { task, result }));
     }
 
-    pub(crate) fn obey_tier(&mut self, at: usize, order: TierOrder) {
+    /// A node does what is ordered. Of a save: where it goes.
+    pub(crate) fn obey_tier(&mut self, at: usize, order: TierOrder) -> Option<NodeEvent> {
         match order {
             TierOrder::Open { keep, .. } => {
                 let keep: BTreeSet<u64> = keep.into_iter().collect();
                 self.nodes[at].stores.keep(|_, number, _| keep.contains(&number), |_, number| keep.contains(&number));
             }
-            TierOrder::Save { seq, rank, number, stores, order, .. } => self.place_save(at, seq, (rank, number), stores, order),
+            TierOrder::Save { seq, rank, number, stores, order, .. } => {
+                return Some(self.place_save(at, seq, (rank, number), stores, order));
+            }
             TierOrder::Remove { place: Destination::NodeStore(store), number, ranks } => {
                 let goes = |its: &NodeStore, of: u64| *its == store && of == number;
                 let all = ranks.is_empty();
@@ -88,6 +92,7 @@ impl World {
                 self.plan(delay, Coming::TierWork { life, at, order: Box::new(order), until });
             }
         }
+        None
     }
 
     fn expect_image(&mut self, at: usize, token: [u8; 16], expected: ExpectedImage) {
@@ -109,8 +114,8 @@ impl World {
         self.nodes[at].up && self.nodes[at].connection == life && !self.nodes[at].leaving
     }
 
-    /// Decides where a rank saves, tells the job, and asks its agent.
-    fn place_save(&mut self, at: usize, seq: u64, (rank, number): (Rank, u64), stores: Vec<NodeStore>, mut order: SaveOrder) {
+    /// Decides where a rank saves, and tells the job.
+    fn place_save(&mut self, at: usize, seq: u64, (rank, number): (Rank, u64), stores: Vec<NodeStore>, mut order: SaveOrder) -> NodeEvent {
         let mut place = match &order.target {
             SaveTarget::File(path) => ImageLocation::File(path.clone()),
             SaveTarget::Descriptor | SaveTarget::Begun => ImageLocation::File(PathBuf::new()),
@@ -126,8 +131,7 @@ impl World {
             break;
         }
         self.say(at, FromDaemon::Tier(TierReport::Placed { rank, number, place }));
-        self.nodes[at].batch.drop_rest();
-        self.ask_agents(at, vec![Question { seq, rank, request: mend_messages::agent::Request::Save(order) }]);
+        NodeEvent::Placed { seq, rank, order }
     }
 
     fn look_up(&self, at: usize, image: &ImageRef, from: &ImageLocation) -> Option<Image> {
@@ -222,6 +226,9 @@ impl World {
         }
         let (at, life) = (self.hosts[node as usize], self.life);
         let message = ToDaemon::Tier(Box::new(TierOrder::Manifest { task, number, to, text: Vec::new() }));
+        if let Some(retold) = self.retold.as_mut().filter(|retold| retold.log.is_some()) {
+            retold.order(node, &message);
+        }
         self.send(at, false, Coming::ToNode { life, at, message });
     }
 
@@ -263,7 +270,7 @@ impl World {
     pub(crate) fn check_tiers(&self, number: u64, complete: &[String]) -> Result<(), String> {
         // What a node had that is lost is not said to be there for long.
         let stable = self.hosts.iter().all(|&at| self.nodes[at].up && !self.nodes[at].cut && !self.nodes[at].leaving);
-        if !stable || self.disk.publication(number).is_none() {
+        if !stable || self.disk.publication(number).is_none() || self.removed_unknown.contains(&number) {
             return Ok(());
         }
         let held = |spec: &TierSpec, image: &ImageRef| match spec.tier.store() {
@@ -298,7 +305,7 @@ impl World {
     /// It was said that a job which lost a node can go on from this checkpoint.
     pub(crate) fn check_left(&self, number: u64) -> Result<(), String> {
         let gone = self.hosts.iter().filter(|&&at| !self.nodes[at].up || self.nodes[at].cut).count();
-        if gone > 1 || self.tiers.is_empty() || self.vanished.is_some() {
+        if gone > 1 || self.tiers.is_empty() || self.vanished.is_some() || self.removed_unknown.contains(&number) {
             // Of another node that was lost the job has not heard yet.
             return Ok(());
         }

@@ -53,11 +53,11 @@ pub struct Migrate {
     /// Whether the rank runs on while most of it is copied; default: MEND_MIGRATE_MODE
     #[arg(long, value_name = "MODE", value_enum)]
     pub mode: Option<Moving>,
-    /// Where the image is stored on its way, to compare with; what does not go through the pipeline is always frozen
+    /// Where the image is stored on its way, to compare with; what does not go through the pipeline is always frozen; not with --deadline
     #[arg(long, value_name = "STRATEGY", value_enum, conflicts_with = "deadline")]
     pub strategy: Option<Strategy>,
     /// When it is to run on the other node: it is stopped as soon as nothing else would do
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub deadline: Option<f64>,
     /// Stop the rank that is being copied now, and send the rest
     #[arg(long, conflicts_with_all = ["to", "mode", "strategy", "deadline", "cancel"])]
@@ -87,7 +87,7 @@ pub struct Drain {
     #[arg(long, value_name = "MODE", value_enum, requires = "node")]
     pub mode: Option<Moving>,
     /// When each is to run on another node: it is stopped as soon as nothing else would do
-    #[arg(long, value_name = "SECONDS", requires = "node")]
+    #[arg(long, value_name = "SECONDS", requires = "node", allow_negative_numbers = true)]
     pub deadline: Option<f64>,
     /// Print JSON
     #[arg(long)]

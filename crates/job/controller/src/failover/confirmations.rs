@@ -4,7 +4,9 @@
 //! holds back those behind it. [`super::flush`] says when what was written is durable.
 
 use crate::detached::lock;
+use mend_job::durable::HeardMessages;
 use mend_job::replay::SentOutput;
+use mend_job::safeguard::Kept;
 use mend_messages::daemon::ToDaemon;
 use mend_messages::job::NodeIndex;
 use mend_wire::Link;
@@ -14,25 +16,14 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 struct OfNode {
     link: Arc<Link<ToDaemon>>,
-    heard: u64,
-    /// Up to there what was heard is on disk, or need not be.
-    durable: u64,
-    /// The last message that has to be.
-    mattered: u64,
+    heard: HeardMessages,
     printing: BTreeMap<u64, Option<SentOutput>>,
 }
 
 impl OfNode {
-    /// So much is on disk; what came behind it is waited for only if it matters.
-    fn is_durable(&mut self, through: u64) {
-        self.durable = self.durable.max(through);
-        if self.mattered <= self.durable {
-            self.durable = self.heard;
-        }
-    }
-
     fn confirmed(&self) -> u64 {
-        self.printing.keys().next().map_or(self.durable, |first| self.durable.min(first - 1))
+        let durable = self.heard.confirmed();
+        self.printing.keys().next().map_or(durable, |first| durable.min(first - 1))
     }
 }
 
@@ -62,7 +53,7 @@ pub type Heard = (u64, BTreeMap<u64, SentOutput>);
 impl Confirmations {
     /// Links, with the number of the last message that the machine was told.
     pub fn new(links: Vec<(Arc<Link<ToDaemon>>, u64)>) -> Self {
-        let of_node = |(link, heard)| OfNode { link, heard, durable: heard, mattered: heard, printing: BTreeMap::new() };
+        let of_node = |(link, heard)| OfNode { link, heard: HeardMessages::through(heard, Kept::default()), printing: BTreeMap::new() };
         Self(Arc::new(Mutex::new(links.into_iter().map(of_node).collect())))
     }
 
@@ -73,15 +64,9 @@ impl Confirmations {
         }
     }
 
-    /// The machine was told a message of the node, or does not need it. `matters`: something follows from it, so that it has to be durable.
-    pub fn heard(&self, node: NodeIndex, number: u64, matters: bool) {
-        self.with(node, |node| {
-            node.heard = node.heard.max(number);
-            if matters {
-                node.mattered = node.heard;
-            }
-            node.is_durable(node.durable);
-        });
+    /// The machine was told a message of the node, or does not need it. `waits`: it is written down, and is going to be durable.
+    pub fn heard(&self, node: NodeIndex, number: u64, waits: bool) {
+        self.with(node, |node| node.heard.hear(number, waits));
     }
 
     /// A message of the node is output, which is about to be printed. `output`: if a successor has to know of it.
@@ -94,13 +79,13 @@ impl Confirmations {
 
     /// Number of the last message of each node that the machine was told: for [`Confirmations::durable`] when all that was written until now is durable.
     pub fn numbers(&self) -> Vec<u64> {
-        lock(&self.0).iter().map(|node| node.heard).collect()
+        lock(&self.0).iter().map(|node| node.heard.last()).collect()
     }
 
     /// What the machine was told of each node up to these messages is durable.
     pub fn durable(&self, numbers: &[u64]) {
         for (node, number) in (0..).zip(numbers) {
-            self.with(node, |node| node.is_durable(*number));
+            self.with(node, |node| node.heard.is_durable(*number));
         }
     }
 
@@ -113,7 +98,7 @@ impl Confirmations {
     /// What was heard of each node.
     pub fn all_heard(&self) -> Vec<Heard> {
         let outputs = |node: &OfNode| node.printing.iter().filter_map(|(number, output)| Some((*number, output.clone()?))).collect();
-        lock(&self.0).iter().map(|node| (node.heard, outputs(node))).collect()
+        lock(&self.0).iter().map(|node| (node.heard.last(), outputs(node))).collect()
     }
 }
 
@@ -145,24 +130,15 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_is_confirmed_when_it_is_durable_and_nothing_behind_it_before() {
+    fn nothing_is_confirmed_before_it_is_durable() {
         let all = one_node();
-        all.heard(0, 3, false);
+        all.heard(0, 3, true);
+        let numbers = all.numbers();
         all.heard(0, 4, true);
-        let numbers = all.numbers();
-        all.heard(0, 5, false);
-        assert_eq!((confirmed(&all), numbers.clone()), (3, vec![4]));
-        // What follows, and does not matter, came while that was made durable.
+        assert_eq!((confirmed(&all), numbers.clone()), (0, vec![3]));
         all.durable(&numbers);
-        assert_eq!(confirmed(&all), 5);
-        all.heard(0, 6, false);
-        assert_eq!(confirmed(&all), 6);
-        all.heard(0, 7, true);
-        let numbers = all.numbers();
-        all.heard(0, 8, true);
-        all.durable(&numbers);
-        assert_eq!(confirmed(&all), 7);
+        assert_eq!(confirmed(&all), 3);
         all.durable(&all.numbers());
-        assert_eq!(confirmed(&all), 8);
+        assert_eq!(confirmed(&all), 4);
     }
 }

@@ -1,7 +1,7 @@
 //! Makes durable what was printed and what the machine was told, and only then lets daemons forget it: the node of a controller may lose its power.
 //!
 //! ```text
-//! printed, told ──► waits, at most INTERVAL or MAX_WAITING messages ──► fsync: output, record of what was shown, log ──► confirmed
+//! printed, told ──► waits, at most its time or for MAX_WAITING messages ──► fsync: output, record of what was shown, log ──► confirmed
 //! ```
 //! One thread does it, for all that has come meanwhile at once, so that nobody waits for the disk but the daemons, which keep what is not confirmed and, when that is
 //! much, let ranks wait. Invariant: the record of what was shown is made durable after what it tells of. Faults assumed: a disk that fails (said in the log of `mend`; the job runs
@@ -9,6 +9,7 @@
 
 use super::confirmations::{Confirmations, Printing};
 use crate::detached::{SharedSpool, lock};
+use mend_job::durable::SOON_US;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -16,8 +17,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest time until something is made durable, but for the time that takes.
-const INTERVAL: Duration = Duration::from_millis(50);
+/// Longest time until output is made durable, but for the time that takes.
+const INTERVAL: Duration = Duration::from_micros(SOON_US);
 /// Pieces of output after which it is done at once: daemons keep some more without waiting.
 const MAX_WAITING: usize = 32;
 
@@ -60,7 +61,7 @@ struct Waiting {
     /// Where that went, and the record of it.
     output: Option<(Destination, Option<Arc<File>>)>,
     told: Option<Arc<File>>,
-    since: Option<Instant>,
+    due: Option<Instant>,
     over: bool,
 }
 
@@ -82,31 +83,32 @@ pub struct Flusher {
 }
 
 impl Flush {
-    fn add(&self, change: impl FnOnce(&mut Waiting)) {
+    fn add(&self, within: Duration, change: impl FnOnce(&mut Waiting)) {
+        let due = Instant::now() + within;
         let mut waiting = lock(&self.0.waiting);
         change(&mut waiting);
-        waiting.since.get_or_insert_with(Instant::now);
+        waiting.due = Some(waiting.due.map_or(due, |before| before.min(due)));
         self.0.news.notify_one();
     }
 
     /// Output was printed there, and is on this record.
     pub fn printed(&self, printing: Printing, destination: &Destination, record: Option<Arc<File>>) {
-        self.add(|waiting| {
+        self.add(INTERVAL, |waiting| {
             waiting.printed.push(printing);
             waiting.output = Some((destination.clone(), record));
         });
     }
 
-    /// Something that matters was written to the log of what the machine was told.
-    pub fn told(&self, log: &Arc<File>) {
-        self.add(|waiting| waiting.told = Some(log.clone()));
+    /// Something that is to be durable within this time was written to the log of what the machine was told.
+    pub fn told(&self, log: &Arc<File>, within: Duration) {
+        self.add(within, |waiting| waiting.told = Some(log.clone()));
     }
 
     /// What is to be made durable, when it is time; `None`: no more will come.
     fn next(&self) -> Option<Waiting> {
         let mut waiting = lock(&self.0.waiting);
         loop {
-            let left = waiting.since.map(|since| INTERVAL.saturating_sub(since.elapsed()));
+            let left = waiting.due.map(|due| due.saturating_duration_since(Instant::now()));
             let due = waiting.over || waiting.printed.len() >= MAX_WAITING || left.is_some_and(|left| left.is_zero());
             waiting = match left {
                 Some(_) if due => {
@@ -129,10 +131,10 @@ impl Flusher {
         let own = flush.clone();
         let thread = std::thread::Builder::new().name("flush".into()).spawn(move || {
             while let Some(waiting) = own.next() {
-                // Before anything is made durable: what comes later may not be.
-                let numbers = confirmations.numbers();
+                // Before anything is made durable: what comes later may not be. Nor is what was heard since, if only output is.
+                let numbers = waiting.told.is_some().then(|| confirmations.numbers());
                 make_durable(&waiting);
-                confirmations.durable(&numbers);
+                confirmations.durable(&numbers.unwrap_or_default());
             }
         });
         Self { flush, thread: thread.ok() }
@@ -186,7 +188,7 @@ mod tests {
         for number in 1..=100 {
             let printing = all.printing(0, number, None);
             all.heard(0, number, true);
-            flush.told(&log);
+            flush.told(&log, INTERVAL);
             lock(&spool).write(Stream::Stdout, b"line\n");
             flush.printed(printing, &Destination::Spool(spool.clone()), None);
         }
@@ -194,5 +196,18 @@ mod tests {
         all.heard(0, 101, false);
         assert_eq!(all.all_heard(), [(101, std::collections::BTreeMap::new())]);
         assert_eq!(all.confirmed_of(0), 101);
+    }
+
+    #[test]
+    fn what_was_told_since_is_not_confirmed_when_output_is_durable() {
+        let place = tempfile::tempdir().unwrap();
+        let spool = Arc::new(Mutex::new(Spool::open(place.path(), 1 << 20).unwrap()));
+        let all = Confirmations::new(vec![(Arc::new(Link::confirming(0)), 0)]);
+        let flusher = Flusher::begin(all.clone());
+        // Its log is handed over a moment later.
+        all.heard(0, 1, true);
+        flusher.flush().unwrap().printed(all.printing(0, 2, None), &Destination::Spool(spool), None);
+        drop(flusher);
+        assert_eq!(all.confirmed_of(0), 0);
     }
 }

@@ -146,6 +146,18 @@ pub fn touch(directory: &Path) {
     let _ = File::options().write(true).open(directory.join(FILE_NAME)).and_then(|file| file.set_modified(SystemTime::now()));
 }
 
+/// Puts this in the log's place, for the holder of the lock. Opened to be appended to.
+fn replace(directory: &Path, holder: LockIdentity, bytes: &[u8]) -> io::Result<File> {
+    let path = directory.join(FILE_NAME);
+    let ours = || LockIdentity::of(directory) == Some(holder);
+    if !mend_durable::write_if(&path, &path.with_extension(format!("{}.new", holder.0)), bytes, ours)? {
+        return Err(io::Error::other(TakenOver));
+    }
+    let file = crate::record::open_at_end(&path)?;
+    // Opened by its name, it may be the successor's.
+    if ours() { Ok(file) } else { Err(io::Error::other(TakenOver)) }
+}
+
 impl ToldLog {
     /// A new one, of a life that begins, or has come to stand there, by the holder of this lock.
     ///
@@ -155,16 +167,7 @@ impl ToldLog {
         let mut bytes = HEAD.to_vec();
         frame(&mut bytes, &life)?;
         frame(&mut bytes, &standing)?;
-        let path = directory.join(FILE_NAME);
-        let ours = || LockIdentity::of(directory) == Some(holder);
-        if !mend_durable::write_if(&path, &path.with_extension(format!("{}.new", holder.0)), &bytes, ours)? {
-            return Err(io::Error::other(TakenOver));
-        }
-        let file = Arc::new(crate::record::open_at_end(&path)?);
-        // Opened by its name, it may be the successor's.
-        if !ours() {
-            return Err(io::Error::other(TakenOver));
-        }
+        let file = Arc::new(replace(directory, holder, &bytes)?);
         let length = bytes.len() as u64;
         Ok(Self { directory: directory.to_owned(), holder, life, file, length, limit: MAX_BYTES + length })
     }
@@ -229,8 +232,26 @@ pub fn remove(directory: &Path, holder: LockIdentity) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::JobDirectory;
     use mend_job::event::Event;
     use mend_job::replay::What;
+
+    #[test]
+    fn who_has_lost_the_job_neither_replaces_nor_removes_its_log() {
+        let place = tempfile::tempdir().unwrap();
+        let (directory, log) = (JobDirectory::at(place.path()), || fs::read(place.path().join(FILE_NAME)).unwrap());
+        let silent = directory.lock("a-job").unwrap();
+        replace(place.path(), silent.identity(), b"the first's, ").unwrap().write_all(b"and more").unwrap();
+        assert_eq!(log(), b"the first's, and more");
+        let successor = directory.seize_lock("a-job", silent.identity()).unwrap();
+        replace(place.path(), successor.identity(), b"its successor's").unwrap();
+        let refused = replace(place.path(), silent.identity(), b"the first's again").unwrap_err();
+        assert!(ToldLog::is_lost(&refused) && !ToldLog::is_lost(&io::ErrorKind::StorageFull.into()));
+        remove(place.path(), silent.identity());
+        assert_eq!(log(), b"its successor's");
+        remove(place.path(), successor.identity());
+        assert!(written(place.path()).is_none());
+    }
 
     #[test]
     fn a_log_that_is_torn_anywhere_is_read_up_to_there() {

@@ -2,9 +2,7 @@
 
 use crate::arrival::Arrival;
 use crate::batch::BatchSession;
-use crate::batch_watch;
 use crate::client;
-use crate::data_watch::DataWatch;
 use crate::detached;
 use crate::embedded::Embedded;
 use crate::error::RunError;
@@ -26,10 +24,12 @@ use crate::run::{Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
 use crate::signals::Signals;
 use crate::start::{MAX_WAITING_EVENTS, load_key};
+use crate::watchers::{self, Watchers};
 use mend_job::event::{Effect, Record};
 use mend_job::input::InputAt;
 use mend_job::phase::NodeLoss;
 use mend_job::replay::{Standing, UnknownOrders};
+use mend_job::safeguard::Kept;
 use mend_journal::Entry;
 use mend_messages::daemon::{Resumption, Succession};
 use mend_messages::job::{NodeIndex, Secret};
@@ -269,20 +269,13 @@ async fn go_on_in_place(
     let output = Output::new(directory.path(), &by_rank(&standing.printed), found)?;
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let key = constants.key.clone();
-    let names: Vec<String> = life.setup.nodes.iter().map(|node| node.name.clone()).collect();
-    let looks = DataWatch::of(&life.program, &id, &names, &life.setup.places)?;
-    let traffic = looks.map(|looks| looks.begin(arrivals.clone())).unwrap_or_default();
-    let (offloads, spaces) = (Offloads::of(&life.program, life.setup.identity)?, MadeSpaces::of(&life.program));
-    if let Some(offloads) = &offloads {
-        offloads.begin(&arrivals);
-    }
-    if let Some((session, _)) = constants.batch.clone() {
-        batch_watch::begin(session, names, arrivals.clone())?;
-    }
+    let session = constants.batch.clone().map(|(session, _)| session);
+    let Watchers { traffic, offloads } = watchers::begin(&life.program, &life.setup, session, &arrivals)?;
+    let spaces = MadeSpaces::of(&life.program);
     let (local, embedded) = (life.local, daemon_of_lost(&life));
-    let mut shell =
-        Shell::of(life, Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch: Some(watch) });
-    shell.traffic = traffic;
+    let watch = Some(watch);
+    let shell =
+        Shell::of(life, Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch, traffic });
     let end = go_on(shell, standing, left, earlier, incoming).await;
     reading.abort();
     let _ = reading.await;
@@ -305,7 +298,7 @@ fn opening((index, session, answer): Answer, life: &mut LifeRecord, standing: &m
         Err(how) => return lost(how),
     };
     life.sessions[index as usize] = session;
-    match orders.after(had) {
+    match orders.after(had, Kept::default()) {
         Ok(orders) => {
             standing.orders[index as usize] = orders.clone();
             Opening::Succeeded(connection, orders.kept)

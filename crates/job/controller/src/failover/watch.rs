@@ -1,5 +1,6 @@
 //! Looks again and again whether a job is still this controller's. One that stood still, or was cut off, may have a successor.
 
+use crate::detached::is_detached;
 use crate::job_link::Pulse;
 use crate::lock_identity::LockIdentity;
 use std::path::PathBuf;
@@ -46,7 +47,10 @@ impl LockWatch {
 
 /// Ends this process: its job is another controller's.
 pub fn leave(id: &str) -> ! {
-    eprintln!("mend: another controller has taken job {id} over: this one was silent; `mend attach {id}` follows it");
+    // What a detached one says goes to the job's output, which is another's, too. That one has said there that it goes on.
+    if !is_detached() {
+        eprintln!("mend: another controller has taken job {id} over: this one was silent; `mend attach {id}` follows it");
+    }
     std::process::exit(TAKEN_OVER);
 }
 

@@ -174,6 +174,7 @@ impl Running {
                 }
                 return Some(Event::Emptied { number, gone });
             }
+            Effect::MakeDurable => self.make_durable(),
             Effect::Over => {}
         }
         None

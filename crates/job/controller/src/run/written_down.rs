@@ -6,6 +6,7 @@ use crate::failover::flush::Flusher;
 use crate::failover::log::ToldLog;
 use crate::failover::watch::leave;
 use crate::manifest::Printed;
+use mend_job::durable::{self, SOON_US};
 use mend_job::event::{Effect, Event};
 use mend_job::replay::{Orders, SentOutput, Standing, Told, What};
 use mend_messages::daemon::{FromDaemon, Stream};
@@ -124,15 +125,15 @@ impl Running {
             _ => None,
         });
         let printed = output.as_ref().map(|output| output.end);
-        let matters = !effects.is_empty();
         if let Some(event) = written {
-            self.write_down(at_us, || What::Event { event, number, printed }, matters);
+            let due_us = durable::due_us(&event, &effects);
+            self.write_down(at_us, || What::Event { event, number, printed }, due_us);
         }
         if let (Some((node, number)), Some(confirmations)) = (daemon, &self.shell.confirmations) {
             self.printing = output.filter(|_| number > 0).map(|output| confirmations.printing(node, number, Some(output)));
             // What is not written down any more, or not made durable, is not waited for.
             let flushed = self.shell.flusher.as_ref().and_then(Flusher::flush).is_some();
-            confirmations.heard(node, number, matters && flushed && self.shell.told.is_some());
+            confirmations.heard(node, number, flushed && self.shell.told.is_some());
         }
         self.carry_out_all(effects).await;
         self.printing = None;
@@ -143,21 +144,30 @@ impl Running {
     pub(super) async fn take_input(&mut self, bytes: Vec<u8>) {
         let at_us = self.now_us();
         self.wants_input = false;
-        self.write_down(at_us, || What::Input(bytes.clone()), true);
+        self.write_down(at_us, || What::Input(bytes.clone()), Some(SOON_US));
         if let Some(bytes) = self.shell.input.input.pass(bytes) {
             let effects = self.job.handle(at_us, Event::Stdin(bytes));
             self.carry_out_all(effects).await;
         }
     }
 
-    /// Writes down what the machine is about to be told, if there may be a successor. `matters`: something follows from it.
-    pub(super) fn write_down(&mut self, at_us: u64, what: impl FnOnce() -> What, matters: bool) {
+    /// Writes down what the machine is about to be told, if there may be a successor. `due_us`: within that time it is to be durable.
+    pub(super) fn write_down(&mut self, at_us: u64, what: impl FnOnce() -> What, due_us: Option<u64>) {
         let Some(log) = &mut self.shell.told else { return };
         let written = log.write(&Told { at_us, what: what() });
-        if let Some(flush) = self.shell.flusher.as_ref().and_then(Flusher::flush).filter(|_| matters) {
-            flush.told(log.file());
+        if let (Some(flush), Some(due_us)) = (self.shell.flusher.as_ref().and_then(Flusher::flush), due_us) {
+            flush.told(log.file(), Duration::from_micros(due_us));
         }
         self.give_up_log(written);
+    }
+
+    /// Makes durable what is written down.
+    pub(super) fn make_durable(&self) {
+        let synced = self.shell.told.as_ref().map_or(Ok(()), |log| log.file().sync_data());
+        if let Err(error) = synced {
+            // The job is not to stand still for a disk that fails.
+            tracing::warn!(%error, "what was decided cannot be made durable");
+        }
     }
 
     fn give_up_log(&mut self, written: std::io::Result<()>) {

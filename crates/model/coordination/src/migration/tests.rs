@@ -250,3 +250,44 @@ fn that_a_rank_ended_says_why_its_target_has_not_all_of_it() {
     let finished = machine.lost(11, 0, Gone::Ended);
     assert!(matches!(&finished[..], [.., Action::Finish(Err(Failure::Lost { rank: 0, how: Gone::Ended }))]), "{finished:?}");
 }
+
+/// A target that stored nothing was told as a broken pipe of its source, if that spoke first.
+#[test]
+fn what_the_target_says_of_a_broken_stream_is_told_whoever_speaks_first() {
+    let why = || Refusal::Told { error: "broken pipe".into(), hint: String::new() };
+    let broken = || Reply::Failed { error: "broken pipe".into(), hint: String::new() };
+    let moving = || {
+        let (mut machine, _) = Migration::start(0, 0..2, manner(MoveMode::Frozen, None));
+        machine.reply(1, 0, Reply::Inspected(Inspection::default()));
+        machine.reply(1, 0, Reply::Compared(Vec::new()));
+        machine.reply(2, 0, Reply::Suspended { us: 1 });
+        assert_eq!(machine.reply(2, 1, Reply::Suspended { us: 1 }), [Action::Stream]);
+        machine
+    };
+    let ends = |mut machine: Migration, todo: Vec<Action>| {
+        assert_eq!(todo[0], Action::Undo);
+        machine.reply(9, 1, Reply::Resumed { stopped_us: 0 });
+        let Some(Action::Finish(Err(failure))) = machine.reply(9, 0, Reply::Resumed { stopped_us: 9 }).pop() else { panic!() };
+        failure
+    };
+    let both = Failure::BothEnds { target: Box::new(target_trouble(0)), rank: 0, source: why() };
+    let mut machine = moving();
+    assert_eq!(machine.target_failed(3, target_trouble(0)), []);
+    let todo = machine.reply(4, 0, broken());
+    assert_eq!(ends(machine, todo), both);
+    let mut machine = moving();
+    assert_eq!(machine.reply(3, 0, broken()), []);
+    let silent = machine.clone();
+    let todo = machine.target_failed(4, target_trouble(0));
+    assert_eq!(ends(machine, todo), both);
+    // A target that says nothing is not waited for long, and one that thinks it has all of it has not.
+    for restored in [true, false] {
+        let mut machine = silent.clone();
+        assert_eq!(machine.due_us(), Some(3 + TARGET_WORD_US));
+        assert_eq!(machine.judge(4), []);
+        let todo = if restored { machine.restored(5, 1) } else { machine.judge(3 + TARGET_WORD_US) };
+        assert_eq!(ends(machine, todo), Failure::Refused { rank: 0, why: why() });
+    }
+    // A source that is gone says nothing of the stream.
+    assert_eq!(moving().reply(3, 0, Reply::Unasked(Unasked::Ended))[0], Action::Undo);
+}

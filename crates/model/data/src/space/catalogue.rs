@@ -6,6 +6,7 @@
 use super::{Entry, HIDDEN, Id, Kind, Striping};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
 
 /// Something that a target came to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,6 +166,22 @@ impl Catalogue {
         found
     }
 
+    /// Files that stand behind this one in its directory, by name.
+    pub fn following<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a Entry> {
+        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let name = move |path: &'a str| if directory.is_empty() { Some(path) } else { path.strip_prefix(directory)?.strip_prefix('/') };
+        let behind = self.paths.range::<str, _>((Bound::Excluded(path), Bound::Unbounded)).map(|(path, _)| path.as_str());
+        let there =
+            behind.take_while(move |path| name(path).is_some()).filter(move |path| name(path).is_some_and(|name| !name.contains('/')));
+        there.filter_map(|path| self.at(path)).filter(|entry| entry.is_file())
+    }
+
+    /// True if nothing but this path is below a directory.
+    #[must_use]
+    pub fn is_alone(&self, directory: &str, path: &str) -> bool {
+        self.below(directory).all(|other| other == path)
+    }
+
     /// All files at a path or below it, in the order of their paths.
     #[must_use]
     pub fn files(&self, path: &str) -> Vec<&Entry> {
@@ -253,6 +270,10 @@ mod tests {
         assert_eq!(named(&catalogue, "a"), [entry("b", true), entry("d", false)]);
         assert_eq!((catalogue.look("a/b"), catalogue.look("a/x"), catalogue.look("a/")), (Some(Node::Directory), None, None));
         assert_eq!(catalogue.files("a").len(), 2);
+        let following = |path: &str| -> Vec<String> { catalogue.following(path).map(|entry| entry.path.clone()).collect() };
+        assert_eq!((following("a.x"), following("a/b/c"), following("a/d")), (vec!["a0".to_owned(), "b".to_owned()], vec![], vec![]));
+        assert_eq!(following("a/a"), ["a/d"]);
+        assert_eq!((catalogue.is_alone("a/b", "a/b/c"), catalogue.is_alone("a", "a/b/c")), (true, false));
         assert_eq!(catalogue.total(), (5, 5));
         assert_eq!(catalogue.obstacle("a.x/y").as_deref(), Some("a.x is a file"));
         assert_eq!(catalogue.obstacle("a").as_deref(), Some("a is a directory"));

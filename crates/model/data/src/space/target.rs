@@ -8,6 +8,8 @@
 //!   ◄──────────────────────────────────────────────────── Welcome (sealed) ──
 //!   ══ requests and answers, one after the other, encrypted with both nonces ══
 //! ```
+//! Files' bytes ([`Request::is_bulk`], [`Request::wants_bulk`]) pass in the clear unless one of both sides wants them encrypted, too.
+//!
 //! A request is a frame with a [`Request`], and behind it the bytes that belong to it, as many as it says; so is an answer. Whoever is heard here has proven
 //! the user's secret. All lengths are bounded before anything is read ([`Request::payload`], [`Answer::payload`]).
 
@@ -67,6 +69,10 @@ pub struct Hello {
     pub space: Id,
     /// For the keys.
     pub nonce: [u8; 32],
+    /// Files' bytes are to be encrypted, too.
+    pub encrypts: bool,
+    /// Drawn by the client: all connections with the same one are of one client.
+    pub client: Id,
 }
 
 /// The target's answer.
@@ -76,6 +82,8 @@ pub enum Welcome {
     Yes {
         /// For the keys.
         nonce: [u8; 32],
+        /// Files' bytes are encrypted, too: one of both sides wants it.
+        encrypts: bool,
     },
     /// It is of another one.
     Refused,
@@ -90,6 +98,8 @@ pub enum Request {
     Changes {
         /// The last one that is known.
         after: u64,
+        /// A [`Lease`] is wanted on what is answered.
+        lease: bool,
     },
     /// Bytes of an object, which follow. Nothing is durable before [`Request::Settle`]. → [`Answer::Done`]
     Write {
@@ -215,7 +225,7 @@ pub enum Request {
         offset: u64,
         /// How many follow.
         length: u32,
-        /// Their checksum ([`range_sum`](super::written::range_sum)).
+        /// Their checksum ([`sum_of_pieces`](super::written::sum_of_pieces)).
         sum: u128,
     },
     /// Bytes of such an object, compared with their checksums; fewer at its end. → [`Answer::Bytes`]
@@ -276,7 +286,7 @@ pub enum Request {
         offset: u64,
         /// How many follow.
         length: u32,
-        /// Their checksum.
+        /// Their checksum ([`range_sum`](super::written::range_sum)).
         sum: u128,
     },
     /// Whoever asks is the only one that does this for [`CLAIM`](super::written::CLAIM) seconds, unless another one is: then it is [`Failed::Busy`]. → [`Answer::Done`]
@@ -351,6 +361,15 @@ pub enum Claim {
     Offload,
 }
 
+/// A target's promise that nothing of what a client has heard of it is changed by another client meanwhile. Whoever changes something waits until the leases of others are over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// How long it holds, milliseconds, from when it was asked for. 0: there is no promise.
+    pub ms: u32,
+    /// Another number than the last time: others have changed something since.
+    pub others: u64,
+}
+
 /// What a target answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
@@ -375,6 +394,8 @@ pub enum Answer {
         more: bool,
         /// In order.
         changes: Vec<Change>,
+        /// For how long that is all there is.
+        lease: Lease,
     },
     /// It is done.
     Done,
@@ -430,6 +451,31 @@ impl Request {
             _ => 0,
         };
         (length <= MAX_PAYLOAD).then_some(length)
+    }
+
+    /// True if files' bytes follow.
+    #[must_use]
+    pub fn is_bulk(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::WriteRange { .. } | Self::Fill { .. } | Self::MendBlock { .. })
+    }
+
+    /// Entries and files of which clients see something else after it.
+    #[must_use]
+    pub fn changed(&self) -> &[Id] {
+        match self {
+            Self::Put { entry, .. } | Self::Adopt { entry, .. } => std::slice::from_ref(&entry.id),
+            Self::Forget { ids } => ids,
+            Self::WriteRange { file, .. } | Self::Cut { file, .. } | Self::Stamp { file, .. } | Self::Fill { file, .. } => {
+                std::slice::from_ref(file)
+            }
+            _ => &[],
+        }
+    }
+
+    /// True if files' bytes follow its answer.
+    #[must_use]
+    pub fn wants_bulk(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::ReadRange { .. } | Self::ReadBlocks { .. })
     }
 
     /// True if a target can look at it: what a holder of the secret sends may be wrong all the same.

@@ -12,10 +12,10 @@
 
 use super::layout::Layout;
 use super::placement::{NoPlace, RESERVE};
-use super::{COPIES, Id, MAX_TARGETS, Striping};
+use super::{BLOCK, COPIES, Id, MAX_TARGETS, Striping, block_sum};
 use crate::ranges::Range;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128};
 
 /// How long a claim lasts that nobody renews, seconds.
 pub const CLAIM: u64 = 20;
@@ -128,15 +128,15 @@ pub fn size(file: &Written, shapes: &[Shape]) -> u64 {
     ends.max().unwrap_or(0).min(i64::MAX as u64)
 }
 
-/// Pieces of a range of bytes, each in one object and at most `most` long: the place, where it is in the object, and in the file.
+/// Pieces of a range of bytes, each in one object and cut where that has a multiple of `most`: the place, where it is in the object, and in the file.
 pub fn pieces(file: &Written, range: Range, most: u64) -> impl Iterator<Item = (u16, u64, Range)> + use<> {
-    let layout = file.layout();
+    let (layout, most) = (file.layout(), most.max(1));
     layout.extents(range).flat_map(move |extent| {
-        let steps = extent.range.length.div_ceil(most.max(1));
-        (0..steps).map(move |step| {
-            let from = step * most;
-            let length = most.min(extent.range.length - from);
-            (extent.position as u16, extent.offset + from, Range { offset: extent.range.offset + from, length })
+        let end = extent.offset + extent.range.length;
+        (extent.offset / most..end.div_ceil(most)).map(move |step| {
+            let from = (step * most).max(extent.offset);
+            let length = (step + 1).saturating_mul(most).min(end) - from;
+            (extent.position as u16, from, Range { offset: extent.range.offset + (from - extent.offset), length })
         })
     })
 }
@@ -171,7 +171,26 @@ pub fn deciders(path: &str, targets: usize) -> Vec<u16> {
     order
 }
 
-/// The checksum of a range of bytes on its way to a target.
+/// Checksums of a range's pieces, each in one block. That of a whole block is the one that is kept with it, so neither side reads the bytes twice. `offset`: where the range begins
+/// in its file or object. `index`: the number in the file of the block that comes so many blocks after the first.
+pub fn piece_sums<'a>(file: &'a Id, offset: u64, bytes: &'a [u8], index: impl Fn(u64) -> u64 + 'a) -> impl Iterator<Item = u128> + 'a {
+    let (head, rest) = bytes.split_at(bytes.len().min((BLOCK - offset % BLOCK) as usize));
+    let pieces = std::iter::once(head).filter(|head| !head.is_empty()).chain(rest.chunks(BLOCK as usize));
+    (0..).zip(pieces).map(move |(at, piece)| match piece.len() as u64 {
+        BLOCK => block_sum(file, index(at), piece),
+        _ => xxh3_128(piece),
+    })
+}
+
+/// The checksum of a range of bytes that a rank writes, on its way to a target: of its [`piece_sums`].
+#[must_use]
+pub fn sum_of_pieces(sums: &[u128]) -> u128 {
+    let mut all = Xxh3::new();
+    sums.iter().for_each(|sum| all.update(&sum.to_le_bytes()));
+    all.digest128()
+}
+
+/// The checksum of bytes of a copy on their way to a target.
 #[must_use]
 pub fn range_sum(bytes: &[u8]) -> u128 {
     xxh3_128(bytes)
@@ -180,7 +199,7 @@ pub fn range_sum(bytes: &[u8]) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::super::catalogue::{Catalogue, Change};
-    use super::super::{BLOCK, Entry, Kind};
+    use super::super::{Entry, Kind};
     use super::*;
     use proptest::prelude::*;
 
@@ -267,6 +286,24 @@ mod tests {
                 prop_assert!(placed.is_sound(free.len()));
                 prop_assert!(placed.objects.iter().flatten().all(|at| free[usize::from(*at)].is_some()));
             }
+        }
+
+        /// A target makes the checksum of what it is sent from the blocks of its object, the client from those of the file.
+        #[test]
+        fn both_sides_make_the_same_checksums(count in 1_u16..4, stripe in 1_u64..3, offset in 0_u64..5 * BLOCK, length in 0_u64..4 * BLOCK, most in 1_u64..4) {
+            let (file, id) = (file(count, stripe), [7; 16]);
+            let bytes: Vec<u8> = (0..length).map(|at| ((offset + at) / 7) as u8).collect();
+            let sums: Vec<u128> = piece_sums(&id, offset, &bytes, |at| offset / BLOCK + at).collect();
+            let mut next = 0;
+            for (position, place, piece) in pieces(&file, Range { offset, length }, most * BLOCK) {
+                let index = |at| file.layout().file_offset(usize::from(position), (place / BLOCK + at) * BLOCK) / BLOCK;
+                let own = &bytes[(piece.offset - offset) as usize..(piece.end() - offset) as usize];
+                let theirs: Vec<u128> = piece_sums(&id, place, own, index).collect();
+                prop_assert_eq!(&theirs[..], &sums[next..next + theirs.len()]);
+                prop_assert_eq!(next as u64, piece.offset / BLOCK - offset / BLOCK);
+                next += theirs.len();
+            }
+            prop_assert_eq!(next, sums.len());
         }
 
         /// The size that objects tell is that of a file that was written in any order, whoever wrote what.

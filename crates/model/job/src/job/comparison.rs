@@ -45,6 +45,8 @@ impl Job {
                 None => None,
             },
         };
+        // Its daemon may have told of its processor only since it was chosen.
+        let found = found.or_else(|| self.roster.runs_on(rank, node).err().map(|failure| (Code::Processor, failure)));
         if let Some((Code::Files, _)) = &found
             && let Some(actions) = self.move_of(rank).and_then(|one| one.machine.inspect_again())
         {

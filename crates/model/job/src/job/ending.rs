@@ -102,6 +102,10 @@ impl Job {
                 self.list();
             }
             Ask::Kill => {
+                // Else the job of a successor that does not know of it goes on.
+                if self.keeps(Safeguard::KillsAreDurable) {
+                    self.effect(Effect::MakeDurable);
+                }
                 self.answer(asker, Outcome::Killed);
                 self.tell(Notice::Killed);
                 self.note_kill();

@@ -203,6 +203,7 @@ impl Job {
                 migration::Action::Commit => {
                     let (attempt, address, fed) = (attempt.take(), address.take(), *fed);
                     self.note_moving(rank, target);
+                    self.settle_move();
                     let left = self.roster.process(rank);
                     if self.keeps(Safeguard::SourceGoes) {
                         self.send(left.node, ToDaemon::Discard { rank });
@@ -220,6 +221,9 @@ impl Job {
                 }
                 migration::Action::Undo => {
                     let built = attempt.take().is_some();
+                    if built {
+                        self.settle_move();
+                    }
                     if built && self.keeps(Safeguard::TargetGoes) {
                         self.send(target, ToDaemon::Discard { rank });
                     }
@@ -240,6 +244,13 @@ impl Job {
         }
         if !step.is_empty() {
             self.ask_agents(Some(mover), vec![step]);
+        }
+    }
+
+    /// One of two copies is about to run. A successor that does not know which might have the other one run, too, before the lease of the first is over.
+    fn settle_move(&mut self) {
+        if self.keeps(Safeguard::MovesAreDurable) {
+            self.effect(Effect::MakeDurable);
         }
     }
 

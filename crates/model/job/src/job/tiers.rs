@@ -84,10 +84,10 @@ impl Job {
         let Some(tiering) = &mut self.tiers else { return };
         let hosts: Vec<&str> = self.roster.node_numbers().map(|node| self.roster.node_name(node)).collect();
         tiering.adopt(adopted, &hosts, holdings, first_task);
-        for node in self.roster.node_numbers().filter(|&node| !self.roster.is_alive(node)) {
-            let actions = tiering.machine.lost(node);
-            debug_assert!(actions.is_empty(), "nothing is copied yet");
-        }
+        let lost = self.roster.node_numbers().filter(|&node| !self.roster.is_alive(node));
+        // What was to be copied anyway may begin as soon as it is clear who is there.
+        let actions = lost.flat_map(|node| tiering.machine.lost(node)).collect();
+        self.do_tiers(actions);
     }
 
     /// A daemon reports.

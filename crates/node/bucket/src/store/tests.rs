@@ -98,7 +98,7 @@ fn lacking(store: &Store) -> Lacking {
 }
 
 fn changes(store: &Store) -> Vec<Change> {
-    match ask(store, Request::Changes { after: 0 }, &[]) {
+    match ask(store, Request::Changes { after: 0, lease: false }, &[]) {
         Ok((Answer::Changes { changes, more: false, .. }, _)) => changes,
         other => panic!("{other:?}"),
     }

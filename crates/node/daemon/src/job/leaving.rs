@@ -2,23 +2,9 @@
 
 use super::{Incoming, Job};
 use mend_messages::daemon::FromDaemon;
+use mend_node_job::event::End;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-
-/// Why a job leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// The controller said so, and whether the job is about to go on.
-    Asked(bool),
-    /// The controller is dead or unintelligible.
-    Lost,
-    /// The controller was silent for as long as the job's lease.
-    LeaseOver,
-    /// A later start of the job has come.
-    Superseded,
-    /// The controller said so, and wants ranks to stand still that can.
-    Paused,
-}
 
 /// Ends the job's processes, and the connection when the last output is sent.
 pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carrying: JoinHandle<()>) {
@@ -27,10 +13,7 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
         paused = timeout(job.patience, job.put_aside()).await.unwrap_or_default();
     }
     let (id, patience, progress) = (job.introduction.id.clone(), job.patience, job.progress.clone());
-    let drained = match end {
-        End::Asked(_) | End::Paused => timeout(patience, job.release()).await.is_ok(),
-        End::Lost | End::LeaseOver | End::Superseded => false,
-    };
+    let drained = end.is_orderly() && timeout(patience, job.release()).await.is_ok();
     if !drained {
         // Nobody takes the output any more; without the queue's receiver no rank's task waits for it.
         carrying.abort();

@@ -1,91 +1,32 @@
-//! Ranks that come out of images: in processes that an earlier life of the job left standing here, or in new ones; and those that are left
-//! standing in their turn ([`crate::paused`]).
+//! Ranks that an earlier life of the job left standing here and that cannot go back in place; and those that are left standing in their turn
+//! ([`crate::paused`]).
 
 use super::Job;
-use crate::agents::{AgentEvent, AgentId};
+use crate::agents::AgentEvent;
 use crate::failure::RankFailure;
-use crate::launch_environment::shares_pid_namespace;
 use crate::paused::{PausedJob, PausedRank};
 use crate::rank::{Command, NotInPlace, RankOrigin};
-use crate::restore::{Restoration, Source};
-use mend_messages::agent::ImageId;
-use mend_messages::daemon::{FromDaemon, RestoreSource};
+use crate::restore::Source;
+use mend_messages::daemon::FromDaemon;
 use mend_messages::job::Rank;
 use mend_messages::report::Report;
-use std::path::PathBuf;
-use std::time::Instant;
+use mend_node_job::event::{AgentId, Event, FileOrder};
 use tokio::sync::{mpsc, oneshot};
 
-/// A restore from files.
-#[derive(Clone, Debug)]
-pub(super) struct RestoreOrder {
-    pub attempt: u64,
-    pub chain: Vec<PathBuf>,
-    pub image: Option<ImageId>,
-    pub stdin: bool,
-}
-
 impl Job {
-    pub(super) fn restore(
-        &mut self,
-        (rank, attempt): (Rank, u64),
-        source: RestoreSource,
-        image: Option<ImageId>,
-        stdin: bool,
-    ) -> Result<(), RankFailure> {
-        if self.ranks.contains_key(&rank) {
-            return Err(RankFailure::Present(rank));
-        }
-        let paused = self.paused.remove(&rank);
-        let source = match source {
-            RestoreSource::Files(chain) => {
-                if let Some(PausedRank { agent, link, process }) = paused {
-                    let order = RestoreOrder { attempt, chain, image, stdin };
-                    let (restoration, restored) = self.restoration(rank, Source::Files(order.chain.clone()), image)?;
-                    self.going_back.insert(rank, order);
-                    self.agent_router.await_rollback(rank, agent, link.clone());
-                    let origin = RankOrigin::RollBack(Box::new(restoration), Box::new(process), link);
-                    self.admit((rank, attempt), stdin, origin)?;
-                    self.agent_router.await_restored(rank, restored, &mut self.ranks);
-                    return Ok(());
-                }
-                Source::Files(chain)
-            }
-            RestoreSource::Transfer { token, way } => {
-                Source::Transfer(self.rendezvous.expect(token, Instant::now()), self.introduction.clone(), way)
-            }
-        };
-        let (restoration, agent) = self.restoration(rank, source, image)?;
-        self.admit((rank, attempt), stdin, RankOrigin::Restore(Box::new(restoration)))?;
-        self.agent_router.await_restored(rank, agent, &mut self.ranks);
-        Ok(())
-    }
-
-    /// What it takes, and the connection on which its agent will speak.
-    fn restoration(&self, rank: Rank, source: Source, image: Option<ImageId>) -> Result<(Restoration, AgentId), RankFailure> {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(RankFailure::Channels)?;
-        let agent = self.agent_socket.adopt(ours.into()).map_err(RankFailure::Channels)?;
-        let restoration = Restoration {
-            rank,
-            size: self.introduction.size,
-            job: self.introduction.identity,
-            source,
-            image,
-            key: self.key.clone(),
-            progress: self.progress.clone(),
-            agent: theirs.into(),
-            processor: self.node.processor_for(&self.introduction),
-            isolation: self.node.isolation.clone(),
-            shared: shares_pid_namespace(&self.introduction),
-            restorer: self.node.restorer.clone(),
-            patience: self.patience,
-            here: self.ip,
-        };
-        Ok((restoration, agent))
-    }
-
     /// Another process of a rank that could not go back in place.
-    pub(super) fn restore_anew(&mut self, rank: Rank, order: RestoreOrder, mut failed: NotInPlace) -> Result<(), RankFailure> {
+    pub(super) fn begin_anew(&mut self, (rank, attempt): (Rank, u64), order: FileOrder) -> Option<Event> {
+        let failed = self.not_in_place.take()?;
+        match self.restore_anew((rank, attempt), order, failed) {
+            Ok(agent) => Some(Event::AgentAwaited { rank, attempt, agent }),
+            Err(failure) => {
+                self.no_process(rank, attempt, true, &failure);
+                Some(Event::NotBegun { rank, attempt })
+            }
+        }
+    }
+
+    fn restore_anew(&mut self, (rank, attempt): (Rank, u64), order: FileOrder, mut failed: NotInPlace) -> Result<AgentId, RankFailure> {
         while let Ok(command) = failed.commands.try_recv() {
             // What is said of the agent that failed is not for the next one.
             if !matches!(command, Command::Abandon(_) | Command::Settle) {
@@ -96,18 +37,17 @@ impl Job {
         self.urgent.send(FromDaemon::Report { rank, report: Report::NotInPlace { why: failed.why } });
         let (restoration, agent) = self.restoration(rank, Source::Files(order.chain), order.image)?;
         let origin = RankOrigin::Restore(Box::new(restoration));
-        self.run_rank((rank, order.attempt), order.stdin, (failed.commands, failed.held), origin);
-        self.agent_router.await_restored(rank, agent, &mut self.ranks);
-        Ok(())
+        self.run_rank((rank, attempt), order.stdin, (failed.commands, failed.held), origin);
+        Ok(agent)
     }
 
     /// The processes of all ranks that their agents have parked. What they wrote is on its way.
     pub(super) async fn put_aside(&mut self) -> Vec<(Rank, PausedRank)> {
         let mut asked = Vec::new();
-        for (rank, agent, link) in self.agent_router.take_paused() {
+        for (rank, agent) in self.machine.stand_still() {
             let (taker, process) = oneshot::channel();
-            if let Some(slot) = self.ranks.get(&rank) {
-                slot.tell(Command::Pause(taker));
+            if let (Some((_, commands)), Some(link)) = (self.tasks.get(&rank), self.agent_links.link(agent)) {
+                let _ = commands.send(Command::Pause(taker));
                 asked.push((rank, agent, link, process));
             }
         }

@@ -3,16 +3,18 @@
 use super::Job;
 use mend_messages::portable::PortableOrder;
 use mend_messages::tier::{ImageOrigin, TierOrder};
+use mend_node_job::event::Event;
 use std::time::Instant;
 
 impl Job {
-    pub(super) fn tier(&mut self, order: TierOrder) {
+    /// Does it. Of a save: where it goes.
+    pub(super) fn tier(&mut self, order: TierOrder) -> Option<Event> {
         let now = Instant::now();
         match order {
             TierOrder::Open { stores, keep, rate } => self.tiers.open(stores, &keep, rate),
             TierOrder::Save { seq, rank, number, stores, needed, order } => {
                 let order = self.tiers.place(rank, number, &stores, needed, order);
-                self.agent_router.save(seq, rank, order, &self.ranks);
+                return Some(Event::Placed { seq, rank, order });
             }
             TierOrder::Manifest { task, number, to, text } => self.tiers.manifest(task, number, to, text),
             TierOrder::Copy { task, image, from, to } => self.tiers.copy(task, image, from, to),
@@ -38,5 +40,6 @@ impl Job {
             TierOrder::OpenPortable { tiers } => self.tiers.open_portable(tiers),
             TierOrder::Portable(order) => self.tiers.portable_order(order),
         }
+        None
     }
 }

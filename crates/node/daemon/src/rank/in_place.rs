@@ -1,8 +1,7 @@
 //! A rank's process that outlives its task: paused, it goes from one life of the job to the next, and back to an image in place.
 
 use super::{Command, Phase, ProcessEvent, RankContext, RankTask};
-use crate::agent_router::pausing::rollback_request;
-use crate::agents::AgentLink;
+use crate::agents::{AgentLink, rollback_request};
 use crate::channels::RankEnds;
 use crate::input::UnwrittenInput;
 use crate::restore::Building;

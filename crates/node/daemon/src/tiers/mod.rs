@@ -6,6 +6,7 @@
 //! they had not finished is removed. Faults assumed: as in [`image`] and [`node_store`].
 
 mod portable;
+mod turns;
 
 use self::portable::Portable;
 use crate::outbox::Urgent;
@@ -364,8 +365,10 @@ impl Tiers {
             (PortableOrder::Send { name, address, token, hurry }, _) => self.send_portable(name, address, token, hurry),
             (PortableOrder::Kept { name }, Some(portable)) => portable.kept(&name),
             (PortableOrder::Missing { name }, Some(portable)) => portable.missing(name, self.unbounded.clone()),
+            (PortableOrder::Lost { names }, Some(portable)) => portable.lost(&names),
+            (PortableOrder::Turn { tier, turn }, Some(portable)) => portable.turn(tier, turn),
             // `Receive` comes with a connection.
-            (PortableOrder::Kept { .. } | PortableOrder::Missing { .. } | PortableOrder::Receive { .. }, _) => {}
+            (_, _) => {}
         }
     }
 

@@ -12,9 +12,10 @@
 //! is there; ranks never wait for a copy of theirs. Faults assumed: any file vanishes, is cut or is nonsense: whoever restores compares hashes. The job ends at any moment:
 //! what is on the node then serves another job, and goes when nobody has used it for `MEND_TIER_HOURS`.
 
+use super::turns::{Look, Turns};
 use super::work;
 use crate::outbox::Urgent;
-use mend_coordination::portable::{Held, MAX_TEXT, Targets, surplus};
+use mend_coordination::portable::{Chains, Held, MAX_TEXT, Targets, oldest_linked, surplus};
 use mend_kernel::untrusted::read_within;
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::portable::{FileName, Part, PortableReport, checkpoint_name, checkpoint_number, is_key};
@@ -26,7 +27,7 @@ use mend_transfer::{image, node_store, object};
 use mend_wire::secret::to_hex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+/// Names of the tiers that all nodes share.
+const SHARED: &str = "shared";
+const OBJECT: &str = "object";
 /// By which ranks know the directory where they are asked; a setting of the library.
 const REQUESTS: &str = "MEND_APP_REQUESTS";
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -41,6 +45,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const TOUCH_AGAIN: Duration = Duration::from_secs(60);
 /// A file that was offered or asked for so long ago, and did not come, is offered or asked for again.
 const SAY_AGAIN: Duration = Duration::from_secs(30);
+/// The first lines of a manifest have at most so many bytes.
+const MAX_HEAD: u64 = 8 << 10;
 /// That a tier does not get files is told so often at most.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// What was touched so lately may be written just now.
@@ -55,6 +61,7 @@ struct Said {
     kept: HashSet<FileName>,
     /// When it was told last that a tier does not get files.
     failures: HashMap<String, Instant>,
+    turns: Turns,
 }
 
 /// What both threads and the job's loop share.
@@ -141,7 +148,7 @@ impl Portable {
 
     /// What came of one that was to come from another node.
     pub fn taken(&self, name: FileName, result: Result<u64, String>) {
-        self.place.settle(name.key(), name.checkpoint, name.rank);
+        self.place.settle(&name);
         self.place.say(PortableReport::Taken { name, result });
     }
 
@@ -156,6 +163,29 @@ impl Portable {
         }
     }
 
+    /// See `PortableOrder::Lost`: what partners have of these is to be offered again.
+    pub fn lost(&self, names: &[FileName]) {
+        let place = &self.place;
+        let directories = place.directories();
+        for name in names.iter().filter(|name| place.root.join("own").join(name.to_string()).is_file()) {
+            let mut said = place.said();
+            said.kept.remove(name);
+            said.offered.remove(name);
+            drop(said);
+            if let Some(directory) = directories.iter().find(|one| one.key == name.key()) {
+                let _ = fs::remove_file(marker(&directory.path, name, "partner"));
+            }
+        }
+    }
+
+    /// See `PortableOrder::Turn`.
+    pub fn turn(&self, tier: String, turn: u64) {
+        if !self.place.said().turns.grant(&tier, turn) {
+            self.place.say(PortableReport::Over { tier, turn });
+        }
+        self.place.ending.notify_all();
+    }
+
     /// See `PortableOrder::Missing`: an object store may have it; else the rank that waits goes on.
     pub fn missing(&self, name: FileName, mover: Mover) {
         let place = self.place.clone();
@@ -163,7 +193,7 @@ impl Portable {
             let (other, wanted) = (place.clone(), name.clone());
             let got = work(false, move || other.get_object(&wanted, &mover)).await;
             match got {
-                Ok(()) => place.settle(name.key(), name.checkpoint, name.rank),
+                Ok(()) => place.settle(&name),
                 Err(why) => {
                     tracing::info!(%name, why, "a file of a portable checkpoint is nowhere");
                     place.answer(name.key(), name.checkpoint, name.rank);
@@ -195,7 +225,9 @@ impl Portable {
                 *target = newest;
             }
             directory.since = None;
-            self.place.copy_to_common(&directory, mover, false);
+            for tier in [SHARED, OBJECT] {
+                self.place.copy_to_common(std::slice::from_ref(&directory), tier, mover, false);
+            }
             for kind in ["own", "copies"] {
                 let _ = fs::remove_dir_all(self.place.root.join(kind).join(&directory.key));
             }
@@ -210,8 +242,8 @@ fn name_of(tier: &Tier) -> &'static str {
         Tier::Memory => "memory",
         Tier::Partner => "partner",
         Tier::Local(_) => "local",
-        Tier::Shared => "shared",
-        Tier::Object(_) => "object",
+        Tier::Shared => SHARED,
+        Tier::Object(_) => OBJECT,
     }
 }
 
@@ -227,15 +259,19 @@ fn put(path: &Path, text: &str) -> io::Result<()> {
 
 /// Notes in the directory that a tier has a rank's files.
 fn mark(directory: &Path, name: &FileName, tier: &str) {
-    let _ = File::create(directory.join(checkpoint_name(name.checkpoint)).join(format!("rank-{:05}.{tier}", name.rank)));
+    let _ = File::create(marker(directory, name, tier));
 }
 
-fn has_mark(directory: &Path, name: &FileName, tier: &str) -> bool {
-    directory.join(checkpoint_name(name.checkpoint)).join(format!("rank-{:05}.{tier}", name.rank)).exists()
+fn marker(directory: &Path, name: &FileName, tier: &str) -> PathBuf {
+    directory.join(checkpoint_name(name.checkpoint)).join(format!("rank-{:05}.{tier}", name.rank))
 }
 
-fn counts(directory: &Path, checkpoint: u64) -> bool {
-    directory.join(checkpoint_name(checkpoint)).join("manifest").exists()
+/// The oldest checkpoint that one links to, if it counts.
+fn oldest_needed(directory: &Path, checkpoint: u64) -> Option<u64> {
+    let mut head = String::new();
+    let manifest = File::open(directory.join(checkpoint_name(checkpoint)).join("manifest")).ok()?;
+    manifest.take(MAX_HEAD).read_to_string(&mut head).ok()?;
+    Some(oldest_linked(&head, checkpoint))
 }
 
 fn entries(path: &Path) -> impl Iterator<Item = (String, PathBuf)> {
@@ -287,6 +323,17 @@ impl Place {
         entries(&self.root.join(kind).join(key)).filter_map(|(name, _)| checkpoint_number(&name)).collect()
     }
 
+    /// What there is in one of both places of a checkpoint and of all that it links to, oldest first; nothing before it counts.
+    fn chain(&self, kind: &str, directory: &Directory, target: u64) -> Vec<(FileName, PathBuf, u64)> {
+        let Some(oldest) = oldest_needed(&directory.path, target) else { return Vec::new() };
+        let mut numbers = self.checkpoints(kind, &directory.key);
+        numbers.retain(|number| {
+            (oldest..=target).contains(number) && (*number == target || oldest_needed(&directory.path, *number).is_some())
+        });
+        numbers.sort_unstable();
+        numbers.into_iter().flat_map(|number| self.files(kind, &directory.key, number)).collect()
+    }
+
     /// All that is here, also of other jobs: one of them may be what this job's program goes on from.
     fn all(&self) -> Vec<(FileName, u64)> {
         let mut found = BTreeMap::new();
@@ -336,9 +383,9 @@ impl Place {
     }
 
     fn offer(&self, directory: &Directory) {
-        let Some(&target) = directory.targets.tiers.get("partner").filter(|&&target| counts(&directory.path, target)) else { return };
-        for (name, _, bytes) in self.files("own", &directory.key, target) {
-            if has_mark(&directory.path, &name, "partner") {
+        let Some(&target) = directory.targets.tiers.get("partner") else { return };
+        for (name, _, bytes) in self.chain("own", directory, target) {
+            if marker(&directory.path, &name, "partner").exists() {
                 continue;
             }
             let mut said = self.said();
@@ -360,20 +407,23 @@ impl Place {
             let home = self.root.join(kind).join(&directory.key);
             let held = |number: u64| Held {
                 number,
-                counts: counts(&directory.path, number),
                 young: fs::metadata(home.join(checkpoint_name(number)))
                     .and_then(|about| about.modified())
                     .is_ok_and(|at| at.elapsed().is_ok_and(|since| since < YOUNG)),
             };
             let all: Vec<Held> = self.checkpoints(kind, &directory.key).into_iter().map(held).collect();
-            for number in surplus(&all, &directory.targets, keep) {
-                if kind == "own" {
-                    for (name, _, _) in self.files(kind, &directory.key, number) {
-                        let _ = fs::remove_file(directory.path.join(checkpoint_name(number)).join(format!("rank-{:05}.node", name.rank)));
-                    }
+            let targets = &directory.targets;
+            let named = all.iter().map(|one| one.number).chain(targets.tiers.values().copied()).chain(targets.keep).chain([targets.newest]);
+            let chains: Chains = named.filter_map(|number| Some((number, oldest_needed(&directory.path, number)?))).collect();
+            for number in surplus(&all, targets, &chains, keep) {
+                for (name, _, _) in self.files(kind, &directory.key, number) {
+                    let _ = fs::remove_file(marker(&directory.path, &name, if kind == "own" { "node" } else { "partner" }));
                 }
                 let _ = fs::remove_dir_all(home.join(checkpoint_name(number)));
                 self.said().kept.retain(|name| name.key() != directory.key || name.checkpoint != number);
+                if ["own", "copies"].iter().all(|kind| self.files(kind, &directory.key, number).is_empty()) {
+                    self.say(PortableReport::Gone { key: directory.key.clone(), checkpoint: number });
+                }
             }
         }
     }
@@ -381,8 +431,9 @@ impl Place {
     /// The thread that copies to what all nodes share.
     fn copy_behind(&self, mover: &Mover) {
         while !self.is_over() {
-            for directory in self.directories() {
-                self.copy_to_common(&directory, mover, true);
+            let directories = self.directories();
+            for tier in [SHARED, OBJECT] {
+                self.copy_to_common(&directories, tier, mover, true);
             }
             self.pause();
         }
@@ -395,32 +446,66 @@ impl Place {
         }
     }
 
-    fn copy_to_common(&self, directory: &Directory, mover: &Mover, may_end: bool) {
-        // Its owner's node copies it, unless that is lost.
-        let late = directory.since.is_some_and(|at| at.elapsed().is_ok_and(|since| since > OWNERS_TIME));
-        for (tier, &target) in directory.targets.tiers.iter().filter(|(_, target)| counts(&directory.path, **target)) {
-            let mut files = self.files("own", &directory.key, target);
-            if late {
-                files.extend(self.files("copies", &directory.key, target));
+    /// Copies what a tier lacks that all nodes share: in turn with other nodes, but for the end of the job, after which nobody is there to take turns with.
+    fn copy_to_common(&self, directories: &[Directory], tier: &str, mover: &Mover, in_turn: bool) {
+        let mut files = Vec::new();
+        for directory in directories {
+            let Some(&target) = directory.targets.tiers.get(tier) else { continue };
+            let mut chain = self.chain("own", directory, target);
+            // Its owner's node copies it, unless that is lost.
+            if directory.since.is_some_and(|at| at.elapsed().is_ok_and(|since| since > OWNERS_TIME)) {
+                chain.extend(self.chain("copies", directory, target));
             }
-            let mut stored: HashMap<u32, usize> = HashMap::new();
-            for (name, path, bytes) in files {
-                if may_end && self.is_over() {
-                    return;
-                }
-                let done = match tier.as_str() {
-                    "shared" if self.has(&Tier::Shared) => self.to_shared(directory, &name, &path, bytes, mover),
-                    "object" if !has_mark(&directory.path, &name, "object") => self.to_object(directory, &name, &path, bytes, mover),
-                    _ => continue,
-                };
-                match done {
-                    Ok(()) => *stored.entry(name.rank).or_default() += 1,
-                    Err(why) => self.tell(tier, &name, why),
-                }
-                if tier == "object" && stored.get(&name.rank) == Some(&2) {
-                    mark(&directory.path, &name, "object");
-                }
+            files.extend(chain.into_iter().filter(|(name, _, _)| self.is_lacking(directory, tier, name)).map(|file| (directory, file)));
+        }
+        if in_turn && !self.has_turn(tier, !files.is_empty()) {
+            return;
+        }
+        let mut stored: HashMap<(&str, u64, u32), usize> = HashMap::new();
+        for (directory, (name, path, bytes)) in files {
+            if in_turn && self.is_over() {
+                return;
             }
+            let done = match tier {
+                SHARED => self.to_shared(directory, &name, &path, bytes, mover),
+                _ => self.to_object(directory, &name, &path, bytes, mover),
+            };
+            let rank = (directory.key.as_str(), name.checkpoint, name.rank);
+            match done {
+                Ok(()) => *stored.entry(rank).or_default() += 1,
+                Err(why) => self.tell(tier, &name, why),
+            }
+            if tier == OBJECT && stored.get(&rank) == Some(&2) {
+                mark(&directory.path, &name, OBJECT);
+            }
+        }
+        self.end_turn(tier);
+    }
+
+    fn is_lacking(&self, directory: &Directory, tier: &str, name: &FileName) -> bool {
+        match tier {
+            SHARED => self.has(&Tier::Shared) && !directory.path.join(checkpoint_name(name.checkpoint)).join(name.file()).exists(),
+            _ => self.object_base().is_some() && !marker(&directory.path, name, OBJECT).exists(),
+        }
+    }
+
+    /// Whether this node may copy to a tier of all nodes, which it asks for if there is something to copy.
+    fn has_turn(&self, tier: &str, needed: bool) -> bool {
+        if !needed {
+            self.end_turn(tier);
+            return false;
+        }
+        let look = self.said().turns.look(tier, SAY_AGAIN, Instant::now());
+        if let Look::Ask(turn) = look {
+            self.say(PortableReport::Asks { tier: tier.to_owned(), turn });
+        }
+        look == Look::Granted
+    }
+
+    fn end_turn(&self, tier: &str) {
+        let ended = self.said().turns.end(tier);
+        if let Some(turn) = ended {
+            self.say(PortableReport::Over { tier: tier.to_owned(), turn });
         }
     }
 
@@ -439,9 +524,6 @@ impl Place {
 
     fn to_shared(&self, directory: &Directory, name: &FileName, from: &Path, bytes: u64, mover: &Mover) -> Result<(), String> {
         let place = directory.path.join(checkpoint_name(name.checkpoint)).join(name.file());
-        if place.exists() {
-            return Ok(());
-        }
         let copied = image::open(from).and_then(|mut source| mover.file_into_file(&mut source, bytes, &place));
         copied.map_err(|error| with_causes(&error))
     }
@@ -485,23 +567,29 @@ impl Place {
                 let _ = fs::remove_file(path);
                 continue;
             };
-            for name in [name.clone(), name.with(Part::Seal)] {
+            let lacking = |name: &FileName| !self.has_both(name) && !self.root.join("copies").join(name.to_string()).is_file();
+            for name in [name.clone(), name.with(Part::Seal)].into_iter().filter(lacking) {
                 let mut said = self.said();
-                if self.find(&name).is_none() && said.wanted.get(&name).is_none_or(|at| at.elapsed() > SAY_AGAIN) {
+                if said.wanted.get(&name).is_none_or(|at| at.elapsed() > SAY_AGAIN) {
                     said.wanted.insert(name.clone(), Instant::now());
                     drop(said);
                     self.say(PortableReport::Wanted { name });
                 }
             }
-            self.settle(name.key(), name.checkpoint, name.rank);
+            self.settle(&name);
         }
     }
 
+    /// A rank's two files are here, and in one place: of one that lost half of them the other half is of no use.
+    fn has_both(&self, name: &FileName) -> bool {
+        let has = |kind: &str, part| self.root.join(kind).join(name.with(part).to_string()).is_file();
+        ["own", "copies"].into_iter().any(|kind| has(kind, Part::Variables) && has(kind, Part::Seal))
+    }
+
     /// A rank waits no longer if both files are here.
-    fn settle(&self, key: &str, checkpoint: u64, rank: u32) {
-        let here = |part| FileName::new(key, checkpoint, rank, part).is_some_and(|name| self.find(&name).is_some());
-        if here(Part::Variables) && here(Part::Seal) {
-            self.answer(key, checkpoint, rank);
+    fn settle(&self, name: &FileName) {
+        if self.has_both(name) {
+            self.answer(name.key(), name.checkpoint, name.rank);
         }
     }
 

@@ -14,7 +14,7 @@ type Key = (Id, u64);
 
 #[derive(Debug)]
 struct Block {
-    bytes: Arc<[u8]>,
+    bytes: Arc<Vec<u8>>,
     /// Nobody has read it since it was fetched.
     unread: bool,
     /// Of a file that ranks write: what its target has to say for it to be right still. Else 0.
@@ -54,22 +54,22 @@ impl Cache {
     }
 
     /// A block that somebody reads, if it is here; true if it was fetched for that, being read for the first time.
-    pub fn get(&self, file: &Id, block: u64) -> Option<(Arc<[u8]>, bool)> {
+    pub fn get(&self, file: &Id, block: u64) -> Option<(Arc<Vec<u8>>, bool)> {
         self.blocks().get_mut(&(*file, block)).map(|block| (block.bytes.clone(), std::mem::take(&mut block.unread)))
     }
 
     /// Takes in a block.
-    pub fn put(&self, file: &Id, block: u64, bytes: Arc<[u8]>) {
+    pub fn put(&self, file: &Id, block: u64, bytes: Arc<Vec<u8>>) {
         self.blocks().put((*file, block), Block { bytes, unread: true, sum: 0 });
     }
 
     /// A block of a file that ranks write, with its checksum, if it is here. Its target says whether it is right still.
-    pub fn known(&self, file: &Id, block: u64) -> Option<(Arc<[u8]>, u128)> {
+    pub fn known(&self, file: &Id, block: u64) -> Option<(Arc<Vec<u8>>, u128)> {
         self.blocks().get(&(*file, block)).map(|block| (block.bytes.clone(), block.sum))
     }
 
     /// Takes in a block of a file that ranks write.
-    pub fn keep(&self, file: &Id, block: u64, bytes: Arc<[u8]>, sum: u128) {
+    pub fn keep(&self, file: &Id, block: u64, bytes: Arc<Vec<u8>>, sum: u128) {
         self.blocks().put((*file, block), Block { bytes, unread: false, sum });
     }
 
@@ -85,7 +85,7 @@ impl Cache {
 
     /// The first of these blocks, as [`get`](Self::get) has it, or a claim of it together with those behind it that are neither here nor on their way.
     /// Waits while it is on its way.
-    pub fn get_or_claim(&self, file: &Id, wanted: Range<u64>) -> Result<(Arc<[u8]>, bool), Claim<'_>> {
+    pub fn get_or_claim(&self, file: &Id, wanted: Range<u64>) -> Result<(Arc<Vec<u8>>, bool), Claim<'_>> {
         let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             // Looked at while nothing lands: what has landed is here.
@@ -136,8 +136,8 @@ mod tests {
 
     const FILE: Id = [1; 16];
 
-    fn bytes(of: u64) -> Arc<[u8]> {
-        vec![of as u8; 3].into()
+    fn bytes(of: u64) -> Arc<Vec<u8>> {
+        Arc::new(vec![of as u8; 3])
     }
 
     #[test]

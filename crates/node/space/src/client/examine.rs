@@ -5,7 +5,7 @@
 use super::names::{Client, Room, put};
 use super::peer::Peer;
 use super::peer::nonsense;
-use crate::link::Fault;
+use crate::link::{Fault, whole};
 use mend_data::ranges::{self, Range};
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
@@ -161,7 +161,7 @@ impl Client {
     pub fn sums(&self, entry: &Entry, file: &File, page: u32) -> Result<Vec<u8>, Fault> {
         let asked = self.ask_any(&file.keepers, &Request::ReadSums { file: entry.id, page });
         asked
-            .map(|given| given.bytes)
+            .map(|given| whole(given.blocks))
             .map_err(|fault| Fault::Other(format!("no checksums of {}:{} can be had: {fault}", self.space.name, entry.path)))
     }
 

@@ -8,7 +8,7 @@
 
 use super::names::Client;
 use super::peer::{Peer, nonsense};
-use crate::link::Fault;
+use crate::link::{Fault, Pieces};
 use mend_data::space::target::{Answer, Request};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -18,8 +18,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 pub(super) struct Given {
     /// Which one.
     pub at: u16,
-    /// What it gave.
-    pub bytes: Vec<u8>,
+    /// What it gave, in pieces of a block each.
+    pub blocks: Vec<Vec<u8>>,
     /// Those that were asked before and failed.
     pub failed: Vec<(u16, Fault)>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Given {
 enum Word {
     /// An answer begins to come.
     Begun,
-    Answered(u16, Result<(Answer, Vec<u8>), Fault>),
+    Answered(u16, Result<(Answer, Pieces), Fault>),
 }
 
 impl Client {
@@ -66,7 +66,7 @@ impl Client {
                 Ok(Word::Answered(at, answered)) => {
                     (waiting, begun) = (waiting - 1, false);
                     match answered {
-                        Ok((Answer::Bytes { .. }, bytes)) => return Ok(Given { at, bytes, failed }),
+                        Ok((Answer::Bytes { .. }, blocks)) => return Ok(Given { at, blocks, failed }),
                         Ok(_) => failed.push((at, nonsense(self.peer(at)?))),
                         Err(fault) => failed.push((at, fault)),
                     }

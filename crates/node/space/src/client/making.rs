@@ -25,7 +25,7 @@ const MOST_MADE: usize = 4096;
 type Implied = (String, mend_data::space::Striping);
 
 impl Writer {
-    /// The file of a path, made if it is not there; true if it was. With `exclusive` one that is there is an error.
+    /// The file of a path, and true if it was made, since it was not there. With `exclusive` one that is there is an error.
     ///
     /// # Errors
     /// [`Refused`].
@@ -145,6 +145,9 @@ impl Writer {
         }
         self.is_made(id);
         self.client.names_mut().learn(Change::There(Box::new(entry.clone())));
+        if let Some(mark) = self.client.leased.mark() {
+            self.client.leased.keep(mark, std::iter::once((id, (0, entry.made_ns))));
+        }
         Ok(entry)
     }
 
@@ -298,6 +301,6 @@ impl Writer {
 /// The directory of a path, if nothing but this path lets it be there.
 fn implied(names: &Catalogue, path: &str) -> Option<Implied> {
     let (directory, _) = path.rsplit_once('/')?;
-    let alone = names.at(directory).is_none() && names.list(directory).len() == 1;
+    let alone = names.at(directory).is_none() && names.is_alone(directory, path);
     alone.then(|| (directory.to_owned(), names.striping(path, mend_data::space::Striping::default())))
 }

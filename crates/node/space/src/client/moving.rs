@@ -16,7 +16,7 @@ use crate::link::Fault;
 use mend_data::space::catalogue::Change;
 use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, Request};
-use mend_data::space::written::{Written, range_sum};
+use mend_data::space::written::{Written, range_sum, sum_of_pieces};
 use mend_data::space::{Entry, Id, Kind};
 use std::time::{Duration, Instant};
 
@@ -268,7 +268,7 @@ fn started_anew(peer: &Peer) -> Fault {
 
 /// Which start of its node a target is in. To write nothing tells it.
 fn boot_of(peer: &Peer, file: &Id, known: &Written, position: u16) -> Result<Id, Fault> {
-    let request = Request::WriteRange { file: *file, epoch: known.epoch, position, offset: 0, length: 0, sum: range_sum(&[]) };
+    let request = Request::WriteRange { file: *file, epoch: known.epoch, position, offset: 0, length: 0, sum: sum_of_pieces(&[]) };
     match peer.ask(&request, &[])?.0 {
         Answer::Held { boot } => Ok(boot),
         _ => Err(nonsense(peer)),

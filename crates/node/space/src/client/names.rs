@@ -3,11 +3,12 @@
 //! A target that does not answer is left out, and asked again later by a thread of its own, so that nobody waits for it. What it alone knows is not seen until then;
 //! of each entry there are two copies.
 
+use super::leased::Leased;
 use super::peer::{Peer, nonsense};
 use crate::link::{Fault, Link};
 use mend_data::space::catalogue::{Catalogue, Change};
 use mend_data::space::layout::Layout;
-use mend_data::space::target::{Answer, Failed, MAX_IDS, Request};
+use mend_data::space::target::{Answer, Failed, Lease, MAX_IDS, Request};
 use mend_data::space::{Entry, File, Id, Kind, Space, Striping, Target};
 use mend_messages::job::Secret;
 use std::collections::HashMap;
@@ -22,6 +23,8 @@ const HEDGE: Duration = Duration::from_millis(50);
 const LATELY: Duration = Duration::from_secs(1);
 /// Other daemons that are asked for a target in a bucket: each may take as long as a target is waited for.
 const OTHERS: usize = 3;
+/// Who hears all targets again within this time hears them often, and asks for leases.
+const OFTEN: Duration = Duration::from_millis(20);
 /// Targets that are asked at once.
 const AT_ONCE: usize = 64;
 
@@ -57,6 +60,7 @@ pub struct Client {
     catalogue: RwLock<Catalogue>,
     heard: Vec<Mutex<Heard>>,
     refreshed: Mutex<Option<Instant>>,
+    pub(super) leased: Arc<Leased>,
     /// How much room targets had, and when.
     looked: Mutex<Option<(Instant, Rooms)>>,
     /// After how long without an answer another target that has the same is asked.
@@ -67,14 +71,15 @@ impl Client {
     /// With the user's secret. A target that is silent for longer than `patience` is lost. With `create` directories of targets are made.
     #[must_use]
     pub fn new(space: Space, secret: &Secret, patience: Duration, create: bool) -> Self {
+        let leased = Arc::new(Leased::new());
         let peer = |(at, target): (usize, &Target)| {
             let others = others(&space, at);
-            Arc::new(Peer::new(target.clone(), &others, space.id, secret.clone(), patience, create))
+            Arc::new(Peer::new(target.clone(), &others, space.id, secret.clone(), patience, create, leased.clone()))
         };
         let peers: Vec<Arc<Peer>> = space.targets.iter().enumerate().map(peer).collect();
         let heard = peers.iter().map(|_| Mutex::default()).collect();
         let (refreshed, looked) = (Mutex::default(), Mutex::default());
-        Self { space, peers, catalogue: RwLock::default(), heard, refreshed, looked, hedge: HEDGE }
+        Self { space, peers, catalogue: RwLock::default(), heard, refreshed, leased, looked, hedge: HEDGE }
     }
 
     /// The same, by which another target is asked when one that has the same says nothing for so long.
@@ -147,13 +152,17 @@ impl Client {
     /// Asks each of these targets something that is short, all of them at once and without threads; their answers, in their order.
     pub(super) fn ask_each(&self, targets: &[u16], request: impl Fn(u16) -> Request + Sync) -> Vec<Result<(Answer, Vec<u8>), Fault>> {
         let begun = Instant::now();
-        let begin = |at: &u16| self.peers.get(usize::from(*at))?.begin(&request(*at));
-        let sent: Vec<Option<Link>> = targets.iter().map(begin).collect();
+        let requests: Vec<Request> = targets.iter().map(|at| request(*at)).collect();
+        let changes = || requests.iter().for_each(|request| self.leased.change(request.changed()));
+        changes();
+        let begin = |(at, request): (&u16, &Request)| self.peers.get(usize::from(*at))?.begin(request);
+        let sent: Vec<Option<Link>> = targets.iter().zip(&requests).map(begin).collect();
         let end = |(at, link): (&u16, Option<Link>)| self.peers.get(usize::from(*at))?.end(link?, begun);
         let answered: Vec<Option<Result<_, Fault>>> = targets.iter().zip(sent).map(end).collect();
         let unanswered: Vec<u16> = targets.iter().zip(&answered).filter(|(_, answer)| answer.is_none()).map(|(at, _)| *at).collect();
         let mut anew = self.each(&unanswered, |at, peer| peer.ask(&request(at), &[])).into_iter();
         let absent = |at: u16| Fault::Other(format!("{} has no target {at}", self.space.name));
+        changes();
         let answers =
             targets.iter().zip(answered).map(|(at, answer)| answer.or_else(|| anew.next().flatten()).unwrap_or_else(|| Err(absent(*at))));
         answers.collect()
@@ -172,7 +181,7 @@ impl Client {
     /// Hears all targets, also those that were lost; those that do not answer, with why.
     pub fn refresh(&self) -> Vec<(u16, Fault)> {
         let begun = Instant::now();
-        let faults = self.hear(&self.all());
+        let faults = self.hear(&self.all(), false);
         *self.refreshed.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
         faults
     }
@@ -184,18 +193,22 @@ impl Client {
         if refreshed.is_none_or(|at| at.elapsed() >= than) {
             let begun = Instant::now();
             let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_doubtful()).collect();
-            self.hear(&there);
+            self.hear(&there, false);
             *refreshed = Some(begun);
         }
     }
 
-    /// Hears the targets that are not lost, unless that was begun after `asked`: what others had done by then is known.
+    /// Hears the targets that are not lost, unless that was begun after `asked`, or their leases last: what others had done by then is known.
     pub fn refresh_since(&self, asked: Instant) {
+        if self.leased.lasts() {
+            return;
+        }
         let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
         if refreshed.is_none_or(|at| at < asked) {
             let begun = Instant::now();
+            let often = refreshed.is_some_and(|at| begun.duration_since(at) < OFTEN);
             let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_lost()).collect();
-            self.hear(&there);
+            self.hear(&there, often);
             *refreshed = Some(begun);
         }
     }
@@ -204,21 +217,31 @@ impl Client {
     pub fn look_for_lost(&self) {
         let lost: Vec<u16> = self.all().into_iter().filter(|at| self.peers[usize::from(*at)].is_doubtful()).collect();
         if !lost.is_empty() {
-            self.hear(&lost);
+            self.hear(&lost, false);
         }
     }
 
-    /// Hears targets, which are named in their order.
-    fn hear(&self, targets: &[u16]) -> Vec<(u16, Fault)> {
+    /// Hears targets, which are named in their order. With `lease` they are all that are there, and what they say is to last.
+    fn hear(&self, targets: &[u16], lease: bool) -> Vec<(u16, Fault)> {
+        let asked = Instant::now();
         let mut heard: Vec<MutexGuard<'_, Heard>> =
             targets.iter().map(|at| self.heard[usize::from(*at)].lock().unwrap_or_else(PoisonError::into_inner)).collect();
         let after: HashMap<u16, u64> = targets.iter().zip(&heard).map(|(at, heard)| (*at, heard.upto)).collect();
-        let answers = self.ask_each(targets, |at| Request::Changes { after: after[&at] });
+        let answers = self.ask_each(targets, |at| Request::Changes { after: after[&at], lease });
+        let given = |(at, answer): (&u16, &Result<(Answer, Vec<u8>), Fault>)| match answer {
+            Ok((Answer::Changes { lease, more: false, .. }, _)) => Some((*at, *lease)),
+            _ => None,
+        };
+        let leases: Option<Vec<(u16, Lease)>> = targets.iter().zip(&answers).map(given).collect();
         let taken = targets.iter().zip(&mut heard).zip(answers).map(|((at, heard), answer)| {
             let taken = answer.and_then(|(answer, _)| self.hear_one(*at, self.peer(*at)?, heard, answer));
             taken.err().map(|fault| (*at, fault))
         });
-        taken.flatten().collect()
+        let faults: Vec<(u16, Fault)> = taken.flatten().collect();
+        if lease {
+            self.leased.heard(asked, leases.filter(|_| faults.is_empty()));
+        }
+        faults
     }
 
     /// Takes in what a target answered, and all that it has besides.
@@ -228,9 +251,9 @@ impl Client {
         loop {
             let answer = match first.take() {
                 Some(answer) => answer,
-                None => peer.ask(&Request::Changes { after: heard.upto }, &[])?.0,
+                None => peer.ask(&Request::Changes { after: heard.upto, lease: false }, &[])?.0,
             };
-            let Answer::Changes { instance, upto, more, changes } = answer else { return Err(nonsense(peer)) };
+            let Answer::Changes { instance, upto, more, changes, .. } = answer else { return Err(nonsense(peer)) };
             if instance != heard.instance && heard.upto > 0 {
                 // Another database, which numbers anew.
                 *heard = Heard { instance, upto: 0 };

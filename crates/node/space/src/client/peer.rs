@@ -3,7 +3,8 @@
 //! Requests can be repeated without harm, so one whose connection broke is sent once more over a new one: the target may have been started anew. A target that
 //! cannot be reached is not tried again for a moment, so that a thousand reads do not wait for it one after the other.
 
-use crate::link::{Fault, Link, context};
+use super::leased::Leased;
+use crate::link::{Fault, Link, Pieces, context, whole};
 use mend_data::space::target::{Answer, Found, Hello, Request, Wanted, Welcome};
 use mend_data::space::written::Shape;
 use mend_data::space::{Id, Target};
@@ -13,7 +14,7 @@ use mend_wire::{HandshakeError, connect};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -39,6 +40,8 @@ pub struct Peer {
     secret: Secret,
     patience: Duration,
     create: bool,
+    /// Which client it is, and what that knows for certain until it changes it.
+    leased: Arc<Leased>,
     idle: Mutex<Vec<Link>>,
     /// Turns to begin a connection.
     turns: Semaphore,
@@ -55,7 +58,15 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Peer {
     /// A target of a space, which these other daemons can serve, too. One that is silent for longer than `patience` is lost. With `create` its directory is made.
-    pub(crate) fn new(target: Target, others: &[SocketAddr], space: Id, secret: Secret, patience: Duration, create: bool) -> Self {
+    pub(super) fn new(
+        target: Target,
+        others: &[SocketAddr],
+        space: Id,
+        secret: Secret,
+        patience: Duration,
+        create: bool,
+        leased: Arc<Leased>,
+    ) -> Self {
         // One that is made is made by its own node, which must have what that takes.
         let others = if create { &[] } else { others };
         let daemons = std::iter::once(&target.address).chain(others).map(|address| (*address, Mutex::default())).collect();
@@ -66,6 +77,7 @@ impl Peer {
             secret,
             patience,
             create,
+            leased,
             idle: Mutex::default(),
             turns: Semaphore::new(BEGUN),
             lost: Mutex::default(),
@@ -78,11 +90,18 @@ impl Peer {
     /// # Errors
     /// [`Fault`]. What the target itself refuses is [`Fault::Failed`].
     pub fn ask(&self, request: &Request, payload: &[u8]) -> Result<(Answer, Vec<u8>), Fault> {
-        self.ask_and_tell(request, payload, &|| {})
+        self.ask_and_tell(request, payload, &|| {}).map(|(answer, pieces)| (answer, whole(pieces)))
     }
 
-    /// As [`Self::ask`]; `begun` is called when an answer begins to come.
-    pub(super) fn ask_and_tell(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Vec<u8>), Fault> {
+    /// As [`Self::ask`], with a file's bytes in pieces of a block each; `begun` is called when an answer begins to come.
+    pub(super) fn ask_and_tell(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Pieces), Fault> {
+        self.leased.change(request.changed());
+        let answered = self.ask_over_any(request, payload, begun);
+        self.leased.change(request.changed());
+        answered
+    }
+
+    fn ask_over_any(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Pieces), Fault> {
         let begun = &|| {
             self.silent.store(false, Ordering::Relaxed);
             begun();
@@ -99,13 +118,13 @@ impl Peer {
     /// Sends a request over a connection that was kept; `None` if there is none that takes it.
     pub(super) fn begin(&self, request: &Request) -> Option<Link> {
         let mut link = held(&self.idle).pop()?;
-        link.send(request, &[]).is_ok().then_some(link)
+        link.ask(request, &[]).is_ok().then_some(link)
     }
 
     /// Waits for the answer to a request that was sent so at that time; `None` if none comes: it is to be asked again then.
     pub(super) fn end(&self, mut link: Link, sent: Instant) -> Option<Result<(Answer, Vec<u8>), Fault>> {
         match self.wait(&mut link, sent.elapsed()) {
-            Ok(answered) => Some(self.answered(link, answered)),
+            Ok(answered) => Some(self.answered(link, answered).map(|(answer, pieces)| (answer, whole(pieces)))),
             Err(_) => {
                 // Those that are kept are as old.
                 held(&self.idle).clear();
@@ -114,7 +133,7 @@ impl Peer {
         }
     }
 
-    fn wait(&self, link: &mut Link, waited: Duration) -> io::Result<(Answer, Vec<u8>)> {
+    fn wait(&self, link: &mut Link, waited: Duration) -> io::Result<(Answer, Pieces)> {
         // Others were waited for before it.
         let late = waited > self.patience / 8;
         if late {
@@ -128,7 +147,7 @@ impl Peer {
     }
 
     /// Asks over a new connection.
-    fn ask_anew(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Vec<u8>), Fault> {
+    fn ask_anew(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Pieces), Fault> {
         // Those that are kept are as old.
         held(&self.idle).clear();
         if let Some((until, _, fault)) = &*held(&self.lost)
@@ -180,7 +199,7 @@ impl Peer {
         self.silent.load(Ordering::Relaxed) || self.is_lost()
     }
 
-    fn answered(&self, link: Link, (answer, payload): (Answer, Vec<u8>)) -> Result<(Answer, Vec<u8>), Fault> {
+    fn answered(&self, link: Link, (answer, payload): (Answer, Pieces)) -> Result<(Answer, Pieces), Fault> {
         let mut idle = held(&self.idle);
         if idle.len() < IDLE {
             idle.push(link);
@@ -274,17 +293,18 @@ impl Peer {
         };
         let mut connection = connect(SocketAddr::new(host, port), Purpose::Target, &self.secret).await.map_err(refused)?;
         let ours = mend_wire::random_bytes();
-        let hello = Hello { space: self.space, nonce: ours };
+        let encrypts = mend_settings::ENCRYPT_DATA.choice().map_err(|error| self.lost(mend_report::with_causes(&error), ""))? == "on";
+        let hello = Hello { space: self.space, nonce: ours, encrypts, client: self.leased.client };
         connection.sender.send(&hello).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;
-        let theirs = match connection.receiver.receive::<Welcome>().await {
-            Ok(Welcome::Yes { nonce }) => nonce,
+        let (theirs, encrypts) = match connection.receiver.receive::<Welcome>().await {
+            Ok(Welcome::Yes { nonce, encrypts: theirs }) => (nonce, encrypts || theirs),
             Ok(Welcome::Refused) => return Err(self.lost("it is a target of another data space", "")),
             Err(error) => return Err(self.lost(mend_report::with_causes(&error), "")),
         };
         let stream = connection.into_tcp().ok_or_else(|| self.lost("it said more than it was asked", ""))?;
         let keys = mend_cipher::initiator(&self.secret, [&ours, &theirs], &context(&self.space));
         let stream = stream.into_std().map_err(|error| self.broken(&error))?;
-        Link::new(stream, keys, Some(self.patience)).map_err(|error| self.broken(&error))
+        Link::new(stream, keys, encrypts, Some(self.patience)).map_err(|error| self.broken(&error))
     }
 }
 
@@ -298,7 +318,7 @@ pub(super) fn nonsense(peer: &Peer) -> Fault {
     Fault::Other(format!("target {} answered something else", peer.target.name()))
 }
 
-fn exchange(link: &mut Link, request: &Request, payload: &[u8], begun: &dyn Fn()) -> io::Result<(Answer, Vec<u8>)> {
-    link.send(request, payload)?;
+fn exchange(link: &mut Link, request: &Request, payload: &[u8], begun: &dyn Fn()) -> io::Result<(Answer, Pieces)> {
+    link.ask(request, payload)?;
     link.answer(begun)
 }

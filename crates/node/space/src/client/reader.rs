@@ -203,7 +203,7 @@ fn fetch_ahead(shared: &Shared, wanted: &Mutex<Receiver<(Arc<Entry>, std::ops::R
 
 impl Shared {
     /// Fetches blocks, which are next to each other on one target, into the cache: of where the file is now, if that is not where it was when it was opened.
-    fn fetch(&self, entry: &Entry, file: &File, layout: &Layout, claim: &Claim<'_>) -> Result<Vec<Arc<[u8]>>, Fault> {
+    fn fetch(&self, entry: &Entry, file: &File, layout: &Layout, claim: &Claim<'_>) -> Result<Vec<Arc<Vec<u8>>>, Fault> {
         let moved = self.client.moved(entry);
         let (entry, file) = moved.as_ref().and_then(|now| Some((now, now.file()?))).unwrap_or((entry, file));
         match self.fetch_from(entry, file, layout, claim, true) {
@@ -227,7 +227,7 @@ impl Shared {
         layout: &Layout,
         claim: &Claim<'_>,
         may_have_moved: bool,
-    ) -> Result<Option<Vec<Arc<[u8]>>>, Fault> {
+    ) -> Result<Option<Vec<Arc<Vec<u8>>>>, Fault> {
         let blocks = claim.blocks.clone();
         let range = Range::between(blocks.start * BLOCK, layout.block(blocks.end - 1).end());
         let (position, offset) = layout.place(range.offset);
@@ -236,17 +236,17 @@ impl Shared {
         let mut content = vec![None; (blocks.end - blocks.start) as usize];
         let mut faults: Vec<(u16, Fault)> = Vec::new();
         match self.client.ask_any(&copies, &request) {
-            Ok(Given { at, bytes, failed }) => {
+            Ok(Given { at, blocks: given, failed }) => {
                 faults.extend(failed);
                 self.tell_of_copy(file, position, at);
-                faults.extend(self.take(entry, file, &blocks, &bytes, &mut content)?.then(|| (at, self.damaged(at))));
+                faults.extend(self.take(entry, file, &blocks, given, &mut content)?.then(|| (at, self.damaged(at))));
                 let others: Vec<u16> =
                     copies.iter().copied().filter(|other| faults.iter().all(|(bad, _)| bad != other) && *other != at).collect();
                 if !others.is_empty()
                     && content.contains(&None)
-                    && let Ok(Given { at, bytes, .. }) = self.client.ask_any(&others, &request)
+                    && let Ok(Given { at, blocks: given, .. }) = self.client.ask_any(&others, &request)
                 {
-                    faults.extend(self.take(entry, file, &blocks, &bytes, &mut content)?.then(|| (at, self.damaged(at))));
+                    faults.extend(self.take(entry, file, &blocks, given, &mut content)?.then(|| (at, self.damaged(at))));
                 }
             }
             Err(_) if may_have_moved => return Ok(None),
@@ -261,7 +261,7 @@ impl Shared {
         for (target, fault) in &faults {
             self.put_back(entry, layout, &blocks, &content, *target, fault);
         }
-        let content: Vec<Arc<[u8]>> = content.into_iter().flatten().collect();
+        let content: Vec<Arc<Vec<u8>>> = content.into_iter().flatten().collect();
         for (bytes, index) in content.iter().zip(blocks) {
             self.cache.put(&entry.id, index, bytes.clone());
         }
@@ -274,20 +274,17 @@ impl Shared {
         entry: &Entry,
         file: &File,
         blocks: &std::ops::Range<u64>,
-        bytes: &[u8],
-        content: &mut [Option<Arc<[u8]>>],
+        given: Vec<Vec<u8>>,
+        content: &mut [Option<Arc<Vec<u8>>>],
     ) -> Result<bool, Fault> {
         let mut damaged = false;
-        let layout = Layout::of(file);
-        let mut rest = bytes;
-        for (index, place) in blocks.clone().zip(content) {
-            // A target that gives too little has it damaged.
-            let (block, others) = rest.split_at(rest.len().min(layout.block(index).length as usize));
-            rest = others;
-            if self.sum(entry, file, index)? != block_sum(&entry.id, index, block) {
+        // A target that gives too little has it damaged.
+        let given = given.into_iter().chain(std::iter::repeat_with(Vec::new));
+        for (index, (block, place)) in blocks.clone().zip(given.zip(content)) {
+            if self.sum(entry, file, index)? != block_sum(&entry.id, index, &block) {
                 damaged = true;
             } else if place.is_none() {
-                *place = Some(Arc::from(block));
+                *place = Some(Arc::new(block));
             }
         }
         Ok(damaged)
@@ -341,7 +338,7 @@ impl Shared {
         file: &File,
         layout: &Layout,
         blocks: &std::ops::Range<u64>,
-        content: &mut [Option<Arc<[u8]>>],
+        content: &mut [Option<Arc<Vec<u8>>>],
         target: u16,
     ) -> Result<(), String> {
         let Some(repairer) = &self.repairer else { return Err("it is not fetched from its source here".to_owned()) };
@@ -357,7 +354,7 @@ impl Shared {
             if sum != block_sum(&entry.id, index, good) {
                 return Err(format!("its source sent other bytes than were staged, at offset {}", block.offset));
             }
-            content[(index - blocks.start) as usize] = Some(Arc::from(good));
+            content[(index - blocks.start) as usize] = Some(Arc::new(good.to_vec()));
         }
         let target = self.client.peer(target).map(|peer| peer.target.name()).unwrap_or_default();
         eprintln!(
@@ -373,7 +370,7 @@ impl Shared {
         entry: &Entry,
         layout: &Layout,
         blocks: &std::ops::Range<u64>,
-        content: &[Option<Arc<[u8]>>],
+        content: &[Option<Arc<Vec<u8>>>],
         target: u16,
         fault: &Fault,
     ) {

@@ -15,8 +15,8 @@ use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, MAX_SHAPED, Request};
-use mend_data::space::written::{CLAIM, Shape, Written, pieces, range_sum, size};
-use mend_data::space::{Entry, Id};
+use mend_data::space::written::{CLAIM, Shape, Written, piece_sums, pieces, size, sum_of_pieces};
+use mend_data::space::{BLOCK, Entry, Id};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -276,6 +276,8 @@ impl Writer {
     pub fn write(&self, file: &Id, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
         let state = self.state(file);
         let range = Range { offset, length: bytes.len() as u64 };
+        let first = offset / BLOCK;
+        let sums: Vec<u128> = piece_sums(file, offset, bytes, |at| first + at).collect();
         let cut = |known: &Written| -> Vec<(u16, u64, Range)> { pieces(known, range, PIECE).collect() };
         let part = |known: &Written| distinct(cut(known).iter().flat_map(|(position, _, _)| known.objects[usize::from(*position)]));
         let work = |known: &Written, at: u16, peer: &Peer| -> Result<(), Fault> {
@@ -284,14 +286,15 @@ impl Writer {
             {
                 let from = (piece.offset - offset) as usize;
                 let bytes = &bytes[from..from + piece.length as usize];
-                let (epoch, sum, length) = (known.epoch, range_sum(bytes), bytes.len() as u32);
+                let blocks = (piece.offset / BLOCK - first) as usize..(piece.end().div_ceil(BLOCK) - first) as usize;
+                let (epoch, sum, length) = (known.epoch, sum_of_pieces(&sums[blocks]), bytes.len() as u32);
                 let (answer, _) = peer.ask(&Request::WriteRange { file: *file, epoch, position, offset: place, length, sum }, bytes)?;
                 Self::note_unsynced(&state, position, at, answer, peer)?;
             }
             Ok(())
         };
         self.on_all(file, work, part)?;
-        self.keep(file, offset, bytes);
+        self.keep(file, offset, bytes, &sums);
         Ok(())
     }
 
@@ -406,7 +409,28 @@ impl Writer {
     /// # Errors
     /// If neither target of an object answers.
     pub fn shape(&self, entry: &Entry) -> Result<(u64, i64), Fault> {
-        self.client.shapes(std::slice::from_ref(entry)).pop().unwrap_or_else(|| Err(Fault::Other(format!("{} is no file", entry.path))))
+        if let Some(known) = self.known_shape(&entry.id) {
+            return Ok(known);
+        }
+        let mut entries = vec![entry.clone()];
+        let mark = self.client.leased.mark();
+        if mark.is_some() {
+            // Who looks at one after the other wants them next.
+            let names = self.client.names();
+            let unknown = names.following(&entry.path).filter(|next| next.written().is_some() && self.known_shape(&next.id).is_none());
+            entries.extend(unknown.take(MAX_SHAPED - 1).cloned());
+        }
+        let shapes = self.client.shapes(&entries);
+        if let Some(mark) = mark {
+            let found = entries.iter().zip(&shapes).filter_map(|(entry, shape)| Some((entry.id, *shape.as_ref().ok()?)));
+            self.client.leased.keep(mark, found);
+        }
+        shapes.into_iter().next().unwrap_or_else(|| Err(Fault::Other(format!("{} is no file", entry.path))))
+    }
+
+    /// The same, if it is known for certain.
+    pub fn known_shape(&self, file: &Id) -> Option<(u64, i64)> {
+        self.client.leased.file(file)
     }
 
     /// Says when a file was changed.

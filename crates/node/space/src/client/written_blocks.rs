@@ -26,7 +26,7 @@ const PIECE: u64 = 1 << 20;
 const HEARD: Duration = Duration::from_millis(500);
 
 /// A block as the node has it, with its checksum.
-type Had = Option<(Arc<[u8]>, u128)>;
+type Had = Option<(Arc<Vec<u8>>, u128)>;
 
 /// Blocks of one object, next to each other.
 struct Run {
@@ -38,7 +38,7 @@ struct Run {
 }
 
 /// What a block has but zeros, whether it came over the network, and how much of it is in the object.
-type Found = (Arc<[u8]>, bool, u32);
+type Found = (Arc<Vec<u8>>, bool, u32);
 
 impl Writer {
     /// Bytes of a file; fewer at its end.
@@ -127,7 +127,7 @@ impl Writer {
         let length = told.length();
         let (bytes, fetched) = match (told, had) {
             (BlockTold::Bytes(bytes), _) => {
-                let bytes: Arc<[u8]> = bytes.into();
+                let bytes = Arc::new(bytes.to_vec());
                 if let Some(cache) = &self.cache {
                     cache.keep(file, block, bytes.clone(), filled_block_sum(file, block, &bytes));
                 }
@@ -135,24 +135,25 @@ impl Writer {
             }
             (BlockTold::Same(_), Some((bytes, _))) => (bytes.clone(), false),
             (BlockTold::Same(_), None) => return None,
-            (BlockTold::Zeros(_), _) => (Arc::from([]), false),
+            (BlockTold::Zeros(_), _) => (Arc::default(), false),
         };
         Some((bytes, fetched, length))
     }
 
-    /// Keeps what was written: whoever reads it on this node need not have it sent. Of a block that is not all here nothing is kept.
-    pub(super) fn keep(&self, file: &Id, offset: u64, bytes: &[u8]) {
+    /// Keeps what was written, with the [checksums of its pieces](mend_data::space::written::piece_sums): whoever reads it on this node need not have it sent. Of a block that is not all here nothing is kept.
+    pub(super) fn keep(&self, file: &Id, offset: u64, bytes: &[u8], sums: &[u128]) {
         let Some(cache) = &self.cache else { return };
         let end = offset + bytes.len() as u64;
-        for block in offset / BLOCK..end.div_ceil(BLOCK) {
+        for (block, sum) in (offset / BLOCK..end.div_ceil(BLOCK)).zip(sums) {
             let start = block * BLOCK;
             let (from, until) = (offset.max(start), end.min(start + BLOCK));
             let new = &bytes[(from - offset) as usize..(until - offset) as usize];
             let (from, until) = ((from - start) as usize, (until - start) as usize);
-            let content = if new.len() as u64 == BLOCK { Some(new.to_vec()) } else { merged(cache, file, block, from, new, until) };
-            if let Some(content) = content {
+            if new.len() as u64 == BLOCK {
+                cache.keep(file, block, Arc::new(new.to_vec()), *sum);
+            } else if let Some(content) = merged(cache, file, block, from, new, until) {
                 let sum = filled_block_sum(file, block, &content);
-                cache.keep(file, block, content.into(), sum);
+                cache.keep(file, block, Arc::new(content), sum);
             }
         }
     }
@@ -179,7 +180,7 @@ mod tests {
         let (cache, file) = (Cache::new(4 * BLOCK), [1; 16]);
         assert_eq!(merged(&cache, &file, 2, 7, b"ab", 9), None);
         assert_eq!(merged(&cache, &file, 2, 0, b"ab", 2), Some(b"ab".to_vec()));
-        cache.keep(&file, 2, Arc::from(*b"abcd"), 5);
+        cache.keep(&file, 2, Arc::new(b"abcd".to_vec()), 5);
         assert_eq!(merged(&cache, &file, 2, 3, b"xy", 5), Some(b"abcxy".to_vec()));
         assert_eq!(merged(&cache, &file, 2, 1, b"x", 2), Some(b"axcd".to_vec()));
         assert_eq!(merged(&cache, &file, 2, 6, b"x", 7), Some(b"abcd\0\0x".to_vec()));

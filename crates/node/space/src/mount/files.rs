@@ -145,10 +145,10 @@ impl Filesystem for Files {
 
     fn create(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
         let exclusive = flags & rustix::fs::OFlags::EXCL.bits() as i32 != 0;
-        let made = self.make_file(parent, name, mode, exclusive).and_then(|(entry, was_there)| {
+        let made = self.make_file(parent, name, mode, exclusive).and_then(|(entry, made)| {
             let number = self.number(&entry.path, Node::File(&entry));
             // One that was just made has nothing in it, and the kernel asks again before it tells anybody.
-            let attributes = if was_there { self.written_attributes(number, &entry)? } else { self.attributes_made(number, &entry) };
+            let attributes = if made { self.attributes_made(number, &entry) } else { self.written_attributes(number, &entry)? };
             Ok((attributes, entry))
         });
         match made {

@@ -59,7 +59,9 @@ impl Files {
     pub(super) fn written_attributes(&self, number: u64, entry: &Entry) -> Result<FileAttr, Errno> {
         let now = self.shared.client.names().entry(&entry.id).cloned();
         let entry = now.ok_or(Errno::ESTALE)?;
-        self.writer().until_made(&entry);
+        if self.writer().known_shape(&entry.id).is_none() {
+            self.writer().until_made(&entry);
+        }
         let shape = self.writer().shape(&entry).map_err(|fault| self.told(&entry.path, &fault.into()))?;
         Ok(self.attributes_of(number, &entry, shape))
     }
@@ -94,14 +96,14 @@ impl Files {
         }
     }
 
-    /// Makes a file, or opens one that another rank has made meanwhile; true in that case.
+    /// Makes a file, or finds one that another rank has made meanwhile; true if it was made.
     pub(super) fn make_file(&self, parent: INodeNo, name: &OsStr, mode: u32, exclusive: bool) -> Result<(Entry, bool), Errno> {
         let path = self.place(parent, name)?;
-        let (entry, was_there) = self.writer().create(&path, mode, exclusive).map_err(|refused| self.told(&path, &refused))?;
+        let (entry, made) = self.writer().create(&path, mode, exclusive).map_err(|refused| self.told(&path, &refused))?;
         if entry.written().is_none() {
             return Err(self.told(&path, &Refused::Staged));
         }
-        Ok((entry, was_there))
+        Ok((entry, made))
     }
 
     pub(super) fn open_written(&self, entry: &Entry, writes: bool) -> Handle {

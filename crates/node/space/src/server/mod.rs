@@ -1,8 +1,9 @@
 //! A target: what keeps objects of a space and its entries. One process serves one of them.
 //!
-//! `store` is what a directory of a node has, `serve` who may ask for it, `clients` what is known of these, `turns` what one client does at a time. Whatever else keeps objects is [`Served`] in the same way.
+//! `store` is what a directory of a node has, `serve` who may ask for it, `clients` what is known of these, `leases` what they are promised, `turns` what one client does at a time. Whatever else keeps objects is [`Served`] in the same way.
 
 mod clients;
+mod leases;
 mod serve;
 mod store;
 mod turns;
@@ -26,6 +27,11 @@ pub trait Served: Send + Sync + 'static {
 
     /// Called once, in a thread of its own, when clients can come.
     fn begun(&self) {}
+
+    /// True if no other process serves the same objects: only then can be promised that nothing changes.
+    fn is_alone(&self) -> bool {
+        false
+    }
 }
 
 /// Why a request fails.

@@ -2,8 +2,9 @@
 //!
 //! Faults assumed: anybody connects and sends anything (as at the daemon's own port); a client dies in the middle of a request.
 
+use super::leases::Leases;
 use super::store::Store;
-use super::{Failure, Served};
+use super::{Answered, Failure, Served};
 use crate::link::{Link, context};
 use mend_data::space::Id;
 use mend_data::space::target::{Answer, Failed, Hello, Request, Welcome};
@@ -51,7 +52,8 @@ fn serve_all(space: &Id, secret: Secret, store: Arc<dyn Served>) -> Result<(), F
     });
     let begun = store.clone();
     std::thread::spawn(move || begun.begun());
-    let door = Arc::new(Door { store, space: *space, secret });
+    let leases = Leases::begin(Instant::now(), u64::from_le_bytes(mend_wire::random_bytes()));
+    let door = Arc::new(Door { store, leases, space: *space, secret });
     runtime.block_on(admit_all(listener, |stream, peer, slot| admit(door.clone(), stream, peer, slot)));
     Ok(())
 }
@@ -68,50 +70,78 @@ fn open(directory: &Path, space: &Id, create: bool) -> Result<Store, Failure> {
 
 struct Door {
     store: Arc<dyn Served>,
+    leases: Leases,
     space: Id,
     secret: Secret,
 }
 
 async fn admit(door: Arc<Door>, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {
     let meeting = async { timeout(HANDSHAKE_TIMEOUT, meet(&door, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
-    let Some(mut link) = slot.hold(meeting).await? else { return Ok(()) };
-    let store = door.store.clone();
+    let Some((mut link, client)) = slot.hold(meeting).await? else { return Ok(()) };
+    let door = door.clone();
     let spawned = std::thread::Builder::new().name(format!("client {}", peer.ip())).spawn(move || {
         // It ends with the connection.
-        let _ = answer_all(store.as_ref(), &mut link);
+        let _ = answer_all(&door, &mut link, client);
     });
     spawned.map(drop).map_err(HandshakeError::Broken)
 }
 
-async fn meet(door: &Door, stream: TcpStream) -> Result<Option<Link>, HandshakeError> {
+async fn meet(door: &Door, stream: TcpStream) -> Result<Option<(Link, Id)>, HandshakeError> {
     let broken = |error: io::Error| HandshakeError::Broken(error);
     let mut connection: Connection = Greeted::accepted(stream, &[Purpose::Target]).await?.prove_as_acceptor(&door.secret, &[]).await?;
     let hello: Hello = connection.receiver.receive().await.map_err(|error| broken(io::Error::other(error)))?;
     let nonce: [u8; 32] = mend_wire::random_bytes();
     let fits = hello.space == door.space;
-    let welcome = if fits { Welcome::Yes { nonce } } else { Welcome::Refused };
+    // A value that makes no sense is no reason to send in the clear.
+    let encrypts = hello.encrypts || !matches!(mend_settings::ENCRYPT_DATA.choice(), Ok("off"));
+    let welcome = if fits { Welcome::Yes { nonce, encrypts } } else { Welcome::Refused };
     connection.sender.send(&welcome).await.map_err(|error| broken(io::Error::other(error)))?;
     if !fits {
         return Ok(None);
     }
     let stream = connection.into_tcp().ok_or_else(|| broken(io::Error::other("the client did not wait for the answer")))?;
     let keys = mend_cipher::acceptor(&door.secret, [&hello.nonce, &nonce], &context(&door.space));
-    Link::new(stream.into_std().map_err(broken)?, keys, None).map(Some).map_err(broken)
+    let link = Link::new(stream.into_std().map_err(broken)?, keys, encrypts, None).map_err(broken)?;
+    Ok(Some((link, hello.client)))
 }
 
-fn answer_all(store: &dyn Served, link: &mut Link) -> io::Result<()> {
+fn answer_all(door: &Door, link: &mut Link, client: Id) -> io::Result<()> {
+    let mut payload = Vec::new();
     loop {
-        let (request, payload) = link.request()?;
-        let leaves = request == Request::Leave;
+        let request = link.request(&mut payload)?;
+        let (leaves, is_bulk) = (request == Request::Leave, request.wants_bulk());
         let sound = if request.is_sound() { Ok(()) } else { Err(Failure::new(Failed::Nonsense, "the request makes no sense")) };
-        match sound.and_then(|()| store.carry_out(request, &payload)) {
+        let answered = sound.and_then(|()| carry_out(door, client, request, &payload));
+        match answered {
             Ok((answer, bytes)) => {
-                link.send(&answer, &bytes)?;
+                link.send(&answer, &bytes, is_bulk)?;
                 if leaves {
                     std::process::exit(0);
                 }
             }
-            Err(Failure { kind, why }) => link.send(&Answer::Failed { kind, why }, &[])?,
+            Err(Failure { kind, why }) => link.send(&Answer::Failed { kind, why }, &[], false)?,
         }
     }
+}
+
+/// Carries out a request of a client, when nothing that others were promised stands against it.
+fn carry_out(door: &Door, client: Id, request: Request, payload: &[u8]) -> Answered {
+    let Door { store, leases, .. } = door;
+    if !store.is_alone() {
+        return store.carry_out(request, payload);
+    }
+    if let Request::Changes { lease: true, .. } = request {
+        let given = leases.grant(&client, Instant::now());
+        let mut answered = store.carry_out(request, payload)?;
+        if let Answer::Changes { lease, .. } = &mut answered.0 {
+            *lease = given;
+        }
+        return Ok(answered);
+    }
+    let _changing = (!request.changed().is_empty()).then(|| {
+        let (changing, wait) = leases.change(client, Instant::now());
+        std::thread::sleep(wait);
+        changing
+    });
+    store.carry_out(request, payload)
 }

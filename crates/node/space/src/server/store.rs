@@ -18,10 +18,11 @@ use super::{Answered, Clients, Failure, Served, bytes};
 use holds::Holds;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
-use mend_data::space::target::{Answer, CHANGES_BYTES, Failed, Request};
+use mend_data::space::target::{Answer, CHANGES_BYTES, Failed, Lease, Request};
 use mend_data::space::{Entry, Id};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 use rustix::fs::statvfs;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -104,7 +105,10 @@ impl Store {
             }
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
             if fs::read_dir(directory)?.next().is_some() {
-                return Err(Failure::new(Failed::Nonsense, "the directory has other files in it"));
+                return Err(Failure::new(
+                    Failed::Nonsense,
+                    "the directory has other files in it\tname a directory that is empty or not there, and that nodes do not share (--directory, --target)",
+                ));
             }
         }
         let about = fs::metadata(directory)?;
@@ -232,7 +236,7 @@ impl Store {
     fn answer(&self, request: Request, payload: &[u8]) -> Answered {
         let done = match request {
             Request::Look => self.look()?,
-            Request::Changes { after } => self.changes(after)?,
+            Request::Changes { after, .. } => self.changes(after)?,
             Request::Write { file, position, offset, .. } => self.write(&file, position, offset, payload).map(|()| Answer::Done)?,
             Request::Settle { file, position, length, life } => self.settle(&file, position, length, life).map(|()| Answer::Done)?,
             Request::Sums { file, page, .. } => self.keep_sums(&file, page, payload).map(|()| Answer::Done)?,
@@ -297,7 +301,7 @@ impl Store {
             upto = number.value();
             changes.extend(postcard::from_bytes::<Change>(row.value()).ok());
         }
-        Ok(Answer::Changes { instance: self.instance, upto, more, changes })
+        Ok(Answer::Changes { instance: self.instance, upto, more, changes, lease: Lease::default() })
     }
 
     fn write(&self, file: &Id, position: u16, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
@@ -383,13 +387,19 @@ impl Store {
 
     fn read(&self, file: &Id, position: u16, offset: u64, length: u32) -> Result<Vec<u8>, Failure> {
         let object = File::open(self.path(file, position))?;
-        let mut bytes = vec![0; length as usize];
-        match object.read_exact_at(&mut bytes, offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(Failure::new(Failed::Short, "an object is shorter than it must be"))
+        let length = length as usize;
+        let mut bytes = Vec::with_capacity(length);
+        // Into memory that need not be cleared first.
+        while bytes.len() < length {
+            let at = offset + bytes.len() as u64;
+            match rustix::io::pread(&object, rustix::buffer::spare_capacity(&mut bytes), at) {
+                Ok(0) => return Err(Failure::new(Failed::Short, "an object is shorter than it must be")),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
             }
-            read => Ok(read.map(|()| bytes)?),
         }
+        bytes.truncate(length);
+        Ok(bytes)
     }
 
     fn sums(&self, file: &Id, page: u32) -> Result<Vec<u8>, Failure> {
@@ -405,7 +415,7 @@ impl Store {
         for id in ids {
             match self.known(id)? {
                 Some(Change::Gone(_)) => continue,
-                Some(Change::There(_)) => removed.push(*id),
+                Some(Change::There(entry)) => removed.push(entry),
                 None => {}
             }
             append(&begun, *id, &Change::Gone(*id))?;
@@ -416,8 +426,11 @@ impl Store {
             }
         }
         begun.commit().map_err(database)?;
-        for id in removed {
-            let bytes = self.remove_objects(&id, &[], counted.get(&id).map(Vec::as_slice))?;
+        for entry in removed {
+            let bytes = match entry.written() {
+                Some(known) => self.remove_written(&entry.id, known)?,
+                None => self.remove_objects(&entry.id, &[], counted.get(&entry.id).map(Vec::as_slice))?,
+            };
             self.used.fetch_sub(bytes.min(self.used.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
         Ok(())
@@ -488,6 +501,11 @@ impl Served for Store {
 
     fn begun(&self) {
         self.ascertain_all();
+    }
+
+    fn is_alone(&self) -> bool {
+        // Who has the database has it alone.
+        true
     }
 }
 

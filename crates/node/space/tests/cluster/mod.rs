@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 /// How long a target may be silent until it is lost.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ports by directories; a target that is not there has none.
 type Ports = Arc<Mutex<HashMap<String, u16>>>;

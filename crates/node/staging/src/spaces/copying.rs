@@ -4,7 +4,7 @@
 
 use super::turn::Turn;
 use super::{named, opened, shown};
-use crate::failure::{BAD_VALUE, FAILED, Failure};
+use crate::failure::{BAD_VALUE, FAILED, Failure, report_all};
 use crate::report;
 use mend_data::space::{Entry, File, Id};
 use mend_space::Fault;
@@ -40,7 +40,12 @@ pub async fn replicate(places: &[String], remove: bool, as_json: bool) -> Result
             let done = if remove { "removed" } else { "made" };
             let rest = [(already, if remove { "without them already" } else { "with them already" }), (failed, "not done")];
             let rest: String = rest.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(", {count} {what}")).collect();
-            report::line(&format!("{place}: second copies of {} {done} ({}){rest}", report::files(changed), report::size(bytes)));
+            report::line(&format!(
+                "{}: second copies of {} {done} ({}){rest}",
+                place.trim_end_matches(':'),
+                report::files(changed),
+                report::size(bytes)
+            ));
         }
         all.push(json!({ "place": place, "files": changed, "bytes": bytes, "already": already, "failed": failed }));
     }
@@ -61,7 +66,11 @@ pub fn files(client: &Client, place: &str, path: &str) -> Result<Vec<Entry>, Fai
         && one.path == path
         && one.written().is_some()
     {
-        return Err(Failure::new(format!("{place} has two copies anyway: ranks write it"), "name files that were staged", BAD_VALUE));
+        let what = match client.space.copies {
+            1 => format!("{place} has one copy, as all that ranks write into this space"),
+            _ => format!("{place} has two copies anyway: ranks write it"),
+        };
+        return Err(Failure::new(what, "name files that were staged", BAD_VALUE));
     }
     Ok(all.into_iter().filter(|entry| entry.file().is_some()).cloned().collect())
 }
@@ -143,5 +152,5 @@ pub async fn by_itself(name: &str) -> Result<i32, Failure> {
     for (name, bytes) in made {
         eprintln!("mend data: {name}: its second copy was made again, {bytes} bytes");
     }
-    Ok(failures.iter().map(Failure::report).next_back().unwrap_or(0))
+    Ok(report_all(&failures).unwrap_or(0))
 }

@@ -7,7 +7,7 @@ use super::begun_log::BegunLog;
 use super::opened;
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
-use crate::mirrors::{agree, blame, open, tell_of_failed, told, unchanged};
+use crate::mirrors::{agree, blame, broken_off, open, tell_of_failed, told, unchanged};
 use crate::progress::Progress;
 use crate::report::Staged;
 use mend_data::ranges;
@@ -160,8 +160,7 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
         Failure::new(format!("{shown}: {error}"), hint, UNREACHABLE)
     })?;
     if !fetched.lost.is_empty() {
-        let hint = "repeat the command to go on: what was fetched is not fetched again".to_owned();
-        return Err(Failure { hint, ..no_source(&file.sources, &fetched.blames) });
+        return Err(broken_off(no_source(&file.sources, &fetched.blames), &fetched.blames));
     }
     tell_of_failed(&shown, &file.sources, &fetched.blames, progress);
     unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {

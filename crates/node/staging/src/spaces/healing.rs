@@ -8,7 +8,7 @@
 
 use super::turn::Turn;
 use super::{copying, named, opened, shown, target, written};
-use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
+use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{blame, open, told};
 use crate::report;
@@ -24,13 +24,33 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// True if all paths are places in data spaces. A local file of such a name is `./NAME:PATH`.
-pub fn is_of_spaces(paths: &[PathBytes]) -> bool {
-    let place = |path: &PathBytes| {
-        let Some((_, inside)) = std::str::from_utf8(path).ok().and_then(split) else { return false };
-        (inside.is_empty() || is_path(inside)) && !std::path::Path::new(&*String::from_utf8_lossy(path)).exists()
-    };
-    !paths.is_empty() && paths.iter().all(place)
+/// True if this is a place in a data space. A local file of such a name is `./NAME:PATH`.
+fn is_of_a_space(path: &PathBytes) -> bool {
+    let Some((_, inside)) = std::str::from_utf8(path).ok().and_then(split) else { return false };
+    (inside.is_empty() || is_path(inside)) && !std::path::Path::new(&*String::from_utf8_lossy(path)).exists()
+}
+
+/// For verbs that are of files alone.
+///
+/// # Errors
+/// It is a place in a data space; `instead` says what helps.
+pub fn not_of_a_space(path: &PathBytes, instead: &str) -> Result<(), Failure> {
+    if !is_of_a_space(path) {
+        return Ok(());
+    }
+    Err(Failure::bad_value(format!("{} is a place in a data space", String::from_utf8_lossy(path)), instead))
+}
+
+/// The places in data spaces, and the others.
+///
+/// # Errors
+/// Both are there and JSON is wanted, which would be two documents.
+pub fn divided(paths: Vec<PathBytes>, as_json: bool) -> Result<(Vec<PathBytes>, Vec<PathBytes>), Failure> {
+    let (places, files): (Vec<_>, Vec<_>) = paths.into_iter().partition(is_of_a_space);
+    if as_json && !places.is_empty() && !files.is_empty() {
+        return Err(Failure::bad_value("with --json, places in data spaces and files do not go together", "give them to a command each"));
+    }
+    Ok((places, files))
 }
 
 fn places(paths: &[PathBytes]) -> Result<Vec<(Arc<Client>, String)>, Failure> {
@@ -108,7 +128,7 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
         failures.extend(not_copied);
         failures.extend(copying::copy_again(&client, &path).await?.1);
         let (files, bytes) = (examined.files + by_ranks.files, examined.bytes + by_ranks.bytes);
-        code = failures.iter().map(Failure::report).next_back().unwrap_or(code);
+        code = report_all(&failures).unwrap_or(code);
         if !as_json {
             let bad = failures.len();
             let still = if bad > 0 { format!(", {bad} not repaired") } else { String::new() };
@@ -140,7 +160,7 @@ pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher)
         let (name, fetched) = (one["name"].as_str().unwrap_or_default(), &one["fetched"]);
         eprintln!("mend data: {name}: healed, {fetched} bytes came from its source");
     }
-    Ok(failures.iter().map(Failure::report).next_back().unwrap_or(0))
+    Ok(report_all(&failures).unwrap_or(0))
 }
 
 /// Says before a job's ranks start which files of these spaces cannot be had: something of them is lost, and so is their source. The exit code.
@@ -149,7 +169,7 @@ pub async fn ready(names: &[String], fetcher: &Fetcher) -> Result<i32, Failure> 
     for name in names {
         let client = tokio::task::block_in_place(|| opened(name))?;
         let nowhere = tokio::task::block_in_place(|| written::nowhere(&client))?;
-        code = nowhere.iter().map(Failure::report).next_back().unwrap_or(code);
+        code = report_all(&nowhere).unwrap_or(code);
         let examined = tokio::task::block_in_place(|| client.examine("", false))?;
         for found in examined.found.iter().filter(|found| !found.missing.is_empty()) {
             let Some(file) = found.entry.file() else { continue };

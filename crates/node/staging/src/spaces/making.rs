@@ -91,6 +91,7 @@ pub fn make(space: &Space) -> Result<(), Failure> {
 
 /// Ends a space.
 pub fn destroy(name: &str) -> Result<i32, Failure> {
+    let name = name.trim_end_matches(':');
     let client = client(descriptor::load(name)?, false)?;
     for fault in client.end() {
         eprintln!("mend data: {name}: {fault}; what is in its directory stays");
@@ -113,7 +114,7 @@ pub fn remove(places: &[String], recursive: bool) -> Result<i32, Failure> {
                 client.remove(path)?;
                 continue;
             }
-            None => Failure::new(format!("{place} is not there"), "`mend data ls` lists what is", FAILED),
+            None => Failure::new(format!("{place} is not there"), format!("`mend data ls {name}:` lists what is"), FAILED),
         };
         code = failure.report();
     }

@@ -132,6 +132,10 @@ pub fn opened(name: &str) -> Result<Arc<Client>, Failure> {
 /// The space and the path that a place names.
 fn named(place: &str) -> Result<(&str, &str), Failure> {
     let named = space::split(place).filter(|(_, path)| path.is_empty() || is_path(path));
-    named
-        .ok_or_else(|| Failure::bad_value(format!("{place} is no place in a data space"), "write NAME:PATH, for example input:run7/in.dat"))
+    named.ok_or_else(|| {
+        Failure::bad_value(
+            format!("{place} is no place in a data space"),
+            "write NAME:PATH, for example input:run7/in.dat, or NAME: for all of it",
+        )
+    })
 }

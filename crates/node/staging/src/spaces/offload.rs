@@ -11,7 +11,7 @@ use super::sending::{Item, Outcome, Sending};
 use super::turn::Turn;
 use super::{named, opened};
 use crate::destination::Destination;
-use crate::failure::{BAD_VALUE, FAILED, Failure, UNREACHABLE};
+use crate::failure::{BAD_VALUE, FAILED, Failure, UNREACHABLE, report_all};
 use crate::report;
 use crate::settings::Settings;
 use mend_data::offload::ledger::{Head, Ledger};
@@ -435,7 +435,7 @@ fn ends_with_its_reader() {
 
 /// Says what is left, and why; the exit code.
 fn told(left: &[(String, Failure)]) -> i32 {
-    left.iter().map(|(_, failure)| failure.report()).next_back().unwrap_or(0)
+    report_all(left.iter().map(|(_, failure)| failure)).unwrap_or(0)
 }
 
 /// Sends files, several at once.

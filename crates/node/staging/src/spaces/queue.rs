@@ -4,7 +4,7 @@
 
 use super::copying::{copy, files, remove};
 use super::{named, opened};
-use crate::failure::Failure;
+use crate::failure::{Failure, report_all};
 use crate::report;
 use mend_data::space::window::{Candidate, Job, Plan, Rules, is_below, places as places_of, plan, urgent};
 use mend_data::space::{Entry, Id};
@@ -42,7 +42,7 @@ pub async fn follow(places: &[String], jobs: &[Job], nodes: u64, rules: &Rules, 
         let plan = plan(&candidates, block_in_place(|| room(&client, percent, &candidates)));
         let path = |id: &Id| entries.get(id).map_or("", |entry| entry.path.as_str());
         let done = carry_out(&client, &plan, percent).await;
-        code = done.failures.iter().map(Failure::report).next_back().unwrap_or(code);
+        code = report_all(&done.failures).unwrap_or(code);
         for id in &plan.left_out {
             eprintln!(
                 "mend data: {name}:{} gets no second copy: those of more urgent jobs take the {percent} % of the free room that second copies may have",

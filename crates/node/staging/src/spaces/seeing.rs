@@ -90,7 +90,14 @@ pub fn mount(name: &str, directory: PathBytes) -> Result<i32, Failure> {
         return Err(Failure::bad_value(format!("{name:?} is no name of a data space"), "`mend data ls` lists those that are known here"));
     }
     let directory = path_of(directory);
-    let directory = fs::canonicalize(&directory).map_err(|error| Failure::system(directory.display(), &error))?;
+    let unusable = |error: io::Error| Failure::system(directory.display(), &error);
+    let directory = fs::canonicalize(&directory).map_err(unusable)?;
+    if fs::read_dir(&directory).map_err(unusable)?.next().is_some() {
+        return Err(Failure::bad_value(
+            format!("{} is not empty", directory.display()),
+            "name an empty directory: what is in it would be hidden",
+        ));
+    }
     let program = mend_settings::find_part(PROGRAM).ok_or_else(|| {
         Failure::new(
             format!("there is no {PROGRAM} beside mend"),

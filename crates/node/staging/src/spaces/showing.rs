@@ -120,7 +120,7 @@ pub fn room(name: &str, as_json: bool) -> Result<i32, Failure> {
     } else {
         report::line(mend_report::table(&["target", "size", "free", "used"], &rows).trim_end());
         let copies = if copied > 0 { format!(", and {} in second copies", report::size(copied)) } else { String::new() };
-        report::line(&format!("{files} file{}, {}{copies}", if files == 1 { "" } else { "s" }, report::size(bytes)));
+        report::line(&format!("{files} file{}, {} staged{copies}", if files == 1 { "" } else { "s" }, report::size(bytes)));
         if client.space.copies == 1 {
             report::line("what ranks write is in one copy: it is lost with its target");
         }

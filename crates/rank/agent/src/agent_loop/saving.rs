@@ -154,7 +154,7 @@ impl Agent {
         }
         for (start, end) in rings {
             // SAFETY: memory of channels that the fabric has forgotten; nobody refers to it.
-            unsafe { mend_kernel::raw::syscall(libc::SYS_munmap, [*start as usize, (end - start) as usize, 0, 0, 0, 0]) };
+            unsafe { mend_freestanding::syscall(libc::SYS_munmap, [*start as usize, (end - start) as usize, 0, 0, 0, 0]) };
         }
         self.stage = Stage::Parked { threads: quiesced, fabric: None };
         self.held_map = None;

@@ -13,7 +13,7 @@
 
 use crate::park::monotonic;
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use mend_messages::agent::Compression;
 use rustix::fd::{AsRawFd, BorrowedFd};
 

@@ -3,7 +3,7 @@
 use crate::capture::compression::Taken;
 use crate::capture::write_error::{STALL_LIMIT, WriteError};
 use crate::park::monotonic;
-use mend_kernel::raw::syscall;
+use mend_freestanding::syscall;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;

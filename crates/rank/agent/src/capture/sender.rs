@@ -16,8 +16,8 @@ use crate::capture::write_error::WriteError;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use mend_freestanding::syscall;
 use mend_kernel::copy::{self, Copy, end_with, leave};
-use mend_kernel::raw::syscall;
 use mend_kernel::threads::{wait_across, wake_across};
 use std::time::Duration;
 

@@ -14,11 +14,11 @@ use crate::capture::write_job::{MemoryPart, WriteJob};
 use crate::memory::layout::{Content, MappingPlan};
 use crate::memory::pages::{PAGE, is_zero, nonzero, prefetch};
 use crate::track::{Entry, RunningScan, tracked, within};
+use mend_freestanding::{check, syscall};
 use mend_image::fixed::Fixed;
 use mend_image::record::{End, Kind, MAX_PAGES, Mapping, mapping};
 use mend_image::{HEADER_SIZE, kept, launch};
 use mend_kernel::pagemap::{Method, Region, populated, swapping};
-use mend_kernel::raw::{check, syscall};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 

@@ -1,6 +1,6 @@
 //! System calls that make descriptors.
 
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 

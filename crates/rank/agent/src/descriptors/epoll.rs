@@ -12,7 +12,7 @@ use super::{Descriptors, What};
 use crate::descriptors::reopen_error::ReopenError;
 use crate::descriptors::table::take;
 use crate::park::Parked;
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

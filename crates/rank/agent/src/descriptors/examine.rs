@@ -14,8 +14,8 @@ use super::{
 use crate::memory::maps::{JVM_COUNTERS, NODE_MEMORY};
 use crate::park::{self, Parked};
 use crate::process::tasks::numbers_in;
+use mend_freestanding::{check, syscall};
 use mend_image::launch::Role;
-use mend_kernel::raw::{check, syscall};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{FileType, Stat, fstat};
 use std::io;

@@ -4,7 +4,7 @@
 use crate::descriptors::inherited::Inherited;
 use crate::descriptors::table::take;
 use crate::descriptors::{Descriptors, What};
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid, fchmod, fchown, fstat, futimens};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@
 //! while the rank runs on, nothing of the agent opens such a file (see [`crate::memory::layout`]).
 
 use crate::descriptors::{Descriptors, Open};
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use std::time::{Duration, Instant};
 
 /// What took it.

@@ -2,7 +2,7 @@
 
 use super::Open;
 use super::inherited::Inherited;
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::Errno;

@@ -9,7 +9,7 @@ use super::{eventfd, memory_files, paths, signalfd, timerfd};
 use crate::descriptors::reopen_error::ReopenError;
 use crate::descriptors::sockets::{self, Socket};
 use crate::descriptors::{Descriptor, Descriptors, MadePipes, Open, What, restore_epolls, watches};
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use mend_kernel::table::RaisedLimit;
 use rustix::event::epoll;
 use rustix::fd::{AsRawFd, OwnedFd};

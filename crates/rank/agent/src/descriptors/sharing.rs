@@ -3,7 +3,7 @@
 //! kcmp(2) puts any two descriptions into an order, so that each new descriptor is looked up among those known by halving, not compared with
 //! all.
 
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 

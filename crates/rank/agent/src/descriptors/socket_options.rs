@@ -3,7 +3,7 @@
 //! Every option that can be read and set is read; a new socket is told what differs. Not seen: groups that were joined
 //! (`IP_ADD_MEMBERSHIP`), keys (`TCP_MD5SIG`, `TCP_AO_ADD_KEY`), which the kernel does not tell.
 
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 

@@ -5,7 +5,7 @@
 
 use crate::descriptors::reopen_error::ReopenError;
 use crate::descriptors::socket_options::{self, Options, get, set};
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;

@@ -2,8 +2,8 @@
 //! when a restored process goes on ([`leave`]). In between, and where the kernel gives it none, it shares the program's.
 
 use crate::park::Parked;
+use mend_freestanding::check;
 use mend_kernel::copy::FIRST_DESCRIPTOR;
-use mend_kernel::raw::check;
 use mend_kernel::table::{self, Window};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;

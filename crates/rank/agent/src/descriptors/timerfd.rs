@@ -2,7 +2,7 @@
 
 use super::calls::new_descriptor;
 use super::{What, fdinfo};
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 

@@ -1,6 +1,6 @@
 //! Files that look like others and cannot be opened again.
 
-use mend_kernel::raw::syscall;
+use mend_freestanding::syscall;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{FileType, Stat};
 

@@ -3,8 +3,8 @@
 use crate::capture::scratch::Scratch;
 use crate::capture::write_error::WriteError;
 use crate::memory::pages::PAGE;
+use mend_freestanding::{check, syscall};
 use mend_kernel::pagemap;
-use mend_kernel::raw::{check, syscall};
 use mend_messages::agent::Compression;
 use rustix::io::Errno;
 

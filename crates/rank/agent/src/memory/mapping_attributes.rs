@@ -3,8 +3,8 @@
 
 use crate::memory::layout::MappingPlan;
 use crate::memory::maps::Area;
+use mend_freestanding::{check, syscall};
 use mend_image::record::mapping;
-use mend_kernel::raw::{check, syscall};
 use mend_kernel::thread_attributes::MemoryPolicy;
 use rustix::io::Errno;
 use std::ffi::CString;

@@ -1,5 +1,6 @@
 //! The address space as `/proc/self/maps` and `smaps` show it.
 
+use mend_freestanding::maps::Line;
 use mend_image::record::mapping;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -79,34 +80,21 @@ pub(crate) fn text() -> io::Result<Vec<u8>> {
 
 /// All areas of the text of `/proc/self/maps`.
 pub(crate) fn parse_all(text: &[u8]) -> io::Result<Vec<Area>> {
-    String::from_utf8_lossy(text)
-        .lines()
-        .map(|line| parse(line).ok_or_else(|| io::Error::other(format!("/proc/self/maps has a line of unknown form: {line}"))))
-        .collect()
+    let unknown = |line| io::Error::other(format!("/proc/self/maps has a line of unknown form: {}", String::from_utf8_lossy(line)));
+    text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(|line| parse(line).ok_or_else(|| unknown(line))).collect()
 }
 
-fn parse(line: &str) -> Option<Area> {
-    let mut rest = line;
-    let mut word = || {
-        let trimmed = rest.trim_start_matches(' ');
-        let (word, after) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
-        rest = after;
-        word
-    };
-    let (range, permissions, offset, device, inode) = (word(), word(), word(), word(), word());
-    let (start, end) = range.split_once('-')?;
-    let (major, minor) = device.split_once(':')?;
-    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
-    let name = rest.trim_start_matches(' ');
-    let (name, deleted) = name.strip_suffix(" (deleted)").map_or((name, false), |name| (name, true));
-    let bit = |letter: char, bit: i32| if permissions.contains(letter) { bit as u32 } else { 0 };
+fn parse(line: &[u8]) -> Option<Area> {
+    let line = Line::parse(line)?;
+    let name = String::from_utf8_lossy(line.name);
+    let (name, deleted) = name.strip_suffix(" (deleted)").map_or((&*name, false), |name| (name, true));
     Some(Area {
-        start: hexadecimal(start)?,
-        end: hexadecimal(end)?,
-        protection: bit('r', libc::PROT_READ) | bit('w', libc::PROT_WRITE) | bit('x', libc::PROT_EXEC),
-        shared: permissions.ends_with('s'),
-        offset: hexadecimal(offset)?,
-        identity: (hexadecimal(major)? << 32 | hexadecimal(minor)?, inode.parse().ok()?),
+        start: line.start,
+        end: line.end,
+        protection: line.protection,
+        shared: line.shared,
+        offset: line.offset,
+        identity: (line.device.0 << 32 | line.device.1, line.inode),
         name: if name.contains('\\') { name.replace("\\012", "\n") } else { name.to_string() },
         deleted,
     })
@@ -169,7 +157,7 @@ fn smaps() -> io::Result<Vec<u8>> {
 /// The line that begins an area.
 fn head(line: &str) -> Option<(u64, Advised)> {
     let advised = |area: &Area| Advised { end: area.end, page_shift: 12, shared: u64::from(area.is_shared_memory()), ..Advised::default() };
-    parse(line).map(|area| (area.start, advised(&area)))
+    parse(line.as_bytes()).map(|area| (area.start, advised(&area)))
 }
 
 fn flag_bit(flag: &str) -> u32 {
@@ -238,17 +226,17 @@ mod tests {
     #[test]
     fn lines_of_all_kinds() {
         let area =
-            parse("7f0a00000000-7f0a00021000 r-xp 00001000 fd:01 1234                       /opt/with space/lib.so (deleted)").unwrap();
+            parse(b"7f0a00000000-7f0a00021000 r-xp 00001000 fd:01 1234                       /opt/with space/lib.so (deleted)").unwrap();
         assert_eq!((area.start, area.end, area.offset), (0x7f0a_0000_0000, 0x7f0a_0002_1000, 0x1000));
         assert_eq!((area.protection, area.shared, area.deleted), (5, false, true));
         assert_eq!(area.name, "/opt/with space/lib.so");
         assert_eq!(area.identity, (0xfd << 32 | 1, 1234));
-        let area = parse("7ffc0000-7ffd0000 rw-p 00000000 00:00 0 ").unwrap();
+        let area = parse(b"7ffc0000-7ffd0000 rw-p 00000000 00:00 0 ").unwrap();
         assert!(area.is_anonymous() && area.name.is_empty());
-        assert!(parse("1000-2000 rw-s 00000000 00:01 77 /memfd:x y (deleted)").unwrap().is_shared_memory());
-        assert!(parse("1000-9000 rw-s 00000000 00:01 77 /tmp/hsperfdata_me/1000").unwrap().is_shared_memory());
-        assert!(!parse("1000-9000 r--p 00000000 00:01 77 /tmp/hsperfdata_me/1000").unwrap().is_shared_memory());
-        assert!(parse("garbage").is_none());
+        assert!(parse(b"1000-2000 rw-s 00000000 00:01 77 /memfd:x y (deleted)").unwrap().is_shared_memory());
+        assert!(parse(b"1000-9000 rw-s 00000000 00:01 77 /tmp/hsperfdata_me/1000").unwrap().is_shared_memory());
+        assert!(!parse(b"1000-9000 r--p 00000000 00:01 77 /tmp/hsperfdata_me/1000").unwrap().is_shared_memory());
+        assert!(parse(b"garbage").is_none());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use crate::process::tasks::Task;
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 
 const WORDS: usize = 128;
 
@@ -231,7 +231,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             sender.send((rustix::thread::gettid().as_raw_nonzero().get(), monotonic())).unwrap();
             // SAFETY: waits for nothing, for a while.
-            unsafe { libc::poll(core::ptr::null_mut(), 0, 400) };
+            unsafe { libc::poll(core::ptr::null_mut(), 0, 2000) };
         });
         let (tid, before) = receiver.recv().unwrap();
         let task =

@@ -4,7 +4,7 @@ use super::context::{RESTORED, capture, leave};
 use super::processor_handover::hand_over;
 use super::{ARRIVED, EPOCH, LEFT, PARKED, PREVIOUS_HANDLER, SLOTS, Slot, deadlines};
 use core::sync::atomic::Ordering;
-use mend_kernel::raw::syscall;
+use mend_freestanding::syscall;
 use mend_kernel::threads::{Registration, segment_base, wait, wake};
 use mend_kernel::tiles;
 use std::ffi::c_void;

@@ -1,8 +1,8 @@
 //! Requests to a parked thread: what the kernel lets only the thread itself do.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use mend_freestanding::syscall;
 use mend_kernel::landlock;
-use mend_kernel::raw::syscall;
 use mend_kernel::threads::wake;
 
 /// What the agent asks a parked thread to do. `info` is a signal's, or a system call's number and arguments.

@@ -3,7 +3,7 @@
 
 use crate::park::Parked;
 use crate::process::origin;
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use mend_kernel::thread_attributes::ThreadAttributes;
 use mend_kernel::tracer::{self, Traced};
 use std::io;

@@ -8,8 +8,8 @@ pub(crate) mod state;
 pub(crate) mod tasks;
 pub(crate) mod timers;
 
+use mend_freestanding::{check, syscall};
 use mend_image::record::Process;
-use mend_kernel::raw::{check, syscall};
 use std::io;
 
 /// Reads it. `handoff` and the executable's text are filled in by the caller.

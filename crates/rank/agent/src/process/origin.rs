@@ -5,8 +5,8 @@
 //! the program runs, and anew in every restored process.
 
 use crate::process::tasks;
+use mend_freestanding::syscall;
 use mend_kernel::landlock;
-use mend_kernel::raw::syscall;
 use mend_kernel::threads;
 use std::sync::{Mutex, PoisonError};
 

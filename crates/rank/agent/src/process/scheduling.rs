@@ -3,7 +3,7 @@
 //! Only what differs from the rank's parent, its reaper, is the program's own; the rest is the node's business, and
 //! another node may do it in another way. Bringing it back is best effort: processors may be absent, privileges too.
 
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 
 /// Words of a set of processors.
 const CPU_SET_WORDS: usize = 128;

@@ -5,7 +5,7 @@ use crate::park::pending::Pending;
 use crate::process::attributes::Attributes;
 use crate::process::scheduling::{self, Scheduling};
 use crate::process::timers::{self, Timer};
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 use mend_kernel::threads::{Disposition, disposition, set_disposition};
 use std::io;
 

@@ -2,7 +2,7 @@
 //! back with that.
 
 use crate::park::Parked;
-use mend_kernel::raw::{check, syscall};
+use mend_freestanding::{check, syscall};
 
 /// Kernels that cannot be told a number count up from 0; beyond this that would take too long.
 const HIGHEST_COUNTED: i32 = 1_000_000;

@@ -36,7 +36,7 @@ impl Rank {
         drop((files, given));
         self.drain_output();
         // A parent that has it open keeps it.
-        self.agent.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        self.agent.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         match read_message(&mut self.agent) {
             Ok(FromAgent::Reply { reply: Reply::Failed { error, .. }, .. }) => return Err(Refusal(error)),
             Ok(other) => panic!("unexpected {other:?}"),

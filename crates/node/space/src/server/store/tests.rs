@@ -35,7 +35,7 @@ fn put(store: &Store, entry: &Entry) -> Result<(Answer, Vec<u8>), Failed> {
 }
 
 fn known(store: &Store) -> Vec<Change> {
-    let Ok((Answer::Changes { changes, more: false, .. }, _)) = ask(store, Request::Changes { after: 0 }, &[]) else {
+    let Ok((Answer::Changes { changes, more: false, .. }, _)) = ask(store, Request::Changes { after: 0, lease: false }, &[]) else {
         panic!("no changes")
     };
     changes
@@ -148,7 +148,7 @@ fn changes_come_in_pieces_and_are_numbered_on() {
     all.iter().for_each(|entry| drop(ask(&store, Request::Put { entry: Box::new(entry.clone()), positions: vec![] }, &[]).unwrap()));
     let (mut after, mut heard, mut pieces) = (0, Vec::new(), 0);
     loop {
-        let Ok((Answer::Changes { upto, more, changes, .. }, _)) = ask(&store, Request::Changes { after }, &[]) else {
+        let Ok((Answer::Changes { upto, more, changes, .. }, _)) = ask(&store, Request::Changes { after, lease: false }, &[]) else {
             panic!("no changes")
         };
         heard.extend(changes);

@@ -15,7 +15,7 @@ use mend_data::space::blocks::{self, BlockTold};
 use mend_data::space::catalogue::Change;
 use mend_data::space::placement::RESERVE;
 use mend_data::space::target::{Answer, Failed};
-use mend_data::space::written::{Shape, Written, range_sum};
+use mend_data::space::written::{Shape, Written, piece_sums, range_sum, sum_of_pieces};
 use mend_data::space::{BLOCK, Entry, Id, filled_block_sum};
 use open::Open;
 use redb::ReadableDatabase;
@@ -112,11 +112,27 @@ fn read_guard(lock: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Says when an object was changed, nanoseconds since 1970.
+fn set_changed(object: &File, changed_ns: i64) -> io::Result<()> {
+    let time = Timespec { tv_sec: changed_ns.div_euclid(1_000_000_000), tv_nsec: changed_ns.rem_euclid(1_000_000_000) };
+    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    Ok(futimens(object, &Timestamps { last_access, last_modification: time })?)
+}
+
 /// Where bytes are to be in an object.
 fn range(offset: u64, bytes: &[u8]) -> Result<Range, Failure> {
     let length = bytes.len() as u64;
     let fits = offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok());
     if fits { Ok(Range { offset, length }) } else { Err(Failure::new(Failed::Nonsense, "no object is that long")) }
+}
+
+fn no_object() -> Failure {
+    Failure::new(Failed::Nonsense, "the file has no such object")
+}
+
+/// The number in its file of an object's block.
+fn index_in_file(file: &Written, position: u16, block: u64) -> u64 {
+    file.layout().file_offset(usize::from(position), block.saturating_mul(BLOCK)) / BLOCK
 }
 
 /// The name of what belongs to an object.
@@ -139,8 +155,7 @@ struct Opened {
 
 impl Opened {
     fn sum_of(&self, block: u64, bytes: &[u8]) -> u128 {
-        let index = self.file.layout().file_offset(usize::from(self.position), block.saturating_mul(BLOCK)) / BLOCK;
-        filled_block_sum(&self.id, index, bytes)
+        filled_block_sum(&self.id, index_in_file(&self.file, self.position, block), bytes)
     }
 
     /// What a block has; less than a whole one at the end of the object.
@@ -236,7 +251,7 @@ impl Store {
 
     fn open_object(&self, file: &Id, position: u16, known: Written) -> Result<Opened, Failure> {
         if usize::from(position) >= known.objects.len() {
-            return Err(Failure::new(Failed::Nonsense, "the file has no such object"));
+            return Err(no_object());
         }
         let path = self.path(file, position);
         let bytes = OpenOptions::new().read(true).write(true).open(&path)?;
@@ -272,7 +287,12 @@ impl Store {
             // One that was here before the file went onto other targets is out of date.
             let before = fs::metadata(&path).map_or(0, |about| about.len());
             for name in [path.clone(), beside(&path, ".sums")] {
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(name)?.sync_all()?;
+                let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
+                if name == path && !known.filling.contains(position) {
+                    // All copies tell the same time, which whoever made the file knows.
+                    set_changed(&made, entry.made_ns)?;
+                }
+                made.sync_all()?;
             }
             mend_durable::sync_directory(directory)?;
             self.count_used(before, 0);
@@ -282,6 +302,23 @@ impl Store {
             }
         }
         self.put(entry, positions)
+    }
+
+    /// Removes the objects of a file, which it has by its map. The bytes that they had.
+    pub(super) fn remove_written(&self, file: &Id, known: &Written) -> Result<u64, Failure> {
+        self.writing.let_go(file, &[]);
+        let mut bytes = 0;
+        for position in 0..known.objects.len() as u16 {
+            let path = self.path(file, position);
+            bytes += fs::metadata(&path).map_or(0, |about| about.len());
+            for name in [path.clone(), beside(&path, ".sums"), beside(&path, ".open")] {
+                match fs::remove_file(name) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     pub(super) fn fill(&self, file: &Id, epoch: u32, position: u16, offset: u64, bytes: &[u8], sum: u128) -> Result<Answer, Failure> {
@@ -300,7 +337,7 @@ impl Store {
         for taken in written.into_iter().filter(|taken| taken.end() > wanted.offset && taken.offset < wanted.end()).chain([end]) {
             if taken.offset > at {
                 let piece = &bytes[(at - offset) as usize..(taken.offset.min(wanted.end()) - offset) as usize];
-                self.put_range(file, position, known.clone(), at, piece)?;
+                self.put_range(file, position, known.clone(), at, piece, &[])?;
             }
             at = at.max(taken.end());
         }
@@ -323,7 +360,11 @@ impl Store {
         sum: u128,
     ) -> Result<Answer, Failure> {
         let known = self.written(file, Some(epoch))?;
-        if range_sum(bytes) != sum {
+        if usize::from(position) >= known.objects.len() {
+            return Err(no_object());
+        }
+        let sums: Vec<u128> = piece_sums(file, offset, bytes, |at| index_in_file(&known, position, offset / BLOCK + at)).collect();
+        if sum_of_pieces(&sums) != sum {
             return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
         }
         let room = statvfs(&self.objects).map_err(io::Error::from)?;
@@ -331,13 +372,13 @@ impl Store {
             return Err(Failure::new(Failed::Full, "there is no room left"));
         }
         let _held = write_guard(self.writing.lock(&(*file, position)));
-        self.put_range(file, position, known, offset, bytes)?;
+        self.put_range(file, position, known, offset, bytes, &sums)?;
         self.writing.note((*file, position), range(offset, bytes)?);
         Ok(Answer::Held { boot: self.writing.boot })
     }
 
-    /// Whoever calls holds the object's lock.
-    fn put_range(&self, file: &Id, position: u16, known: Written, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    /// Whoever calls holds the object's lock. `known_sums`: those of the blocks, if they are known; of blocks that are not whole they are not used.
+    fn put_range(&self, file: &Id, position: u16, known: Written, offset: u64, bytes: &[u8], known_sums: &[u128]) -> Result<(), Failure> {
         let end = range(offset, bytes)?.end();
         if bytes.is_empty() {
             return Ok(());
@@ -351,7 +392,8 @@ impl Store {
             let (from, until) = (offset.max(start), end.min(start + BLOCK));
             let new = &bytes[(from - offset) as usize..(until - offset) as usize];
             if new.len() as u64 == BLOCK {
-                sums.push(object.sum_of(block, new));
+                let known = known_sums.get((block - blocks.start) as usize);
+                sums.push(known.copied().unwrap_or_else(|| object.sum_of(block, new)));
                 continue;
             }
             let mut merged = object.verified(block)?;
@@ -500,11 +542,9 @@ impl Store {
 
     pub(super) fn stamp(&self, file: &Id, changed_ns: i64) -> Result<(), Failure> {
         let known = self.written(file, None)?;
-        let time = Timespec { tv_sec: changed_ns.div_euclid(1_000_000_000), tv_nsec: changed_ns.rem_euclid(1_000_000_000) };
-        let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         for position in 0..known.objects.len() as u16 {
             if let Ok(object) = OpenOptions::new().write(true).open(self.path(file, position)) {
-                futimens(&object, &Timestamps { last_access, last_modification: time }).map_err(io::Error::from)?;
+                set_changed(&object, changed_ns)?;
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ const HEAD_START: Duration = Duration::from_millis(200);
 /// The id of the calling process.
 pub(super) fn process_id() -> i32 {
     // SAFETY: no arguments.
-    (unsafe { mend_kernel::raw::syscall(libc::SYS_getpid, [0; 6]) }) as i32
+    (unsafe { mend_freestanding::syscall(libc::SYS_getpid, [0; 6]) }) as i32
 }
 
 /// The process's life: `complete` is its work, and `alone` says that its memory is its own.

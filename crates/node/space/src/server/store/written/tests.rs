@@ -26,7 +26,9 @@ fn put(store: &Store, entry: &Entry) -> Result<(Answer, Vec<u8>), Failed> {
 
 /// The start of the node that it tells.
 fn write(store: &Store, epoch: u32, offset: u64, bytes: &[u8]) -> Result<Id, Failed> {
-    let sum = range_sum(bytes);
+    let file = entry(1, epoch);
+    let index = |at| index_in_file(file.written().unwrap(), 1, offset / BLOCK + at);
+    let sum = sum_of_pieces(&piece_sums(&file.id, offset, bytes, index).collect::<Vec<_>>());
     let request = Request::WriteRange { file: [1; 16], epoch, position: 1, offset, length: bytes.len() as u32, sum };
     ask(store, request, bytes).map(|(answer, _)| if let Answer::Held { boot } = answer { boot } else { panic!("{answer:?}") })
 }

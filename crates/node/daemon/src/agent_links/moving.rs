@@ -1,8 +1,7 @@
 //! Saves and copies of ranks that go to another node.
 
-use super::AgentRouter;
-use super::ready::{NotReady, Ready};
-use crate::local_rank::LocalRanks;
+use super::AgentLinks;
+use super::ready::{NotReady, Prepared, Ready};
 use mend_messages::agent::{Compression, Reply, Request, SaveOrder, SaveTarget};
 use mend_messages::chunks::Transport;
 use mend_messages::daemon::{FromDaemon, Way};
@@ -12,12 +11,16 @@ use mend_transfer::peer::{self, MovingRank, Token};
 use mend_transfer::{TransferError, chunks};
 use std::net::SocketAddr;
 
-impl AgentRouter {
-    /// A save into a transfer: opens it, then asks.
-    pub fn save_to(&mut self, (seq, rank): (u64, Rank), (address, token): (SocketAddr, Token), way: Way, ranks: &LocalRanks) {
-        self.batch.drop_rest();
+impl AgentLinks {
+    /// Opens the transfer that a save goes into.
+    pub(super) fn opened(
+        &self,
+        rank: Rank,
+        (address, token): (SocketAddr, Token),
+        way: Way,
+    ) -> impl Future<Output = Prepared> + Send + use<> {
         let (job, patience, sinks, moving) = (self.job.clone(), self.patience, self.sinks.clone(), self.moving_rank(rank));
-        let opening = async move {
+        async move {
             let encrypts = job.encrypt_data || sinks.encrypts();
             if encrypts && way != Way::Direct {
                 return Err(NotReady::InTheClear);
@@ -33,21 +36,18 @@ impl AgentRouter {
             let compression = if matches!(way, Way::Direct | Way::Staged) { job.compression } else { Compression::Off };
             let order = SaveOrder { compression, ..SaveOrder::full(SaveTarget::Descriptor) };
             Ok(Ready { request: Request::Save(order), file: Some(file), sink })
-        };
-        self.ready_save(seq, rank, ranks, opening);
+        }
     }
 
-    /// A copy of a rank that runs on, into a transfer: opens it, then asks. Its input goes on, too.
-    pub fn precopy_to(&mut self, seq: u64, rank: Rank, address: SocketAddr, token: Token, ranks: &LocalRanks) {
-        self.batch.drop_rest();
+    /// The same for a copy of a rank that runs on. Its input goes on, too.
+    pub(super) fn opened_for_copy(&self, rank: Rank, address: SocketAddr, token: Token) -> impl Future<Output = Prepared> + Send + use<> {
         let (job, patience, progress, moving) = (self.job.clone(), self.patience, self.sinks.progress(), self.moving_rank(rank));
-        let opening = async move {
+        async move {
             let file = peer::open_stream(address, &job, token, moving, patience, progress).await?;
             // Through threads that encrypt, and in chunks, there is one way only.
             let answered = !job.encrypt_data && job.transport == Transport::Tcp;
             Ok(Ready { request: Request::Precopy { answered, compression: job.compression }, file: Some(file), sink: None })
-        };
-        self.ready_save(seq, rank, ranks, opening);
+        }
     }
 
     fn moving_rank(&self, rank: Rank) -> MovingRank {
@@ -55,7 +55,7 @@ impl AgentRouter {
     }
 
     /// An agent's answer, for the controller. Of a rank that is about to move in chunks: once they can be used here, or that they cannot.
-    pub(super) fn pass_back(&mut self, seq: u64, rank: Rank, reply: Reply) {
+    pub fn pass_back(&mut self, seq: u64, rank: Rank, reply: Reply) {
         match &reply {
             // The files are asked for when a move is to follow.
             Reply::Inspected(found) if self.job.transport != Transport::Tcp && !found.needs.files.is_empty() => {

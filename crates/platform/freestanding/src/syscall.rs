@@ -1,5 +1,5 @@
-//! The system call instruction itself, for code that may touch neither `errno` nor a C library's locks: signal
-//! handlers that interrupt the program anywhere, and the writer of an image while all threads are parked.
+//! The system call instruction itself, for code that may touch neither `errno` nor a C library's locks: the restorer, signal handlers that
+//! interrupt the program anywhere, and the writer of an image while all threads are parked.
 
 use core::arch::asm;
 

@@ -1,0 +1,115 @@
+//! What the job's machine wants is done: one effect after the other.
+
+use super::Job;
+use super::words;
+use crate::failure::RankFailure;
+use crate::put_files::put_files;
+use crate::sink::files_key;
+use crate::successor;
+use mend_messages::daemon::FromDaemon;
+use mend_messages::job::Rank;
+use mend_messages::world::World;
+use mend_node_job::event::{Effect, Event};
+use mend_report::with_causes;
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::Instrument;
+
+impl Job {
+    /// Does it. What the machine is to be told of it, if it waits for that.
+    pub(super) fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Send(message) => self.urgent.send(message),
+            Effect::Refuse { seq, rank, why } => {
+                let reply = words::refusal(why, self.agentless.get(&rank));
+                self.urgent.send(FromDaemon::Agent { seq, rank, reply });
+            }
+            Effect::NotAdmitted { rank, attempt, restore, why } => {
+                self.no_process(rank, attempt, restore, &words::inadmissible(rank, why));
+            }
+            Effect::Pong => {
+                self.urgent.send(FromDaemon::Pong(self.room.now()));
+                self.agent_links.progress.tell(&self.urgent);
+            }
+            Effect::Renew { age_us } => self.namespace.renew(Duration::from_micros(age_us)),
+            Effect::StartSuccessor { silent } => return Some(self.start_successor(silent)),
+            Effect::Succeeded => {
+                self.held.get_or_insert_with(|| self.node.stay.hold());
+                self.node.stay.alone();
+            }
+            Effect::Begin { rank, attempt, stdin, origin } => return self.begin((rank, attempt), stdin, origin),
+            Effect::Anew { rank, attempt, order } => return self.begin_anew((rank, attempt), order),
+            Effect::Tell { rank, word } => {
+                if let Some((_, commands)) = self.tasks.get(&rank) {
+                    // To a task that has ended: dropped, its end is on its way.
+                    let _ = commands.send(words::command(word));
+                }
+            }
+            Effect::Release { rank, attempt } => {
+                if self.tasks.get(&rank).is_some_and(|(its, _)| *its == attempt) {
+                    self.tasks.remove(&rank);
+                }
+            }
+            Effect::DropStanding(ranks) => self.paused.retain(|rank, _| !ranks.contains(rank)),
+            Effect::Welcome { agent, rank, attempt, restored } => self.agent_links.welcome(agent, (rank, attempt), restored),
+            Effect::TellAgent { agent, message } => self.agent_links.tell(agent, &message),
+            Effect::Close { agent } => self.agent_links.close(agent),
+            Effect::Ask { agent, rank, attempt, number, request } => self.agent_links.ask(agent, (rank, attempt), number, request),
+            Effect::Prepare { number, rank, what } => {
+                if let Some((_, commands)) = self.tasks.get(&rank) {
+                    self.agent_links.prepare(number, rank, what, commands);
+                }
+            }
+            Effect::Answer { seq, rank, reply } => self.agent_links.pass_back(seq, rank, reply),
+            Effect::Keep { agent, number, seq, rank, reply } => {
+                let commands = self.tasks.get(&rank).map(|(_, commands)| commands);
+                self.agent_links.keep(agent, number, (seq, rank), reply, commands);
+            }
+            Effect::Written { agent, rank, image, result } => self.agent_links.written(agent, rank, image, result),
+            Effect::Progress(progress) => self.agent_links.progress.note(progress),
+            Effect::Traffic(traffic) => self.agent_links.progress.note_traffic(traffic),
+            Effect::Compare { seq, rank, needs } => self.compare(seq, rank, needs),
+            Effect::PutFiles(mut order) => {
+                self.tiers.locate_portable(&mut order.files);
+                let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());
+                let mounts = self.spaces.mounts();
+                tokio::task::spawn_blocking(move || {
+                    urgent.send(FromDaemon::FilesPut(put_files(&order, &mounts, key, &progress).map_err(|error| error.told())))
+                });
+            }
+            Effect::Tier(order) => return self.tier(*order),
+            Effect::Grow(world) => self.grow(&world),
+            Effect::Notice(notice) => words::log(&self.introduction.id, notice),
+            // The loop's.
+            Effect::Leave(_) => {}
+        }
+        None
+    }
+
+    /// The controller is told why a rank has no process.
+    pub(super) fn no_process(&self, rank: Rank, attempt: u64, restore: bool, failure: &RankFailure) {
+        let (error, hint, code) = (with_causes(failure), failure.hint(), failure.code());
+        self.urgent.send(match restore {
+            true => FromDaemon::RestoreFailed { rank, attempt, error, hint, image: failure.blames_image() },
+            false => FromDaemon::StartFailed { rank, attempt, error, hint, code },
+        });
+    }
+
+    /// Starts a successor of the controller, in the order of the nodes' numbers: the first one that has the job's lock is it.
+    fn start_successor(&self, silent: bool) -> Event {
+        let command = self.introduction.successor.clone().filter(successor::can_start);
+        let started = command.is_some();
+        if let Some(command) = command {
+            tracing::info!("a successor of the controller is started");
+            let stay = self.node.stay.clone();
+            tokio::spawn(successor::start(stay, command, self.introduction.node, silent).in_current_span());
+        }
+        Event::Successor { started, silent }
+    }
+
+    /// The job has a world more.
+    fn grow(&mut self, world: &World) {
+        Arc::make_mut(&mut self.introduction).grow(world);
+        self.agent_links.introduce(self.introduction.clone());
+    }
+}

@@ -11,6 +11,7 @@ use crate::journal::Log;
 use crate::logs::Logs;
 use crate::nodes::{Health, NodeCommand};
 use crate::pipe::PipeCommand;
+use crate::settings::Settings;
 use crate::version::Version;
 use crate::wait::Wait;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -83,6 +84,9 @@ pub enum Command {
     /// Show what stands in the way of saving a running job, or why things were decided.
     Explain(Explain),
     /// End a running job.
+    #[command(after_help = "\
+Examples:
+  mend kill lmp-3f2a                               its checkpoints stay; `mend restart lmp-3f2a` goes on from the last")]
     Kill(Verb),
     /// Remove jobs that have ended, with their checkpoints.
     Rm(Remove),
@@ -104,7 +108,7 @@ pub enum Command {
     /// Show the release, and the formats it reads and writes.
     Version(Version),
     /// Show every setting (environment variable), its range and default.
-    Settings,
+    Settings(Settings),
     #[command(hide = true)]
     TakeOver(crate::take_over::TakeOver),
 }
@@ -186,21 +190,21 @@ pub struct Run {
 /// Periodic checkpoints, of `mend run` and `mend restart`.
 #[derive(Debug, Args)]
 pub struct Periodic {
-    /// How often checkpoints are taken: every SECONDS, as often as costs least (auto), or only when asked for (off)
-    #[arg(long, value_name = "auto|SECONDS|off", env = mend_settings::INTERVAL.name, hide_env_values = true, value_parser = interval)]
+    /// How often checkpoints are taken: every SECONDS, as often as costs least (auto), or only when asked for (off); default: MEND_INTERVAL
+    #[arg(long, value_name = "auto|SECONDS|off", value_parser = interval)]
     pub interval: Option<String>,
-    /// How many incremental checkpoints come between two full ones, at most
-    #[arg(long, value_name = "auto|N|off", env = mend_settings::INCREMENTAL.name, hide_env_values = true, value_parser = incremental)]
+    /// How many incremental checkpoints come between two full ones, at most; default: MEND_INCREMENTAL
+    #[arg(long, value_name = "auto|N|off", value_parser = incremental)]
     pub incremental: Option<String>,
-    /// How many periodic checkpoints are kept. What they build on is kept too
-    #[arg(long, value_name = "all|N", env = mend_settings::KEEP.name, hide_env_values = true, value_parser = keep)]
+    /// How many periodic checkpoints are kept, with what they build on; default: MEND_KEEP
+    #[arg(long, value_name = "all|N", value_parser = keep)]
     pub keep: Option<String>,
 }
 
 impl Periodic {
     /// As the controller takes it.
     pub fn options(self) -> PeriodicOptions {
-        PeriodicOptions { interval: self.interval, incremental: self.incremental, keep: self.keep }
+        PeriodicOptions { interval: self.interval, incremental: self.incremental, keep: self.keep, as_before: false }
     }
 }
 
@@ -262,6 +266,11 @@ pub struct Checkpoints {
 
 /// `mend ps`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend ps                                          jobs that run
+  mend ps --all                                    those that have ended, too
+  mend ps --json | jq -r '.[].id'                  for programs")]
 pub struct Ps {
     /// Also list jobs that have ended, and the space that each takes
     #[arg(short, long)]
@@ -362,6 +371,10 @@ pub enum Mode {
 
 /// `mend checkpoint`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend checkpoint                                  of the job that runs; it runs on
+  mend checkpoint lmp-3f2a --portable              the program's own variables, for another machine or number of ranks")]
 pub struct TakeCheckpoint {
     /// The job; default: the only one there is
     pub job: Option<String>,
@@ -372,7 +385,7 @@ pub struct TakeCheckpoint {
     #[arg(long, conflicts_with = "mode")]
     pub portable: bool,
     /// Give up a portable checkpoint after so long; default: wait as long as the job runs
-    #[arg(long, value_name = "SECONDS", requires = "portable")]
+    #[arg(long, value_name = "SECONDS", requires = "portable", allow_negative_numbers = true)]
     pub timeout: Option<f64>,
     /// Print JSON
     #[arg(long)]
@@ -422,7 +435,7 @@ pub struct Restart {
     /// More hosts that get no rank at first, but can be targets of migrations
     #[arg(long, value_name = "LIST")]
     pub spares: Option<String>,
-    /// Tiers for the checkpoints to come, as in `mend run`; default: those of before
+    /// Tiers for the checkpoints to come, as in `mend run`; default: those of before, or MEND_TIERS after `shared` alone
     #[arg(long, value_name = "LIST")]
     pub tiers: Option<String>,
     /// Print again what was printed between the checkpoint and the job's end
@@ -437,7 +450,7 @@ pub struct Restart {
     /// File with the key that the checkpoint's images were encrypted with. Later images are encrypted with it, too
     #[arg(long, value_name = "FILE")]
     pub encryption_key: Option<PathBuf>,
-    /// When checkpoints are taken, and which are kept; default: as before
+    /// When checkpoints are taken, and which are kept; default: as before, if MEND_INTERVAL and its like are not set
     #[command(flatten)]
     pub periodic: Periodic,
     /// What follows a failure

@@ -94,6 +94,10 @@ fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
     };
     // A damaged one still says what it is, if its manifest is good.
     let found = read.as_ref().ok();
+    let tiers = found.map(|found| tiers(&directory, found)).unwrap_or_default();
+    // What lay on nodes goes at such an end, and the record says so.
+    let problem =
+        problem.or_else(|| (tiers.is_empty() && record.exit_code == Some(0)).then(|| "gone from its nodes at the job's end".into()));
     Listed {
         number,
         usable: problem.is_none(),
@@ -107,7 +111,7 @@ fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
         bytes: found.map(|found| found.bytes() + found.kept_bytes()),
         not_kept: found.map(|found| found.files.iter().filter_map(KeptFile::not_kept).collect()).unwrap_or_default(),
         stopped_us: found.map(|found| found.stopped_us),
-        tiers: found.map(|found| tiers(&directory, found)).unwrap_or_default(),
+        tiers,
         directory: directory.to_string_lossy().into_owned(),
         durable_us: found.map(|found| found.durable_us),
     }
@@ -155,8 +159,13 @@ async fn remove(directory: &JobDirectory, record: &JobRecord, arguments: &Checkp
     match directory.lock(&record.id) {
         // Nobody else removes, or builds on, anything while the lock is held.
         Ok(_lock) => {
+            let held = |number: &u64| mend_controller::tiers::held(&record.checkpoints.join(number.to_string()));
+            let in_tiers = arguments.remove.iter().any(|number| held(number).iter().any(|tier| tier != "shared"));
             remove_by_hand(&record.checkpoints, &arguments.remove).map_err(|error| Failure::new(with_causes(&error), error.hint(), 1))?;
             journal::note_removed(directory, &arguments.remove);
+            if in_tiers {
+                eprintln!("mend: {}", report::LEFT_IN_TIERS);
+            }
         }
         Err(RecordError::Running { .. }) => {
             let ask = Ask::Remove { numbers: arguments.remove.clone() };

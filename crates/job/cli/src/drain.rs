@@ -3,7 +3,7 @@
 use crate::arguments::{Drain, Undrain};
 use crate::failure::Failure;
 use crate::migrate::{self, Manner, Running, mode};
-use crate::report;
+use crate::{nodes, report};
 use mend_controller::client;
 use mend_controller::record;
 use mend_controller::{drained, hosts};
@@ -34,6 +34,7 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
     // Bad options are told before anything is changed.
     let avoid = drained::list()?.into_iter().chain([node.clone()]).collect();
     let manner = Manner::new(None, avoid, mode(arguments.mode, None)?, arguments.deadline)?;
+    warn_of_unknown(&node).await?;
     // From here on nothing comes to it.
     drained::add(&node)?;
     let (mut tried, mut left) = (BTreeSet::new(), Vec::new());
@@ -54,6 +55,19 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
     let stayed: Vec<String> = ranks_on(&node).await?.iter().map(|(job, rank)| format!("{}:{rank}", job.1.id)).collect();
     tell(&arguments, &node, left, &stayed)?;
     Ok(i32::from(!stayed.is_empty()))
+}
+
+/// A node may be drained before a job has it; a name that nothing knows is more often misspelt.
+async fn warn_of_unknown(node: &str) -> Result<(), Failure> {
+    let of_jobs = |(directory, record): &(_, record::JobRecord)| {
+        record::JobDirectory::is_running(directory) && record.hosts.iter().any(|host| host == node)
+    };
+    if !record::list()?.iter().any(of_jobs) && !nodes::answers(node).await? {
+        eprintln!(
+            "mend: no running job of yours has a node {node}, and no mendd answers there; nodes are named as in --hosts (`mend node ls`)"
+        );
+    }
+    Ok(())
 }
 
 fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String]) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::report;
 use clap::Args;
+use mend_controller::failover;
 use mend_controller::journal_file::{self, Journal, JournalError};
 use mend_controller::record::{self, JobDirectory};
 use mend_journal::event::{Asker, Event};
@@ -58,6 +59,11 @@ fn line(entry: &Entry) -> String {
     format!("{}  {}", report::precise_time(entry.at), text::sentence(entry))
 }
 
+/// Whether a job has a controller, or is about to have another one.
+fn goes_on(directory: &JobDirectory) -> bool {
+    directory.is_running() || directory.record().is_ok_and(|record| record.ended.is_none()) && failover::is_expected(directory)
+}
+
 /// A controller that was killed writes no end; the next one does. Until there is one, this stands for it.
 pub fn unwritten_end(entries: &[Entry]) -> Option<Entry> {
     let last = entries.last().filter(|_| State::of(entries).is_open())?;
@@ -71,7 +77,7 @@ pub async fn log(arguments: Log) -> Result<i32, Failure> {
     let mut version = None;
     loop {
         // Asked before it is read: what is written between the two is read, and an end is not missed.
-        let running = directory.is_running();
+        let running = goes_on(&directory);
         let now = journal_file::version(directory.path());
         let changed = now != version || now.is_none();
         if changed || !running {
@@ -98,7 +104,7 @@ pub async fn log(arguments: Log) -> Result<i32, Failure> {
 /// `mend explain --why`: the entries that tell of decisions.
 pub fn decisions(job: Option<&str>, json: bool) -> Result<i32, Failure> {
     let (directory, _) = record::find_any(job)?;
-    let running = directory.is_running();
+    let running = goes_on(&directory);
     let mut found = journal_file::read(directory.path())?;
     if !running {
         found.entries.extend(unwritten_end(&found.entries));

@@ -1,7 +1,7 @@
 //! `mend`: the command people use.
 //!
 //! `arguments` declares the command line, `mpiexec` the habits it takes over from mpiexec, `verbs` what the verbs on a
-//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `bench` what measures moves, `portable` what asks programs for portable checkpoints, `pipe` what mounts the pipe, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `report` how results
+//! running job do, `checkpoints` the list of them, `journal` what happened to a job, `timeline` when it did, `launch` what `run` and `restart` do, `logs`, `attach` and `wait` what shows a detached job's output and waits for the end of jobs, `take_over` what goes on with a job whose controller is lost, `nodes` how nodes are, `bench` what measures moves, `portable` what asks programs for portable checkpoints, `pipe` what mounts the pipe, `data` what asks for input to be fetched, checked and repaired, `image` what looks into image files, `settings` the environment variables, `report` how results
 //! are shown (text or JSON).
 
 mod arguments;
@@ -26,6 +26,7 @@ mod programs;
 mod removal;
 mod replicate;
 mod report;
+mod settings;
 mod space;
 mod take_over;
 mod timeline;
@@ -124,10 +125,7 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
             Command::Image(command) => image::image(command),
             Command::Version(version) => version::version(&version),
             Command::TakeOver(arguments) => take_over::take_over(&arguments).await,
-            Command::Settings => {
-                print!("{}", mend_settings::reference());
-                Ok(0)
-            }
+            Command::Settings(arguments) => settings::settings(&arguments),
             Command::Lab(_) | Command::Data(_) | Command::Pipe(_) | Command::Bench(_) => Ok(0),
         }
     });

@@ -25,8 +25,8 @@ pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
     let avoid = avoided(arguments.to.as_deref())?;
     let manner = Manner::new(arguments.to, avoid, mode(arguments.mode, arguments.strategy)?, arguments.deadline)?;
     let job = record::find(arguments.job.as_deref(), true)?;
-    all_are_there(&ranks, &job.1)?;
     if ranks.len() > 1 {
+        all_are_there(&ranks, &job).await?;
         return several(job, ranks, &manner, arguments.json).await;
     }
     for rank in ranks {
@@ -78,15 +78,15 @@ fn ranks(text: &str) -> Result<BTreeSet<Rank>, Failure> {
     Ok(all)
 }
 
-/// None is moved if one of them does not exist: it was not meant.
-fn all_are_there(ranks: &BTreeSet<Rank>, job: &JobRecord) -> Result<(), Failure> {
-    match ranks.last() {
-        Some(last) if *last >= job.size && ranks.len() > 1 => {
-            let hint = format!("its ranks are 0 to {}", job.size.saturating_sub(1));
-            Err(Failure::new(format!("job {} has no rank {last}", job.id), hint, 1))
-        }
-        _ => Ok(()),
+/// None is moved if one of them does not exist: it was not meant. Those that were spawned since the job began count.
+async fn all_are_there(ranks: &BTreeSet<Rank>, (directory, record): &(JobDirectory, JobRecord)) -> Result<(), Failure> {
+    let Some(last) = ranks.last().filter(|last| **last >= record.size) else { return Ok(()) };
+    let Answer::Status(status) = ask_of(directory, record, Ask::Status).await? else { return Err(unexpected()) };
+    let most = status.ranks.iter().map(|rank| rank.rank).max().unwrap_or_default();
+    if *last > most {
+        return Err(Failure::new(format!("job {} has no rank {last}", record.id), format!("its ranks are 0 to {most}"), 1));
     }
+    Ok(())
 }
 
 /// What `--mode` and `--strategy` say, else the setting.

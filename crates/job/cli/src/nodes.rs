@@ -194,7 +194,8 @@ async fn find(named: Option<&str>, also_drained: bool) -> Result<Vec<Found>, Fai
                 if record.hosts.len() == 1 && record.hosts[0] == record.controller_host {
                     alone.insert(record.controller_host.clone());
                 }
-                names.extend(record.hosts);
+                // Those that it has lost may be back, or are still down: either is what people look for.
+                names.extend(record.hosts.into_iter().chain(record.lost).chain(record.absent));
             }
             names.extend(drained.iter().filter(|_| also_drained).cloned());
             names.sort();
@@ -219,6 +220,11 @@ async fn find(named: Option<&str>, also_drained: bool) -> Result<Vec<Found>, Fai
         return Err(Failure::new(error, "name nodes: `mend health a,b`, `mend node ls --hosts a,b`", 1));
     }
     Ok(found)
+}
+
+/// Whether a mendd answers on this node.
+pub async fn answers(name: &str) -> Result<bool, Failure> {
+    Ok(find(Some(name), false).await?.iter().any(|found| found.report.is_ok()))
 }
 
 /// `mend node ls`.

@@ -27,7 +27,7 @@ pub fn run(arguments: &Remove) -> Result<i32, Failure> {
             println!("  {} stays: it holds other things, too, or a run uses it", left.display());
         }
         if *in_tiers {
-            println!("  copies of its checkpoints in other tiers stay (memory and directories of nodes, object stores)");
+            println!("  {}", report::LEFT_IN_TIERS);
         }
     }
     match removed.len() {

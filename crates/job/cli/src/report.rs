@@ -5,6 +5,9 @@ use mend_messages::agent::Tracking;
 use mend_messages::control::Phases;
 use serde::Serialize;
 
+/// What a removal does not reach.
+pub const LEFT_IN_TIERS: &str = "copies of its checkpoints in other tiers stay (memory and directories of nodes, object stores)";
+
 /// Prints a value as one JSON document.
 pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string(), "", 1))?;

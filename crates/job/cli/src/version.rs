@@ -7,6 +7,9 @@ use mend_controller::manifest;
 
 /// `mend version`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend version --json | jq .protocol               what daemons and commands must have in common")]
 pub struct Version {
     /// Print JSON
     #[arg(long)]

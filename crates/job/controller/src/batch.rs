@@ -11,6 +11,7 @@
 
 use crate::batch_daemons::BatchDaemons;
 use crate::batch_life::BatchLife;
+use crate::drained;
 use crate::error::{NODE_LOST, RunError};
 use crate::hosts::Host;
 use crate::manifest::numbers;
@@ -18,7 +19,7 @@ use crate::nodes::DaemonAddresses;
 use crate::record::{self, BatchRecord, JobRecord};
 use crate::signals::Signals;
 use mend_batch::{BatchError, BatchNode, BatchSystem};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
@@ -117,7 +118,8 @@ impl BatchSession {
 
     /// How many ranks a job has that does not say: as many as the batch system was asked for, else as its nodes but the spares have room for.
     pub(crate) fn default_ranks(&self, spares: u32) -> u32 {
-        let room: u64 = self.nodes[..self.hosts_left(spares)].iter().map(|node| u64::from(node.slots)).sum();
+        let most = self.nodes.len().saturating_sub(spares as usize).max(1);
+        let room: u64 = self.nodes[..most].iter().map(|node| u64::from(node.slots)).sum();
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         if spares == 0 { self.system.tasks().unwrap_or(room) } else { room }
     }
@@ -127,36 +129,63 @@ impl BatchSession {
         self.system.ends_at()
     }
 
-    fn hosts_left(&self, spares: u32) -> usize {
-        self.nodes.len().saturating_sub(spares as usize).max(1)
+    /// Whether anybody said how many that are: the user of the batch system, if not that of Mend.
+    pub(crate) fn says_ranks(&self, spares: u32) -> bool {
+        spares == 0 && self.system.tasks().is_some()
+    }
+
+    /// Has daemons on the nodes. Returns those that the job does without, and says why: they are drained, or have no daemon. None if there are no others.
+    ///
+    /// # Errors
+    /// As of [`BatchSession::ensure_daemons`], and [`RunError::Record`].
+    pub(crate) async fn unusable(&self, signals: &Signals) -> Result<BTreeSet<String>, RunError> {
+        let (addresses, drained) = (self.ensure_daemons(signals).await?, drained::list()?);
+        let why = |node: &BatchNode| match () {
+            () if drained.contains(&node.name) => Some(format!("node {} is drained (`mend undrain {}`)", node.name, node.name)),
+            () if !addresses.contains_key(&node.name) => {
+                Some(format!("node {}: {} has started no mendd on it", node.name, self.system.name()))
+            }
+            () => None,
+        };
+        let found: BTreeMap<&String, String> = self.nodes.iter().filter_map(|node| Some((&node.name, why(node)?))).collect();
+        if found.len() == self.nodes.len() {
+            return Ok(BTreeSet::new());
+        }
+        found.values().for_each(|why| eprintln!("mend: left out: {why}"));
+        Ok(found.into_keys().cloned().collect())
     }
 
     /// Nodes that get ranks, and spares: at least so many as are asked for, and those that are not needed.
-    pub(crate) fn share_out(&self, ranks: u32, spares: u32) -> (Vec<Host>, Vec<Host>) {
+    pub(crate) fn share_out(&self, ranks: u32, spares: u32, without: &BTreeSet<String>) -> (Vec<Host>, Vec<Host>) {
+        let mut hosts = self.all_hosts(without);
+        let most = hosts.len().saturating_sub(spares as usize).max(1);
+        if hosts.len() - most < spares as usize {
+            eprintln!("mend: {} of {spares} spare nodes: the allocation has no more that the job can use", hosts.len() - most);
+        }
         let mut room = 0u64;
-        let fills = |node: &BatchNode| {
+        let fills = |host: &Host| {
             let needed = room < u64::from(ranks);
-            room += u64::from(node.slots);
+            room += u64::from(host.slots);
             needed
         };
-        let used = self.nodes[..self.hosts_left(spares)].iter().map(fills).filter(|needed| *needed).count();
-        let (hosts, spares) = self.nodes.split_at(used.max(1));
-        (hosts.iter().map(host).collect(), spares.iter().map(host).collect())
+        let used = hosts[..most].iter().map(fills).filter(|needed| *needed).count();
+        let spares = hosts.split_off(used.max(1));
+        (hosts, spares)
     }
 
-    /// All nodes, for a restart: ranks fill them in their order.
-    pub(crate) fn all_hosts(&self) -> Vec<Host> {
-        self.nodes.iter().map(host).collect()
+    /// All nodes but these, for a restart: ranks fill them in their order.
+    pub(crate) fn all_hosts(&self, without: &BTreeSet<String>) -> Vec<Host> {
+        self.nodes.iter().filter(|node| !without.contains(&node.name)).map(host).collect()
     }
 
     /// What the record of a job of this command says, and the job that it goes on with: one that an earlier run of the batch job began and did
-    /// not finish.
+    /// not finish. `ranks`: how many it is to have, if that was said; what an allocation has room for may differ from run to run.
     ///
     /// # Errors
     /// [`RunError::Record`].
-    pub(crate) fn place(&self, command: &[String], ranks: u32) -> Result<(BatchRecord, Option<String>), RunError> {
+    pub(crate) fn place(&self, command: &[String], ranks: Option<u32>) -> Result<(BatchRecord, Option<JobRecord>), RunError> {
         let run = self.system.run();
-        let same = |record: &JobRecord| record.command == command && record.size == ranks;
+        let same = |record: &JobRecord| record.command == command && ranks.is_none_or(|ranks| record.first_world() == ranks);
         let all: Vec<_> = record::list()?.into_iter().filter(|(_, record)| same(record)).collect();
         let of_run = |record: &JobRecord| record.batch.clone().filter(|batch| batch.system == self.system.name() && batch.job == run.job);
         let begun = all.iter().filter(|(_, record)| of_run(record).is_some_and(|batch| batch.restarts == run.restarts)).count() as u32;
@@ -164,7 +193,7 @@ impl BatchSession {
             let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == begun);
             before && may_go_on(record) && !directory.is_running() && !numbers(&record.checkpoints).is_empty()
         });
-        Ok((self.record(begun), unfinished.map(|(_, record)| record.id.clone())))
+        Ok((self.record(begun), unfinished.map(|(_, record)| record.clone())))
     }
 
     /// The record of a job before which that run of the batch job had begun so many of the same command.
@@ -311,11 +340,13 @@ mod tests {
     fn nodes_that_ranks_do_not_fill_are_spares() {
         let three = session(&[2, 2, 2], None);
         for (ranks, spares, hosts) in [(6, 0, 3), (4, 0, 2), (3, 0, 2), (1, 0, 1), (9, 0, 3), (6, 1, 2), (6, 9, 1)] {
-            let (found, left) = three.share_out(ranks, spares);
+            let (found, left) = three.share_out(ranks, spares, &BTreeSet::new());
             assert_eq!((found.len(), left.len()), (hosts, 3 - hosts), "{ranks} ranks, {spares} spares");
         }
-        let (hosts, spares) = three.share_out(4, 0);
+        let (hosts, spares) = three.share_out(4, 0, &BTreeSet::new());
         assert_eq!((names(&hosts), names(&spares)), (vec!["n0", "n1"], vec!["n2"]));
+        let (hosts, spares) = three.share_out(4, 0, &["n0".to_owned()].into());
+        assert_eq!((names(&hosts), names(&spares)), (vec!["n1", "n2"], vec![]));
     }
 
     #[test]

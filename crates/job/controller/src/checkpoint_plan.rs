@@ -13,6 +13,8 @@ pub struct PeriodicOptions {
     pub incremental: Option<String>,
     /// `--keep`
     pub keep: Option<String>,
+    /// A job goes on by itself: what held before is what its user asked for, whatever the settings say.
+    pub as_before: bool,
 }
 
 /// What is asked for, else set in the environment, else what held `before`, else the defaults.
@@ -20,6 +22,9 @@ pub struct PeriodicOptions {
 /// # Errors
 /// An option or setting has a value that it may not have.
 pub fn plan(periodic: &PeriodicOptions, before: Option<&CheckpointPlan>) -> Result<CheckpointPlan, SettingError> {
+    if let (true, Some(before)) = (periodic.as_before, before) {
+        return Ok(*before);
+    }
     fn take<T: Copy>(option: Option<&String>, setting: &Setting, before: Option<T>, of: fn(WordOrNumber) -> T) -> Result<T, SettingError> {
         match before {
             Some(before) if option.is_none() && !setting.is_set() => Ok(before),
@@ -59,7 +64,12 @@ mod tests {
     use super::*;
 
     fn option(interval: &str, incremental: &str, keep: &str) -> PeriodicOptions {
-        PeriodicOptions { interval: Some(interval.into()), incremental: Some(incremental.into()), keep: Some(keep.into()) }
+        PeriodicOptions {
+            interval: Some(interval.into()),
+            incremental: Some(incremental.into()),
+            keep: Some(keep.into()),
+            ..PeriodicOptions::default()
+        }
     }
 
     #[test]

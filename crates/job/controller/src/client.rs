@@ -122,15 +122,17 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
         record = directory.record()?;
     };
     drop(request);
-    connection.sender.send(ask).await?;
+    let lost = || directory.record().is_ok_and(|record| record.ended.is_none()) && failover::is_expected(directory);
+    if let Err(error) = connection.sender.send(ask).await {
+        return Err(if lost() { AskError::Lost { id: record.id } } else { error.into() });
+    }
     loop {
         match connection.receiver.receive::<Answer>().await {
             Ok(answer @ (Answer::Progress(_) | Answer::Moving(_))) => meanwhile(&answer),
             Ok(answer) => return Ok(answer),
             Err(error) => {
-                let lost = directory.record().is_ok_and(|record| record.ended.is_none()) && failover::is_expected(directory);
                 return Err(match error {
-                    _ if lost => AskError::Lost { id: record.id },
+                    _ if lost() => AskError::Lost { id: record.id },
                     ReceiveError::Closed => AskError::Ended(None),
                     error => AskError::Ended(Some(error)),
                 });

@@ -19,10 +19,10 @@ use crate::job_lock::JobLock;
 use crate::kill_request;
 use crate::life::{Constants, Life};
 use crate::manifest::numbers;
-use crate::record::{JobDirectory, put_end_on_record};
+use crate::record::{JobDirectory, JobRecord, put_end_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::{Signals, Wish};
-use crate::start::{RunSpec, first_life};
+use crate::start::{RunSpec, begin_clock, first_life};
 use mend_job::choice::Blame;
 use mend_report::with_causes;
 use rustix::process::Signal;
@@ -38,6 +38,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// # Errors
 /// See [`RunError`].
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
+    begin_clock();
     let (signals, strays) = Signals::new();
     let mut batch = None;
     if spec.hosts.is_empty()
@@ -45,9 +46,12 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     {
         signals.are_of_batch();
         let ranks = spec.ranks.unwrap_or_else(|| session.default_ranks(spec.spare_nodes));
+        let said = (spec.ranks.is_some() || session.says_ranks(spec.spare_nodes)).then_some(ranks);
+        let (place, unfinished) = session.place(&spec.program.command(), said)?;
+        let ranks = unfinished.as_ref().map_or(ranks, JobRecord::first_world);
         spec.ranks = Some(ranks);
-        (spec.hosts, spec.spares) = session.share_out(ranks, spec.spare_nodes);
-        let (place, unfinished) = session.place(&spec.program.command(), ranks)?;
+        let unusable = session.unusable(&signals).await?;
+        (spec.hosts, spec.spares) = session.share_out(ranks, spec.spare_nodes, &unusable);
         let in_batch = (Arc::new(session), place);
         if let Some(job) = unfinished {
             return go_on_in_batch(&job, spec, in_batch, signals, strays).await;
@@ -63,18 +67,17 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
 
 /// A batch job was queued again, and runs the command of a job that is not finished.
 async fn go_on_in_batch(
-    job: &str,
+    record: &JobRecord,
     spec: RunSpec,
     in_batch: InBatch,
     signals: Signals,
     strays: mpsc::UnboundedReceiver<Wish>,
 ) -> Result<i32, RunError> {
     if !spec.quiet {
-        eprintln!("mend: job {job} of this batch job is not finished: it goes on from its last checkpoint");
+        eprintln!("mend: job {} of this batch job is not finished: it goes on from its last checkpoint", record.id);
     }
-    let (_, record) = crate::record::find(Some(job), false)?;
     let restart = RestartSpec {
-        candidates: Candidates::numbered(&record.checkpoints, Some(job), None),
+        candidates: Candidates::numbered(&record.checkpoints, Some(&record.id), None),
         hosts: spec.hosts,
         spares: spec.spares,
         tiers: spec.tiers,
@@ -118,12 +121,14 @@ pub(crate) async fn see_through_in_batch(
 /// # Errors
 /// See [`RunError`].
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
+    begin_clock();
     let (signals, strays) = Signals::new();
     if spec.hosts.is_empty()
         && let Some(session) = BatchSession::find().await?
     {
         signals.are_of_batch();
-        spec.hosts = session.all_hosts();
+        let unusable = session.unusable(&signals).await?;
+        spec.hosts = session.all_hosts(&unusable);
         // Which command it is, its checkpoint says; a batch job that is queued again does not restart by the number.
         let place = session.record(0);
         spec.batch = Some((Arc::new(session), place));

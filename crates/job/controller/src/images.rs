@@ -42,6 +42,12 @@ pub enum ImagesError {
     /// What the image builds on cannot be found.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// A merged image would take the place of one that a checkpoint's manifest describes.
+    #[error("{} belongs to a checkpoint: a restart could not use another image in its place", path.display())]
+    OfCheckpoint {
+        /// The path that this is about.
+        path: PathBuf,
+    },
     /// A compacted image cannot be written.
     #[error("cannot write the image {}", path.display())]
     Write {
@@ -64,6 +70,7 @@ impl ImagesError {
             Self::Key(error) => error.hint(),
             Self::Image { source, .. } => source.hint().into(),
             Self::Manifest(error) => error.hint(),
+            Self::OfCheckpoint { .. } => "write it into another directory".into(),
             Self::Write { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room, or choose another place".into(),
                 io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -145,6 +152,9 @@ fn open_with(files: &[PathBuf], whole: bool, key: Option<&Key>) -> Result<Chain<
 /// # Errors
 /// See [`ImagesError`]. Nothing is left behind.
 pub fn compact(files: &[PathBuf], target: &Path) -> Result<End, ImagesError> {
+    if target.exists() && target.with_file_name("manifest.json").exists() {
+        return Err(ImagesError::OfCheckpoint { path: target.to_owned() });
+    }
     let key = key_of_setting()?;
     let mut chain = open_with(files, true, key.as_ref())?;
     let key = key.as_ref().filter(|_| chain.members().iter().any(|member| member.source().is_sealed()));

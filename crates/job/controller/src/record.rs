@@ -6,6 +6,7 @@
 //! before anything is promised that needs it.
 
 use crate::lock_identity::LockIdentity;
+use crate::removal;
 use mend_job::event::MeasuredRates;
 use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
@@ -41,8 +42,11 @@ pub struct JobRecord {
     pub id: String,
     /// Command line.
     pub command: Vec<String>,
-    /// Number of ranks.
+    /// Number of ranks, with those that ranks have spawned.
     pub size: u32,
+    /// How many it began with; 0 in records of earlier releases, where `size` says it.
+    #[serde(default)]
+    pub first: u32,
     /// Hosts, spares last.
     pub hosts: Vec<String>,
     /// Host of the controller.
@@ -84,6 +88,14 @@ pub struct JobRecord {
     /// Hosts that were lost while it ran: a restart does not wait for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
+}
+
+impl JobRecord {
+    /// How many ranks it began with.
+    #[must_use]
+    pub fn first_world(&self) -> u32 {
+        if self.first > 0 { self.first } else { self.size }
+    }
 }
 
 /// Most bytes of a file of the directory.
@@ -140,6 +152,9 @@ pub enum RecordError {
         /// Those that run.
         known: Vec<String>,
     },
+    /// A name that stands for any job.
+    #[error("the name of the job is empty")]
+    EmptyName,
     /// Its controller lives.
     #[error("job {id} is running")]
     Running {
@@ -172,6 +187,7 @@ impl RecordError {
             Self::NoSuchJob { known, .. } if known.is_empty() => "`mend ps --all` lists jobs; is MEND_HOME the same?".into(),
             Self::NoSuchJob { known, .. } => format!("known jobs: {}", some(known)),
             Self::SeveralRun { .. } => "name one of them".into(),
+            Self::EmptyName => "is a variable not set? `mend ps --all` lists jobs".into(),
             Self::Ambiguous { .. } => "write more of its name".into(),
             Self::None { .. } => "start one with `mend run -n 4 PROGRAM`; is MEND_HOME the same?".into(),
             Self::NoneEnded { .. } => "wait for its end, or end it with `mend kill`".into(),
@@ -438,11 +454,11 @@ fn keep_own<T>(jobs: &mut Vec<T>, batch_job: Option<&str>, batch_of: impl Fn(&T)
     }
 }
 
-/// Finds a job by its name or the beginning of it (if a running one is asked for and some run, of those); without a name, the only (running, if asked) one, newest first,
-/// within a batch job of its own.
+/// Finds a job by its name or the beginning of it (if a running one is asked for and some run, of those); without a name, the only one that runs, or the one that
+/// ended last, within a batch job of its own.
 ///
 /// # Errors
-/// [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::SeveralRun`], [`RecordError::None`], [`RecordError::NoneEnded`], [`RecordError::Io`].
+/// [`RecordError::EmptyName`], [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::SeveralRun`], [`RecordError::None`], [`RecordError::NoneEnded`], [`RecordError::Io`].
 pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
     let mut jobs = list()?;
     let known: Vec<String> = jobs.iter().map(|(_, record)| record.id.clone()).collect();
@@ -454,6 +470,8 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
             let known = jobs.into_iter().map(|(_, record)| record.id).collect();
             return Err(RecordError::SeveralRun { known });
         }
+        // A job that began later may have ended earlier.
+        jobs.sort_by_cached_key(|(directory, record)| Reverse(removal::ended(directory, record)));
         return match (jobs.into_iter().next(), running) {
             (Some(found), _) => Ok(found),
             (None, true) => Err(RecordError::None { qualifier: " that runs" }),
@@ -461,6 +479,9 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
             (None, false) => Err(RecordError::NoneEnded { known }),
         };
     };
+    if name.is_empty() {
+        return Err(RecordError::EmptyName);
+    }
     if let Some(at) = known.iter().position(|id| id == name) {
         return Ok(jobs.swap_remove(at));
     }

@@ -5,7 +5,7 @@
 //! Faults assumed: files vanish meanwhile; the record is damaged or names a place that is not the job's.
 
 use crate::record::{self, JobDirectory, JobRecord, RecordError, now};
-use crate::{manifest, portable};
+use crate::{failover, manifest, portable};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fs;
@@ -80,8 +80,11 @@ pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> 
 /// # Errors
 /// [`RecordError::Running`], [`RecordError::Io`].
 pub fn remove(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
-    // Refused before anything goes.
+    // Refused before anything goes. Its ranks may live while another controller is about to take the place of one that was killed.
     drop(directory.lock(&record.id)?);
+    if record.ended.is_none() && failover::is_expected(directory) {
+        return Err(RecordError::Running { id: record.id.clone() });
+    }
     let place = portable::place(directory.path());
     let portable: Vec<_> = portable::kept(directory.path()).into_iter().map(|one| (size(&one.directory), one.tiers)).collect();
     let left = portable::remove(directory.path()).map_err(|source| RecordError::Io { path: place, source })?;
@@ -100,9 +103,8 @@ fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, R
         let path = path.to_owned();
         move |source| RecordError::Io { path, source }
     };
-    let newest = manifest::numbers(&record.checkpoints).last().map(|number| record.checkpoints.join(number.to_string()));
-    let newest = newest.and_then(|newest| manifest::read_alone(&newest, None).ok());
-    let in_tiers = newest.is_some_and(|manifest| !crate::tiers::is_plain(&manifest.tiers));
+    let held = |number: u64| crate::tiers::held(&record.checkpoints.join(number.to_string()));
+    let in_tiers = manifest::numbers(&record.checkpoints).into_iter().any(|number| held(number).iter().any(|tier| tier != "shared"));
     let bytes = size_of(directory, record);
     let mut left = None;
     if let Some(path) = elsewhere(directory, record) {

@@ -90,8 +90,13 @@ pub struct RunSpec {
     pub quiet: bool,
 }
 
-/// When this process began.
+/// When this process began to run a job.
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Has the clock of `MEND_TIME_LIMIT_S` run from now on, if it does not yet.
+pub(crate) fn begin_clock() {
+    LazyLock::force(&BEGAN);
+}
 
 /// Seconds for which the job may still run, as the user or the batch system says.
 fn time_left_s(in_batch: Option<&InBatch>) -> Result<Option<u64>, SettingError> {
@@ -224,6 +229,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         id: id.clone(),
         command: program.command(),
         size: places.len() as u32,
+        first: beginning.worlds.first_size(),
         hosts: reached.iter().map(|node| node.name.clone()).collect(),
         controller_host: client::host_name(),
         controller_port: doors.port,

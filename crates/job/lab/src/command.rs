@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use mend_kernel::signal_queue::SignalQueue;
@@ -21,6 +21,7 @@ const DEFAULT_NAME: &str = "lab";
 /// A cluster on one machine: nodes with their own network, host name, processes and files.
 #[derive(Clone, Debug, Subcommand)]
 pub enum LabCommand {
+    #[command(after_help = "Examples:\n  mend lab up --nodes 3\n  mend lab up --bandwidth 1gbit --name slow")]
     /// Start a lab: `head`, and nodes `node1`, `node2`… with a daemon on each.
     Up {
         /// How many nodes besides `head` (1 to 64)
@@ -39,6 +40,9 @@ pub enum LabCommand {
         #[arg(long)]
         no_daemons: bool,
     },
+    #[command(
+        after_help = "Examples:\n  mend lab exec head mend run -n 2 --hosts node1,node2 ./app\n  mend lab exec node1                a shell there"
+    )]
     /// Run a command (default: your shell) on a node, with this terminal, directory and environment.
     Exec {
         /// Name of the lab
@@ -51,7 +55,7 @@ pub enum LabCommand {
         command: Vec<OsString>,
     },
     /// Show labs and their nodes.
-    #[command(visible_alias = "status")]
+    #[command(visible_alias = "status", after_help = "Examples:\n  mend lab ls\n  mend lab ls --json | jq '.[].nodes'")]
     Ls {
         /// Only the lab of this name
         #[arg(long)]
@@ -60,6 +64,7 @@ pub enum LabCommand {
         #[arg(long)]
         json: bool,
     },
+    #[command(after_help = "Examples:\n  mend lab kill node2")]
     /// Make a node dead: its link goes down and all its processes are killed.
     Kill {
         /// Name of the lab
@@ -68,6 +73,7 @@ pub enum LabCommand {
         /// `head`, `node1`, `node2`…
         node: String,
     },
+    #[command(after_help = "Examples:\n  mend lab down\n  mend lab down --force              for scripts")]
     /// End a lab and everything in it, with the checkpoints that lie in it. At a terminal it asks first.
     Down {
         /// Name of the lab
@@ -152,16 +158,19 @@ fn may_go(lab: &Lab) -> Result<bool, LabError> {
 /// Jobs that have checkpoints in the lab's own files, and how many they have.
 fn checkpoints_in(status: &LabStatus) -> (usize, usize) {
     // Its files are to be seen where it is.
-    let home = match status.holder {
-        0 => status.home.clone(),
-        holder => Path::new(&format!("/proc/{holder}/root")).join(status.home.strip_prefix("/").unwrap_or(&status.home)),
+    let seen = |path: &Path| match status.holder {
+        0 => path.to_owned(),
+        holder => Path::new(&format!("/proc/{holder}/root")).join(path.strip_prefix("/").unwrap_or(path)),
     };
-    let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
-    let numbered = |job: std::fs::DirEntry| {
-        let all = entries(&job.path().join("checkpoints"));
-        all.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.parse::<u64>().is_ok())).count()
-    };
-    let jobs: Vec<usize> = entries(&home.join("jobs")).map(numbered).filter(|count| *count > 0).collect();
+    let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_number = |path: &Path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<u64>().is_ok());
+    // A home elsewhere stays.
+    let home = status.home.starts_with(&status.shared).then(|| seen(&status.home));
+    let of_jobs = home.iter().flat_map(|home| entries(&home.join("jobs"))).map(|job| job.join("checkpoints"));
+    // Those of --checkpoint-dir are below the jobs' names, in any directory.
+    let elsewhere = entries(&seen(&status.shared)).flat_map(|one| entries(&one).chain([one]).collect::<Vec<_>>());
+    let count = |one: PathBuf| entries(&one).filter(|path| is_number(path) && path.join("manifest.json").exists()).count();
+    let jobs: Vec<usize> = of_jobs.chain(elsewhere).map(count).filter(|count| *count > 0).collect();
     (jobs.len(), jobs.iter().sum())
 }
 

@@ -207,6 +207,8 @@ pub(crate) fn environment(lab: &str, base: &Path, home: &Path, node: &str, user_
         ("MEND_SHARED", shared(base)),
         ("MEND_SCRATCH", scratch(base)),
         ("HOSTNAME", PathBuf::from(node)),
+        // Its daemons listen there, whatever holds outside.
+        ("MEND_PORT", PathBuf::from(DAEMON_PORT.to_string())),
     ];
     if !user_has_home {
         variables.push(("MEND_HOME", home.to_owned()));

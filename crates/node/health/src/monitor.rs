@@ -238,27 +238,21 @@ async fn read_bmc(monitor: Arc<Monitor>, options: Arc<Options>) {
 }
 
 async fn read_smart(monitor: Arc<Monitor>, options: Arc<Options>, smartctl: PathBuf) {
-    let mut ticks = ticks(options.plugin_interval.saturating_mul(SMART_EVERY));
     loop {
-        ticks.tick().await;
         monitor.heard(smart::NAME, smart::read(&smartctl, options.limit).await);
+        sleep(options.plugin_interval.saturating_mul(SMART_EVERY)).await;
     }
 }
 
 /// One after the other within a round would have one that hangs delay the others: each has a task.
 async fn run_plugins(monitor: Arc<Monitor>, options: Arc<Options>, directory: PathBuf) {
-    let mut ticks = ticks(options.plugin_interval);
     let source = format!("plugins:{}", directory.display());
     loop {
-        ticks.tick().await;
-        let all = match plugins::list(&directory) {
-            Ok(all) => all,
-            Err(why) => {
-                monitor.heard(&source, Err(why));
-                continue;
-            }
+        let (all, heard) = match plugins::list(&directory) {
+            Ok(all) => (all, Ok(Vec::new())),
+            Err(why) => (Vec::new(), Err(why)),
         };
-        monitor.heard(&source, Ok(Vec::new()));
+        monitor.heard(&source, heard);
         let mut running = tokio::task::JoinSet::new();
         for path in all {
             let (monitor, limit) = (monitor.clone(), options.limit);
@@ -268,6 +262,7 @@ async fn run_plugins(monitor: Arc<Monitor>, options: Arc<Options>, directory: Pa
             });
         }
         while running.join_next().await.is_some() {}
+        sleep(options.plugin_interval).await;
     }
 }
 

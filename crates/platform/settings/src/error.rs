@@ -67,6 +67,14 @@ pub enum SettingError {
         /// What it may hold.
         words: String,
     },
+    /// It would be another directory for each process.
+    #[error("{name} is {}, which is no absolute path", path.display())]
+    RelativeHome {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        path: std::path::PathBuf,
+    },
     /// No default can be derived.
     #[error("neither {name} nor HOME is set")]
     NoHome {

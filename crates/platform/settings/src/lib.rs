@@ -412,11 +412,26 @@ impl Setting {
         }
     }
 
+    /// What it may be, for people.
+    #[must_use]
+    pub fn values(&self) -> String {
+        match self.kind {
+            Kind::Path => "path".to_owned(),
+            Kind::Text => "text".to_owned(),
+            Kind::List(words) => format!("of {}", words.join(", ")),
+            Kind::WordOrNumber { words, min, max } => format!("{} or {min} to {max}", words.join(", ")),
+            Kind::Features => "names".to_owned(),
+            Kind::Choice(words) => format!("one of {}", words.join(", ")),
+            Kind::Number { min, max } => format!("{min} to {max}"),
+        }
+    }
+
     /// The value as text: the environment's, else the default.
     #[must_use]
     pub fn text(&self) -> String {
-        match std::env::var(self.name) {
-            Ok(value) if !value.is_empty() => value,
+        match std::env::var_os(self.name) {
+            // What is no UTF-8 is not the default: who reads it will not find it, and says so.
+            Some(value) if !value.is_empty() => value.to_string_lossy().into_owned(),
             _ => self.default.to_owned(),
         }
     }
@@ -508,11 +523,10 @@ impl Setting {
 /// `$MEND_HOME`, else `~/.mend`. Not created.
 ///
 /// # Errors
-/// [`SettingError::NoHome`] if neither variable is set.
+/// [`SettingError::NoHome`] if neither variable is set, [`SettingError::RelativeHome`] if its meaning depends on the directory that one is in.
 pub fn home() -> Result<PathBuf, SettingError> {
-    let named = HOME.text();
-    if !named.is_empty() {
-        return Ok(PathBuf::from(named));
+    if let Some(named) = std::env::var_os(HOME.name).filter(|named| !named.is_empty()).map(PathBuf::from) {
+        return if named.is_absolute() { Ok(named) } else { Err(SettingError::RelativeHome { name: HOME.name, path: named }) };
     }
     match std::env::var_os("HOME") {
         Some(home) if !home.is_empty() => Ok(PathBuf::from(home).join(".mend")),
@@ -548,15 +562,7 @@ pub fn reference() -> String {
     let mut further = String::new();
     let mut page = String::from("| variable | value | default | meaning |\n| --- | --- | --- | --- |\n");
     for setting in ALL {
-        let kind = match setting.kind {
-            Kind::Path => "path".to_owned(),
-            Kind::Text => "text".to_owned(),
-            Kind::List(words) => format!("of {}", words.join(", ")),
-            Kind::WordOrNumber { words, min, max } => format!("{} or {min} to {max}", words.join(", ")),
-            Kind::Features => "names".to_owned(),
-            Kind::Choice(words) => format!("one of {}", words.join(", ")),
-            Kind::Number { min, max } => format!("{min} to {max}"),
-        };
+        let kind = setting.values();
         let default = if setting.default.is_empty() { "see meaning" } else { setting.default };
         let (first, more) = setting.sentences();
         page.push_str(&format!("| `{}` | {kind} | {default} | {first} |\n", setting.name));

@@ -78,7 +78,7 @@ Examples:
   mend drain b --deadline 20     in 20 s at best
   mend drain                     which nodes are drained
 
-Jobs and restarts that begin later do without the node. A job needs another node to move to: give it spares with `mend run --spares`. \
+Jobs and restarts that begin later do without the node; where --hosts names it, they do not begin. A job needs another node to move to: give it spares with `mend run --spares`. \
 The exit code is 1 if a rank is still on the node.")]
 pub struct Drain {
     /// The node, as in --hosts; default: show those that are drained
@@ -96,6 +96,9 @@ pub struct Drain {
 
 /// `mend undrain`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend undrain b                 b takes ranks again; none comes back by itself for that")]
 pub struct Undrain {
     /// The node
     pub node: String,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// Operations begin anew so often, one after the other, because ranks end.
 const MOST_ANEW: u32 = 8;
 /// From what is first seen of a rank's end until that is known, at most.
-const LEAVE_US: u64 = 500_000;
+const LEAVE_US: u64 = 3_000_000;
 
 /// What is known of operations that may begin anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

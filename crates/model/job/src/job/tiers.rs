@@ -167,7 +167,15 @@ impl Job {
     /// The job has ended well: nothing of it is left on any node.
     pub(crate) fn close_tiers(&mut self) {
         // Copies that are reported later are gone by then.
-        if self.tiers.take().is_some() {
+        if let Some(tiering) = self.tiers.take() {
+            for number in tiering.machine.numbers() {
+                let complete = tiering.machine.complete(number);
+                let left: Vec<String> =
+                    complete.iter().filter(|spec| spec.tier.store().is_none()).map(|spec| spec.tier.to_string()).collect();
+                if left.len() < complete.len() {
+                    self.effect(Effect::KeepTiers { number, complete: left });
+                }
+            }
             self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Close)));
         }
     }

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 
 from run import LOGS, Count, count_lines, judge, stream
-from tiers import ROOT, Step
+from tiers import LONG_LEASE, ROOT, Step
 
 # Longest time that a round may take, in minutes, besides what it was given.
 PATIENCE = 30
@@ -38,7 +38,7 @@ class Part:
 
 
 def script(name, *options):
-    return Step([sys.executable, os.path.join("tests", "lab", name), *map(str, options)])
+    return Step([sys.executable, os.path.join("tests", "lab", name), *map(str, options)], environment=LONG_LEASE)
 
 
 def cargo(*options, **environment):

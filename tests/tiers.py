@@ -183,7 +183,7 @@ def integrity_steps():
     seed = ["--seed", str(commit_seed())]
     return [
         Step(build, check=True),
-        Step([sys.executable, "tests/lab/powerloss.py", "--times", "6", "--faults", "3", *seed]),
+        Step([sys.executable, "tests/lab/powerloss.py", "--times", "6", "--faults", "3", *seed], environment=LONG_LEASE),
         as_user([sys.executable, "tests/lab/killpoints.py", "--points", "12", *seed], **LONG_LEASE),
         as_user([sys.executable, "tests/lab/damage.py", "--times", "20", *seed], **LONG_LEASE),
     ]

@@ -36,6 +36,8 @@ CHAOS, ENDING = 45, 300
 BETWEEN, LASTS = 3.0, 6.0
 # Nodes that are disturbed at a time, at most.
 MOST = 2
+# How often a job is started until it has a checkpoint, and the exit code of one that was lost without.
+STARTS, LOST = 5, 75
 # So much of what is local to a node can be filled.
 DISK = "48m"
 MELT = os.path.join(os.path.dirname(HERE), "demo", "in.melt")
@@ -186,6 +188,24 @@ def differences(name, plain, shaken, again):
     return [] if lines(shaken) == expected else [f"results differ: {expected[-1:]} / {lines(shaken)[-3:]}"]
 
 
+def begins(lab, chaos, command):
+    """Starts the job and takes its first checkpoint. False if the job was lost before: without a checkpoint the loss of a node, which may have stood still
+    by itself, is the end."""
+    started = lab.mend(*command, cwd=chaos.directory)
+    if started.returncode == LOST:
+        return False
+    if started.returncode:
+        raise Failed(f"the job does not start: {started.stderr}")
+    chaos.name = started.stdout.strip()
+    taken, until = lab.mend("checkpoint", chaos.name), time.monotonic() + 10
+    # It answers nobody any more some moments before its end is on record.
+    while taken.returncode and not chaos.over() and time.monotonic() < until:
+        time.sleep(0.2)
+    if taken.returncode and chaos.record().get("exit_code") != LOST:
+        raise Failed(f"mend checkpoint {chaos.name}: exit code {taken.returncode}: {taken.stderr}")
+    return taken.returncode == 0
+
+
 def run_scenario(number, arguments, programs, work):
     draw = random.Random(f"{arguments.seed}/{number}")
     name = APPLICATIONS[(number + arguments.seed) % len(APPLICATIONS)]
@@ -193,14 +213,18 @@ def run_scenario(number, arguments, programs, work):
     os.makedirs(os.path.join(directory, "disk"))
     os.makedirs(plain)
     with Lab(NODES + SPARES) as lab:
-        for setting, value in (("MEND_SUCCESSOR", None), ("MEND_ON_FAILURE", "pause"), ("MEND_RETRIES", "100"), ("MEND_LEASE_MS", "2000"),
-                               ("MEND_NODE_TIMEOUT_MS", "1000"), ("MEND_INTERVAL", "2"), ("MEND_KEEP", "2")):
+        # So short that one that stands still by itself is lost as well: what is compared with is made without.
+        short = (("MEND_LEASE_MS", "2000"), ("MEND_NODE_TIMEOUT_MS", "1000"))
+        lab.set("MEND_LEASE_MS", "20000")
+        for setting, value in (("MEND_SUCCESSOR", None), ("MEND_ON_FAILURE", "pause"), ("MEND_RETRIES", "100"), ("MEND_INTERVAL", "2"), ("MEND_KEEP", "2")):
             lab.set(setting, value)
         argv = arguments_of(name, programs)
         first = "2" if name == "pair" else str(RANKS)
         if name != ONE_SIDED:
             open(os.path.join(plain, "go"), "w", encoding="utf-8").close()
             lab.undisturbed("-n", first, "--hosts", "node1", "--", *argv, directory=plain)
+        for setting, value in short:
+            lab.set(setting, value)
         chaos = Chaos(lab, draw, None, directory, arguments.faults and arguments.faults.split(","))
         for node in chaos.nodes:
             # A disk of its own, which can be full.
@@ -211,12 +235,11 @@ def run_scenario(number, arguments, programs, work):
         place = ["--hosts", ",".join(chaos.nodes[:NODES]), "--spares", ",".join(chaos.nodes[NODES:]), "--wait-for-nodes", "90"]
         if tiers:
             place += ["--tiers", tiers.format(disk=chaos.disk)]
-        started = lab.mend("run", "--detach", "-n", first, *place, "--", *argv, cwd=directory)
-        if started.returncode:
-            raise Failed(f"scenario {number} does not start: {started.stderr}")
-        chaos.name = started.stdout.strip()
-        # Without one, the loss of a node is the end.
-        lab.verb("checkpoint", chaos.name)
+        for _ in range(STARTS):
+            if begins(lab, chaos, ["run", "--detach", "-n", first, *place, "--", *argv]):
+                break
+        else:
+            raise Failed(f"scenario {number}: the job was lost {STARTS} times before its first checkpoint")
         about = f"seed {arguments.seed} scenario {number} ({name}, tiers {tiers or 'by default'})"
         try:
             chaos.run(CHAOS)

@@ -173,10 +173,20 @@ class Job:
         return code
 
     def wait_for(self, condition, what):
-        """Waits until `condition()`; the job must be under way until then."""
+        """Waits until `condition()`; the job must be under way until then, or have brought it about with its end."""
+
+        def came_with_the_end():
+            try:
+                return condition()
+            except (StopIteration, LookupError, TypeError, Failed):
+                # It asks for what only a job that runs can tell.
+                return False
+
         start = time.monotonic()
         while not condition():
             if self.poll() is not None:
+                if came_with_the_end():
+                    return
                 raise Failed(f"the job ended with code {self.poll()} before {what}:\n{self.stderr()}")
             if time.monotonic() - start > PATIENCE:
                 raise Failed(f"still waiting after {PATIENCE} s for {what}:\n{self.stderr()}")
@@ -381,6 +391,18 @@ class Lab(Machine):
     def signal(self, node, name):
         """Sends a signal (STOP, CONT) to all processes of a node."""
         self.on(node, "sh", "-c", OTHERS + 'kill -"$1" $all 2>/dev/null; true', "sh", name)
+
+    def break_channels(self, node):
+        """Closes the TCP connections of a node's ranks, when there are some. False if this kernel closes none for others."""
+        sockets = ["--no-header", "--tcp", "--numeric", "state", "established", "not sport = :7117 and not dport = :7117"]
+        # After a checkpoint the first message makes them anew; a moment later they carry others.
+        until = time.monotonic() + PATIENCE
+        while not self.on(node, "ss", *sockets).stdout:
+            if time.monotonic() > until:
+                raise Failed(f"the ranks on {node} have no connections after {PATIENCE} s")
+            time.sleep(0.03)
+        time.sleep(0.3)
+        return bool(self.on(node, "ss", "--kill", *sockets).stdout)
 
     def start_daemon(self, node, directory):
         """Another one, where one was killed; something about it lies in the directory."""

@@ -133,8 +133,10 @@ def serve(path, port, told, pause):
             os.replace(told + ".new", told)
 
     server.watch = watch
+    listens = Server(("0.0.0.0", int(port)), handler(server))
+    # Who waits for this file may come as soon as it is there.
     watch(0)
-    Server(("0.0.0.0", int(port)), handler(server)).serve_forever()
+    listens.serve_forever()
 
 
 if __name__ == "__main__":

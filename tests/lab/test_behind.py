@@ -45,9 +45,9 @@ class Behind(InDirectory):
         self.assertEqual(self.writers(machine), [])
 
     def start_slow(self, machine):
-        """A job whose checkpoints take some seconds to write."""
-        machine.environment["MEND_WRITE_RATE"] = "3"
-        argv = ["-n", "2", "--hosts", "node1", "--", self.iters, "-i", "100", "-w", "100", "-m", "16", "-u", "go"]
+        """A job whose checkpoints take so many seconds to write that their writers can be stopped on a busy machine, too."""
+        machine.environment["MEND_WRITE_RATE"] = "1"
+        argv = ["-n", "2", "--hosts", "node1", "--", self.iters, "-i", "100", "-w", "100", "-m", "8", "-u", "go"]
         job = machine.start(self.directory, "run", *argv)
         name = machine.running(job)
         job.wait_for(lambda: "iteration" in job.stderr(), "the tables are filled")

@@ -349,8 +349,13 @@ class Output(Detached):
             self.assertTrue(file.read() == out)
 
     def test_both_streams_come_in_the_order_in_which_they_were_printed(self):
-        script = 'for i in 1 2 3; do echo "out $i"; sleep 1; echo "err $i" >&2; sleep 1; done'
+        kept = 'until [ -e "$1 $i" ]; do sleep 0.02; done'
+        script = f'kept() {{ {kept}; }}; for i in 1 2 3; do echo "out $i"; kept out; echo "err $i" >&2; kept err; done'
         name = self.detach("-q", "sh", "-c", script)
+        # Each stream has a way of its own: what is printed on the other one before this is kept may overtake it.
+        for line in (f"{stream} {i}" for i in (1, 2, 3) for stream in ("out", "err")):
+            until(lambda line=line: line in (logs := self.logs(name)).stdout + logs.stderr, f"`{line}` is kept")
+            self.touch(line)
         self.end_of(name)
         both = subprocess.run(
             [MEND, "logs", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environment, check=True

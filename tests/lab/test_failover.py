@@ -91,8 +91,11 @@ class Ranks(Failover):
             self.kill_controller(name)
             self.taken_over(name, times)
             said = asked.communicate()[1].decode()
-            self.assertTrue(asked.returncode == 0 or "was lost before it answered" in said or "alive" in said, said)
             until(lambda: all(one["state"] == "running" for one in self.lab.verb("ps")[0]["status"]["ranks"]), "all ranks run")
+            lost = ["was lost before it answered", "alive", "cannot send the request"]
+            # The order to leave it may have been lost with an earlier controller.
+            there = verb[-1] if verb[0] == "migrate" and self.lab.places(name)[1] == verb[-1] else None
+            self.assertTrue(asked.returncode == 0 or any(text in said for text in (*lost, f"rank 1 is on {there} already")), said)
         self.lab.verb("checkpoint", name)
         self.runs_to_its_end(job, name, 4)
 
@@ -356,8 +359,11 @@ class Power(Counts):
 class BetweenLives(Failover):
     """The controller is killed while the job goes on after a lost node: another one sees to it."""
 
-    def lost(self, *more):
-        self.lab.set("MEND_LEASE_MS", "6000")
+    # That it waits is told if more than a second of the lease is left when the loss is noticed, on a busy machine long after the three seconds that it takes.
+    LONG_WAIT = "14000"
+
+    def lost(self, *more, lease="6000"):
+        self.lab.set("MEND_LEASE_MS", lease)
         self.lab.set("MEND_NODE_TIMEOUT_MS", "3000")
         job, name = self.start(4, "node1,node2,node3", *more)
         self.lab.verb("checkpoint", name)
@@ -374,7 +380,7 @@ class BetweenLives(Failover):
 
     def test_while_it_waits_until_the_lease_of_a_lost_node_is_over(self):
         """Nobody serves the job then; ranks that live go back in place all the same."""
-        job, name = self.lost()
+        job, name = self.lost(lease=self.LONG_WAIT)
         before = set(processes_of(self.program))
         self.assertEqual(len(before), 4)
         self.lab.kill("node3")
@@ -384,7 +390,7 @@ class BetweenLives(Failover):
         self.went_on(job, name, "node3", before)
 
     def test_where_all_are_restarted(self):
-        job, name = self.lost("--on-failure", "restart")
+        job, name = self.lost("--on-failure", "restart", lease=self.LONG_WAIT)
         self.lab.kill("node3")
         job.wait_for(lambda: "waits" in job.stderr(), "it waits for the lease")
         self.kill_controller(name)

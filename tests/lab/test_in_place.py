@@ -157,7 +157,7 @@ class Falls(Heals):
 class Controllers(Heals):
     def test_ranks_that_nobody_comes_for_end(self):
         """The controller dies between two lives: what stands still on the other node is killed after a while."""
-        self.lab.set("MEND_LEASE_MS", "2000")
+        self.lab.set("MEND_LEASE_MS", "8000")
         self.lab.set("MEND_WAIT_FOR_NODES", "1")
         job, name = self.start(2, "node1,node2")
         self.lab.verb("checkpoint", name)

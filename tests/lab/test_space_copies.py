@@ -110,11 +110,11 @@ class ByHand(Copies):
         shutil.rmtree(os.path.join(self.directory, "source"))
         command = [*self.lab.command("data", "replicate", "input:")]
         killed = 0
-        # Longer and longer, so that it is killed at each of its steps and comes to its end.
+        # At once, then later and later, so that it is killed at each of its steps and comes to its end.
         for attempt in range(40):
             process = subprocess.Popen(command, cwd=self.directory, env=self.lab.environment, stdout=subprocess.DEVNULL, start_new_session=True)
             try:
-                code = process.wait(self.random.uniform(0.01, 0.02) * 1.2**attempt)
+                code = process.wait(self.random.uniform(0.01, 0.02) * 1.2**attempt if attempt else 0)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -74,6 +74,9 @@ class OfJob(InDirectory):
         self.assertNotIn("scratch", self.data("ls").stdout)
         self.assertEqual(os.listdir(self.local), [])
 
+    def begun(self):
+        return all(os.path.exists(f"{self.go}.begun.{rank}") for rank in range(2))
+
     def let_go(self):
         open(self.go, "w", encoding="ascii").close()
 
@@ -90,7 +93,7 @@ class OnNodes(OfJob):
 
     def test_it_is_on_the_job_s_nodes_and_goes_with_the_job_which_names_what_was_sent_nowhere(self):
         job = self.lab.start(self.directory, *self.command(self.held(), "--spares", "node3"))
-        job.wait_for(lambda: os.path.exists(f"{self.go}.begun.1"), "both ranks have written")
+        job.wait_for(self.begun, "both ranks have written")
         room = json.loads(self.data("df", "--json", "scratch").stdout)
         self.assertEqual([one["target"].split(":")[0] for one in room["targets"]], ["node1", "node2", "node3"])
         self.assertEqual(sorted(one["target"].split(":")[1] for one in room["targets"]), sorted(glob.glob(self.local + "/*")))
@@ -139,7 +142,7 @@ class OnNodes(OfJob):
 
     def test_a_job_that_is_to_be_restarted_finds_it_again(self):
         job = self.lab.start(self.directory, *self.command(self.held(), "--on-failure", "stop", "--spares", "node3"))
-        job.wait_for(lambda: os.path.exists(f"{self.go}.begun.1"), "both ranks have written")
+        job.wait_for(self.begun, "both ranks have written")
         name = self.lab.running(job)
         self.lab.verb("checkpoint", name)
         self.lab.kill_daemon("node2")
@@ -220,7 +223,7 @@ class InSlurm(OfJob):
         command = f'{MEND} run -n 2 --stage-script "$0" --data scratch:{self.seen}:create -- {held} {source} {self.seen}/in.dat'
         script = f"#MEND stage-in file://{source} scratch:in.dat\n{command}\necho code $?"
         batch = self.lab.submit(self.directory, script, "-N3", "--ntasks-per-node=1", "--no-kill")
-        self.lab.wait_for(lambda: os.path.exists(f"{self.go}.begun.1"), "both ranks have written")
+        self.lab.wait_for(self.begun, "both ranks have written")
         self.lab.slurm("scancel", "--signal=TERM", str(batch))
         self.lab.wait_for(lambda: "Slurm queues the batch job" in self.out(), f"it is queued again: {self.out()}")
         self.let_go()

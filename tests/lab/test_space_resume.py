@@ -36,19 +36,22 @@ class Resumes(Space):
         self.server = None
         self.serve()
 
-    def serve(self, port=None):
-        """Starts the server, anew."""
+    def serve(self, port=None, pause="0.01"):
+        """Starts the server, anew, so many seconds before each piece."""
         self.stop()
         self.port, self.told = port or random.randrange(20000, 30000), os.path.join(self.directory, f"told.{time.monotonic_ns()}")
-        command = [MEND, "lab", "exec", "--name", self.lab.name, "head", "--", sys.executable, SERVER, self.source, str(self.port), self.told, "0.01"]
+        command = [MEND, "lab", "exec", "--name", self.lab.name, "head", "--", sys.executable, SERVER, self.source, str(self.port), self.told, pause]
         self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self.addCleanup(self.stop)
         until = time.monotonic() + PATIENCE
         while not os.path.exists(self.told):
             self.assertLess(time.monotonic(), until)
             time.sleep(0.01)
-        time.sleep(0.2)
         self.uri = f"http://head:{self.port}/in.dat"
+
+    def serve_slowly(self):
+        """So slowly that a command which is to be killed in between is not done before, though the test may wait for a processor meanwhile."""
+        self.serve(pause="0.05")
 
     def stop(self):
         if self.server:
@@ -98,6 +101,7 @@ class Resumes(Space):
         self.assertEqual(sum(len(self.objects(node)) for node in NODES), 3)
 
     def test_what_was_fetched_is_not_fetched_again_and_is_not_seen(self):
+        self.serve_slowly()
         while self.sent() < 8 * MIB:
             self.assertTrue(self.killed_in_between(10 * MIB))
         self.assertEqual(self.listed(), {})
@@ -125,6 +129,7 @@ class Resumes(Space):
         self.assertLess(self.sent(), self.SIZE + (kills + 1) * ON_ITS_WAY)
 
     def test_another_target_takes_the_place_of_one_that_is_lost(self):
+        self.serve_slowly()
         while self.sent() < 6 * MIB:
             self.assertTrue(self.killed_in_between(8 * MIB))
         self.lab.kill_daemon("node2")
@@ -136,6 +141,7 @@ class Resumes(Space):
             self.daemon_back("node2")
 
     def test_a_source_that_has_changed_begins_anew_and_says_so(self):
+        self.serve_slowly()
         while self.sent() < 6 * MIB:
             self.assertTrue(self.killed_in_between(8 * MIB))
         self.content = self.random.randbytes(self.SIZE)
@@ -148,6 +154,7 @@ class Resumes(Space):
         self.assertEqual(sum(len(self.objects(node)) for node in NODES), 3)
 
     def test_what_nobody_goes_on_with_goes(self):
+        self.serve_slowly()
         while not any(self.objects(node) for node in NODES):
             self.assertTrue(self.killed_in_between(8 * MIB))
         until = time.monotonic() + PATIENCE

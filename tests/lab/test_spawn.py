@@ -6,6 +6,7 @@ import unittest
 
 from cases import InDirectory
 from cluster import Lab, compile_mpi, intel_environment
+from test_conformance import ended_in_first_rounds
 from test_failover import Failover
 from test_healing import Heals
 
@@ -130,8 +131,7 @@ class Stays(Heals):
         """Until the first rounds are over, after which nothing more is spawned: there are two children."""
         job, name = self.start(ranks, hosts, *more)
         ended = lambda: sum(rank["ended"] for rank in self.status(name))
-        # Of each of four rounds three children of all and one of each rank, and three that could not be started: of all, or of each rank.
-        job.wait_for(lambda: ended() == 4 * (3 + ranks) + 2 * 3 * (1 + ranks), "the first rounds are over")
+        job.wait_for(lambda: ended() == ended_in_first_rounds(ranks), "the first rounds are over")
         return job, name
 
     def status(self, name):

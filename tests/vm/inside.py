@@ -34,8 +34,8 @@ SWAP_BYTES = 256 << 20
 GROUP = "/sys/fs/cgroup/limited"
 GROUP_BYTES = 32 << 20
 BUSYBOX = "/run/vm/busybox"
-# Whatever is emulated arrives in the end.
-PATIENCE = {"MEND_TEST_PATIENCE": "900"}
+# Whatever is emulated arrives in the end, and none of these tests loses a node.
+PATIENCE = {"MEND_TEST_PATIENCE": "900", "MEND_LEASE_MS": "60000"}
 
 
 def program(name):

@@ -5,7 +5,7 @@ import re
 import shutil
 import unittest
 
-from on_nodes import STEPS, InLab
+from on_nodes import QUICK, STEPS, InLab
 from programs import InDirectory, run
 
 # Checkpoints 1, 3 and 5 are full, 2 links to 1 and 4 to 3. This copies as a daemon would: the first chain, then of the second one only the link.
@@ -51,7 +51,7 @@ class Chains(InLab):
 
     def begin_linking(self, tiers, *options, cells="500"):
         # Short steps: between two checkpoints all changes that changes at all.
-        return self.begin(tiers, steps=[cells, *STEPS[1:-1], "8000", "-f"], options=options)
+        return self.begin(tiers, steps=[cells, STEPS[1], *QUICK, "-f"], options=options)
 
     def two(self, job, name, *tiers):
         """A full one and one that links to it, both in these tiers."""

@@ -3,8 +3,8 @@
  *
  *   heat CELLS STEPS [-p STEP MICROSECONDS] [-k STEP] [-K STEP] [-r STEP] [-f]
  *
- * -p: pauses so long at each step from STEP on; -k: kills its rank 0 at STEP, in a run that restored nothing; -K: in any run; -r: asks for a checkpoint at STEP;
- * -f: has an array that doesn't change, which the last line tells of, too.
+ * -p: pauses so long at each step from STEP on; a second one takes the place of the first from a later STEP on; -k: kills its rank 0 at STEP, in a run that
+ * restored nothing; -K: in any run; -r: asks for a checkpoint at STEP; -f: has an array that doesn't change, which the last line tells of, too.
  */
 #include <inttypes.h>
 #include <mend_app_mpi.h>
@@ -32,11 +32,11 @@ static uint64_t mixed(const void *value, uint64_t index) {
 
 int main(int argc, char **argv) {
     int64_t cells = argc > 1 ? atoll(argv[1]) : 1000, steps = argc > 2 ? atoll(argv[2]) : 100;
-    int64_t slow = INT64_MAX, pause = 0, kill_at = -1, kill_again = -1, ask_at = -1, fixed = 0;
+    int64_t slow[2] = {INT64_MAX, INT64_MAX}, pause[2] = {0, 0}, pauses = 0, kill_at = -1, kill_again = -1, ask_at = -1, fixed = 0;
     for (int i = 3; i < argc; i++) {
-        if (strcmp(argv[i], "-p") == 0 && i + 2 < argc) {
-            slow = atoll(argv[++i]);
-            pause = atoll(argv[++i]);
+        if (strcmp(argv[i], "-p") == 0 && i + 2 < argc && pauses < 2) {
+            slow[pauses] = atoll(argv[++i]);
+            pause[pauses++] = atoll(argv[++i]);
         } else if (strcmp(argv[i], "-k") == 0 && i + 1 < argc) {
             kill_at = atoll(argv[++i]);
         } else if (strcmp(argv[i], "-K") == 0 && i + 1 < argc) {
@@ -87,8 +87,8 @@ int main(int argc, char **argv) {
             mend_app_request();
         if (rank == 0 && ((fresh && step == kill_at) || step == kill_again))
             raise(SIGKILL);
-        if (step >= slow)
-            usleep(pause);
+        if (step >= slow[0])
+            usleep(pause[step >= slow[1]]);
         exchange(u, count);
         for (int64_t i = 1; i <= count; i++)
             next[i] = u[i] + 0.25 * (u[i - 1] - 2 * u[i] + u[i + 1]);

@@ -13,7 +13,7 @@ use mend_image::{HEADER_SIZE, Header, kept, read_header};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use support::{Rank, Source, compile};
+use support::{ENDLESS, Rank, Source, compile};
 
 const PAGE: u64 = 4096;
 
@@ -138,9 +138,6 @@ fn goes_on(mut rank: Rank) {
     let printed = String::from_utf8_lossy(&rank.kill()).into_owned();
     assert!(!printed.contains("LOST"), "{printed}");
 }
-
-/// Far more ticks than any test waits for.
-const ENDLESS: &str = "100000";
 
 fn whole_life(pid: u32, program: &str) {
     let mut rank = Rank::start(pid, &compile(program), &[ENDLESS]);

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use support::skips::skipped;
-use support::{Rank, Source, compile};
+use support::{ENDLESS, Rank, Source, compile};
 
 fn connection() -> (OwnedFd, OwnedFd) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -73,7 +73,7 @@ fn goes_on_by(pid: u32, program: &Path, arguments: &[&str], (tracking, compressi
         rank.compression = compression;
         rank.resume();
     }
-    let end = rank.finish();
+    let end = if arguments.contains(&ENDLESS) { rank.end() } else { rank.finish() };
     String::from_utf8_lossy(&printed).into_owned() + &end
 }
 
@@ -117,13 +117,13 @@ fn memory_of_all_kinds_where_nothing_is_tracked() {
 #[test]
 fn memory_of_all_kinds_compressed() {
     for (pid, tracking) in [(3012, "auto"), (3013, "hash")] {
-        goes_on_by(pid, &compile("apps/memory.c"), &["60"], (tracking, Compression::Always), &["tick 3", "tick 10"]);
+        goes_on_by(pid, &compile("apps/memory.c"), &[ENDLESS], (tracking, Compression::Always), &["tick 3", "tick 10"]);
     }
 }
 
 #[test]
 fn memory_of_a_stopped_program_compressed() {
-    let mut rank = Rank::start(3014, &compile("apps/memory.c"), &["60"]);
+    let mut rank = Rank::start(3014, &compile("apps/memory.c"), &[ENDLESS]);
     rank.await_line("tick 3");
     rank.compression = Compression::Always;
     let (ours, theirs) = connection();
@@ -137,16 +137,16 @@ fn memory_of_a_stopped_program_compressed() {
     assert_eq!(moved.restorer_read, saved.bytes);
     rank.kill();
     moved.resume();
-    moved.finish();
+    moved.end();
 }
 
 #[test]
 fn who_is_stopped_before_the_first_round_is_complete_loses_nothing() {
-    let mut rank = Rank::start(3006, &compile("apps/memory.c"), &["60"]);
+    let mut rank = Rank::start(3006, &compile("apps/memory.c"), &[ENDLESS]);
     rank.await_line("tick 3");
     let (mut moved, _, _) = moves(rank, 3006, 0);
     moved.resume();
-    moved.finish();
+    moved.end();
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn where_a_file_is_open_for_direct_io_the_image_has_all_of_memory() {
     if let Err(error) = opened {
         return skipped("a move with a file that is open for direct I/O", &error.to_string());
     }
-    let mut rank = Rank::start(3011, &compile("apps/direct.c"), &["60"]);
+    let mut rank = Rank::start(3011, &compile("apps/direct.c"), &["200"]);
     rank.await_line("tick 3");
     let (ours, theirs) = connection();
     let directory = rank.directory.clone();
@@ -177,16 +177,16 @@ fn where_a_file_is_open_for_direct_io_the_image_has_all_of_memory() {
 
 #[test]
 fn a_receiver_whose_answers_do_not_come_back_has_all_of_it_too() {
-    let mut rank = Rank::start(3010, &compile("apps/memory.c"), &["60"]);
+    let mut rank = Rank::start(3010, &compile("apps/memory.c"), &[ENDLESS]);
     rank.await_line("tick 3");
     let (mut moved, _, _) = moves_by(rank, 3010, 2, false);
     moved.resume();
-    moved.finish();
+    moved.end();
 }
 
 #[test]
 fn a_receiver_that_goes_away_costs_the_program_nothing() {
-    let mut rank = Rank::start(3007, &compile("apps/memory.c"), &["60"]);
+    let mut rank = Rank::start(3007, &compile("apps/memory.c"), &[ENDLESS]);
     rank.await_line("tick 3");
     let (ours, theirs) = connection();
     rank.precopy(&ours);
@@ -201,7 +201,7 @@ fn a_receiver_that_goes_away_costs_the_program_nothing() {
     // And then it can be moved.
     let (mut moved, _, _) = moves(rank, 3007, 1);
     moved.resume();
-    moved.finish();
+    moved.end();
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn a_first_thread_that_has_ended_is_named() {
 
 #[test]
 fn requests_out_of_order_and_bad_targets() {
-    let mut rank = Rank::start(3100, &compile("apps/counter.c"), &["60"]);
+    let mut rank = Rank::start(3100, &compile("apps/counter.c"), &["200"]);
     let target = || SaveTarget::File("/nonexistent/directory/image".into());
     assert!(matches!(rank.ask(Request::Save(SaveOrder::full(target()))), Reply::Failed { .. }));
     assert_eq!(rank.resume(), Duration::ZERO, "it was not stopped");
@@ -163,7 +163,7 @@ fn requests_out_of_order_and_bad_targets() {
 
 #[test]
 fn a_full_disk_leaves_nothing_behind() {
-    let mut rank = Rank::start(3110, &compile("apps/limited.c"), &["40"]);
+    let mut rank = Rank::start(3110, &compile("apps/limited.c"), &["200"]);
     rank.await_line("tick 3");
     let image = rank.directory.join("image");
     let (error, _) = rank.try_save(&image).unwrap_err();
@@ -233,7 +233,7 @@ fn files_that_are_gone_or_changed_are_named() {
 
 #[test]
 fn files_written_to_are_cut_back_at_a_restart_and_never_at_a_migration() {
-    let mut rank = Rank::start(3140, &compile("apps/appender.c"), &["60"]);
+    let mut rank = Rank::start(3140, &compile("apps/appender.c"), &["200"]);
     rank.await_line("tick 5");
     let directory = rank.directory.clone();
     let (image, log) = (directory.join("image"), directory.join("log"));
@@ -251,7 +251,7 @@ fn files_written_to_are_cut_back_at_a_restart_and_never_at_a_migration() {
     rank.resume();
     rank.finish();
     let lines: Vec<String> = std::fs::read_to_string(&log).unwrap().lines().map(str::to_string).collect();
-    assert_eq!(lines, (1..=60).map(|line| format!("line {line}")).collect::<Vec<_>>());
+    assert_eq!(lines, (1..=200).map(|line| format!("line {line}")).collect::<Vec<_>>());
     std::fs::write(&log, "short").unwrap();
     let text = refusal(&image, &directory);
     assert!(text.contains("log") && text.contains("fewer"), "{text}");

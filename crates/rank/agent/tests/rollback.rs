@@ -5,7 +5,7 @@ mod support;
 use mend_messages::agent::{Reply, Request};
 use std::path::Path;
 use support::rollback::rollbacks;
-use support::{Rank, compile};
+use support::{ENDLESS, Rank, compile};
 
 #[test]
 fn a_counter_counts_from_its_image_on() {
@@ -42,7 +42,7 @@ fn memory_of_all_kinds() {
 #[test]
 fn what_a_process_has_changed_since_is_as_it_was() {
     for (tracked, pid) in [(false, 5004), (true, 5014)] {
-        let mut rank = Rank::start(pid, &compile("apps/since.c"), &["30"]);
+        let mut rank = Rank::start(pid, &compile("apps/since.c"), &[ENDLESS]);
         rank.await_line("tick 3");
         let path = rank.directory.join("image");
         drop(if tracked { rank.save_on(&path, None) } else { rank.save(&path) });
@@ -53,7 +53,8 @@ fn what_a_process_has_changed_since_is_as_it_was() {
             rank.printed.clear();
             rank.resume();
         }
-        rank.finish();
+        rank.await_line("tick 9");
+        rank.end();
     }
 }
 
@@ -131,7 +132,7 @@ fn chains_and_earlier_images_and_other_processes() {
 /// In whatever it is about: an image is being written in its background, or it is copied while it runs, or it stands still.
 #[test]
 fn a_rank_is_paused_in_any_stage() {
-    let mut rank = Rank::start(5007, &compile("apps/memory.c"), &["60"]);
+    let mut rank = Rank::start(5007, &compile("apps/memory.c"), &[ENDLESS]);
     let directory = rank.directory.clone();
     rank.await_line("tick 3");
     let first = directory.join("first");
@@ -155,7 +156,7 @@ fn a_rank_is_paused_in_any_stage() {
     go_back(&mut rank);
     assert!(matches!(rank.ask(Request::Suspend), Reply::Suspended { .. }));
     go_back(&mut rank);
-    rank.finish();
+    rank.end();
 }
 
 #[test]

@@ -61,11 +61,12 @@ mod tests {
     fn what_was_taken_for_a_moment_is_told() {
         let (length, most) = super::of(|| {
             let taken = std::hint::black_box(vec![1u8; 256 << 20]);
-            std::thread::sleep(Duration::from_millis(20));
+            // Long enough that who looks gets a processor meanwhile on a busy machine.
+            std::thread::sleep(Duration::from_millis(500));
             taken.len()
         });
         assert_eq!(length, 256 << 20);
-        // Other tests take and give back memory, too.
-        assert!(most.is_some_and(|most| most > 64 << 20), "{most:?}");
+        // Other tests take memory, too, and what they take afterwards is counted against it.
+        assert!(most.is_some_and(|most| most > 16 << 20), "{most:?}");
     }
 }

@@ -191,6 +191,7 @@ pub(crate) unsafe fn shorten(number: i64, registers: &mut Registers, began: u64,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn calls_with_relative_timeouts_are_known() {
@@ -228,10 +229,13 @@ mod tests {
     #[test]
     fn a_sleeping_thread_tells_when_it_fell_asleep() {
         let (sender, receiver) = std::sync::mpsc::channel::<(i32, u64)>();
+        // It sleeps until this end is closed, however long the search for it takes.
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || {
+            let mut closed = libc::pollfd { fd: theirs.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             sender.send((rustix::thread::gettid().as_raw_nonzero().get(), monotonic())).unwrap();
-            // SAFETY: waits for nothing, for a while.
-            unsafe { libc::poll(core::ptr::null_mut(), 0, 2000) };
+            // SAFETY: waits for one descriptor, which is open.
+            unsafe { libc::poll(&raw mut closed, 1, 600_000) };
         });
         let (tid, before) = receiver.recv().unwrap();
         let task =
@@ -249,6 +253,7 @@ mod tests {
             let slack = 50_000_000;
             assert!(began + slack >= before && began <= after + slack, "{before} {began} {after}");
         }
+        drop(ours);
         thread.join().unwrap();
     }
 }

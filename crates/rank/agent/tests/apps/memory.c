@@ -1,4 +1,4 @@
-/* Registers, large sparse maps, all kinds of mappings, deep recursion, malloc under load. */
+/* Registers, large sparse maps, all kinds of mappings, deep recursion, malloc under load. Ends after so many ticks, or when there is a file `end`. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -105,7 +105,7 @@ int main(int argc, char **argv) {
     int vector = __builtin_cpu_supports("avx2");
     for (long i = 0; i < 4; i++) pthread_create(&threads[i], NULL, i < 2 ? (vector ? vectors : churn) : churn, (void *)i);
     struct timespec last = {0, 0};
-    for (int i = 1; i <= ticks; i++) {
+    for (int i = 1; i <= ticks && access("end", F_OK); i++) {
         shared[7] = i, file[3] = i, file[1500] = -i, named[1100] = i;
         /* Another node does not have it. */
         shm_unlink(shm_name);

@@ -34,6 +34,9 @@ pub fn as_user() -> bool {
     std::env::var_os("MEND_TEST_AS_USER").is_some()
 }
 
+/// Far more ticks than any test waits for.
+pub const ENDLESS: &str = "100000";
+
 pub struct Rank {
     child: Child,
     agent: UnixStream,
@@ -431,6 +434,14 @@ impl Rank {
         let _ = self.child.wait();
         self.drain_output();
         std::mem::take(&mut self.printed)
+    }
+
+    /// Lets a program that ends when there is a file `end` run a little further, and come to its end: it lives as long as the test
+    /// needs it, however slow that is, and no longer.
+    pub fn end(&mut self) -> String {
+        self.two_lines_more();
+        std::fs::write(self.directory.join("end"), "").unwrap();
+        self.finish()
     }
 
     /// Waits for its end; it must have found everything in order.

@@ -82,7 +82,9 @@ def item_names(point):
         name, number = wanted, 2
         level = len(point.chain) if item.level == -1 else item.level
         while (level, name) in taken:
-            name = f"{wanted} data" if isinstance(thing, Heap) and (level, f"{wanted} data") not in taken else f"{wanted} {number}"
+            # "u 2" is the second block of a place that has the name "u".
+            more = f"{wanted} place {number}" if isinstance(thing, Heap) else f"{wanted} {number}"
+            name = f"{wanted} data" if isinstance(thing, Heap) and (level, f"{wanted} data") not in taken else more
             number += 1
         taken.add((level, name))
         found[item] = name

@@ -30,6 +30,37 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
+SPREAD = """
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size, steps = atoi(argv[1]), all = 100;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    int start = all * rank / size, count = all * (rank + 1) / size - start;
+    double *x = malloc(count * sizeof *x), sum = 0, total;
+#pragma mend shape(x) mend_app_block(all, start, count, 0, 0)
+    for (int i = 0; i < count; i++)
+        x[i] = start + i;
+    for (int step = 0; step < steps; step++) {
+        if (argc > 2 && step == atoi(argv[2]))
+            abort();
+        for (int i = 0; i < count; i++)
+            x[i] = x[i] / 2 + step;
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    for (int i = 0; i < count; i++)
+        sum += x[i] * (start + i);
+    MPI_Reduce(&sum, &total, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (rank == 0)
+        printf("spread digest %.10g\\n", total);
+    MPI_Finalize();
+    return 0;
+}
+"""
 CHECKPOINT = "\n#pragma mend checkpoint\n"
 
 
@@ -90,44 +121,44 @@ class Directives(InDirectory):
         self.assertNotIn("    seen (", report)
 
     def test_a_shape_restarts_on_other_ranks(self):
-        text = """
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
+        self.write("spread.c", SPREAD)
+        self.spread_restarts()
 
-int main(int argc, char **argv) {
-    int rank, size, steps = atoi(argv[1]), all = 100;
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    int start = all * rank / size, count = all * (rank + 1) / size - start;
-    double *x = malloc(count * sizeof *x), sum = 0, total;
-#pragma mend shape(x) mend_app_block(all, start, count, 0, 0)
-    for (int i = 0; i < count; i++)
-        x[i] = start + i;
-    for (int step = 0; step < steps; step++) {
-        if (argc > 2 && step == atoi(argv[2]))
-            abort();
-        for (int i = 0; i < count; i++)
-            x[i] = x[i] / 2 + step;
-        MPI_Barrier(MPI_COMM_WORLD);
-    }
-    for (int i = 0; i < count; i++)
-        sum += x[i] * (start + i);
-    MPI_Reduce(&sum, &total, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-    if (rank == 0)
-        printf("spread digest %.10g\\n", total);
-    MPI_Finalize();
-    return 0;
-}
-"""
-        self.write("spread.c", text)
+    def spread_restarts(self):
         self.mend_cc(MPICC, "-O2", "spread.c", "-o", "spread")
         expected = self.good(self.run_ranks(1, ["./spread", "30"], restart="none"))
         self.assertNotEqual(self.run_ranks(2, ["./spread", "30", "20"], calls=7)[0], 0)
         code, output, errors = self.run_ranks(3, ["./spread", "30"])
         self.assertEqual((code, output), (0, expected), errors)
         self.assertIn("of 2 ranks is restored", errors)
+
+    def test_a_shape_of_structures(self):
+        # They have no pointers: bytes, all of them.
+        text = SPREAD.replace("double *x", "struct cell { int number; double value; } *x").replace("*x), sum", "*x); double sum").replace("x[i]", "x[i].value")
+        self.write("spread.c", text.replace("x[i].value = start + i;", "x[i] = (struct cell){i, start + i};"))
+        self.spread_restarts()
+
+    def test_a_shape_of_what_cannot_be_spread_is_refused(self):
+        self.write("spread.c", SPREAD.replace("double *x", "struct cell { double *to, value; } *x").replace("*x), sum", "*x); double sum")
+                   .replace("x[i] = start + i;", "x[i] = (struct cell){&sum, start + i};").replace("x[i]", "x[i].value").replace("x[i].value = (struct", "x[i] = (struct")
+                   .replace("x[i].value * (start", "*x[i].to * 0 + x[i].value * (start"))
+        self.assertRegex(self.mend_cc(MPICC, "spread.c", "-o", "spread"), r"spread.c:\d+: x can't be spread over ranks: .*pointers")
+
+    def refused_shape(self, text, message):
+        self.write("spread.c", text)
+        self.mend_cc(MPICC, "-O2", "spread.c", "-o", "spread")
+        code, output, errors = self.run_ranks(2, ["./spread", "30"], calls=7)
+        self.assertNotEqual(code, 0, output + errors)
+        self.assertRegex(errors, message)
+        self.assertEqual(self.checkpoints(), [])
+
+    def test_a_shape_that_is_larger_than_its_array(self):
+        self.refused_shape(SPREAD.replace("count, 0, 0", "count, 1, 1"), r"x: its shape has 416 bytes, and x has 400")
+        fixed = SPREAD.replace("double *x = malloc(count * sizeof *x), sum", "static double x[100]; double sum")
+        self.refused_shape(fixed.replace("count, 0, 0", "count, 1, 50"), r"x: its shape has 808 bytes, and x has 800")
+
+    def test_a_shape_that_the_library_refuses_ends_the_program(self):
+        self.refused_shape(SPREAD.replace("start, count, 0", "start + 90, count, 0"), r"its distribution makes no sense[^\0]*mend-cc: x can't be registered")
 
 
 class Wrong(InDirectory):

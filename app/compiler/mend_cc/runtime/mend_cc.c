@@ -2,8 +2,10 @@
 #include "mend_cc.h"
 
 #include <mend_app_mpi.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { LEVELS = 32, NAME = 160, PATH = 512 };
 
@@ -12,7 +14,7 @@ struct note {
     char name[NAME];
     void *address;
     int level, type, dimensions, whose, fields, site; /* site: above 0 it is all that this place has allocated */
-    size_t count, size;
+    size_t count, size, bytes;
     uint64_t extents[MEND_APP_DIMENSIONS];
     mend_app_dimension shape[MEND_APP_DIMENSIONS];
     mend_cc_field *field; /* owned */
@@ -42,6 +44,27 @@ static void *need(void *memory) {
         abort();
     }
     return memory;
+}
+
+/* Ends the job. The newest checkpoint stays. */
+static void stop(const char *format, ...) {
+    char why[2 * PATH];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "mend-cc: %s\n", why);
+    fflush(NULL);
+    /* Hydra's mpiexec may drop what ranks have written when one of them aborts at once. */
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    PMPI_Abort(MPI_COMM_WORLD, 1);
+    exit(1);
+}
+
+/* A checkpoint that lacks one of the program's variables must not count. */
+static void must(int done, const char *name) {
+    if (done < 0)
+        stop("%s can't be registered, so the program ends: a checkpoint without it is worth nothing. The cause stands above", name);
 }
 
 static const mend_cc_point *find_point(int number) {
@@ -173,11 +196,17 @@ void mend_cc_variable(int level, const char *name, void *address, int type, int 
         memcpy(n->extents, extents, (size_t)dimensions * sizeof *extents);
 }
 
-void mend_cc_array(int level, const char *name, void *address, int type, int dimensions, const mend_app_dimension *shape) {
-    struct note *n = add(level, name, address, type, MEND_APP_PRIVATE);
+static void set_shape(struct note *n, size_t size, int dimensions, const mend_app_dimension *shape) {
+    n->size = size;
     n->dimensions = dimensions;
     n->shaped = 1;
     memcpy(n->shape, shape, (size_t)dimensions * sizeof *shape);
+}
+
+void mend_cc_array(int level, const char *name, void *address, size_t bytes, int type, size_t size, int dimensions, const mend_app_dimension *shape) {
+    struct note *n = add(level, name, address, type, MEND_APP_PRIVATE);
+    n->bytes = bytes;
+    set_shape(n, size, dimensions, shape);
 }
 
 void mend_cc_fields(int level, const char *name, void *address, size_t count, size_t size, int fields, const mend_cc_field *field, int whose) {
@@ -199,9 +228,7 @@ void mend_cc_heap_array(const char *name, int site, int type, size_t size, int d
     struct note *n = cc.notes;
     while (n->next)
         n = n->next;
-    n->dimensions = dimensions;
-    n->shaped = 1;
-    memcpy(n->shape, shape, (size_t)dimensions * sizeof *shape);
+    set_shape(n, size, dimensions, shape);
 }
 
 void mend_cc_heap_fields(const char *name, int site, size_t size, int fields, const mend_cc_field *field, int whose) {
@@ -222,8 +249,18 @@ static void register_fields(const struct note *n, const char *name, unsigned cha
                 snprintf(field, sizeof field, "%s[%zu].%s", name, i, n->field[f].name);
             else
                 snprintf(field, sizeof field, "%s.%s", name, n->field[f].name);
-            mend_app_variable(field, address + i * n->size + n->field[f].offset, n->field[f].type, extent > 1, extent > 1 ? &extent : NULL, n->whose);
+            must(mend_app_variable(field, address + i * n->size + n->field[f].offset, n->field[f].type, extent > 1, extent > 1 ? &extent : NULL, n->whose), field);
         }
+}
+
+static void register_shaped(const struct note *n, const char *name, void *address, size_t bytes) {
+    size_t wanted = n->size;
+    for (int d = 0; d < n->dimensions; d++)
+        if (__builtin_mul_overflow(wanted, n->shape[d].extent, &wanted))
+            wanted = SIZE_MAX /* larger than any array */;
+    if (wanted > bytes)
+        stop("%s: its shape has %zu bytes, and %s has %zu in memory, so the program ends: put the directive `shape` right, and build it again", name, wanted, name, bytes);
+    must(mend_app_array(name, address, n->type, n->dimensions, n->shape), name);
 }
 
 /* Elements that block `name` had when it was saved, or 0: it wasn't. */
@@ -292,9 +329,9 @@ static void register_heap(const struct note *n) {
         if (n->fields)
             register_fields(n, name, b->address, elements);
         else if (n->shaped)
-            mend_app_array(name, b->address, n->type, n->dimensions, n->shape);
+            register_shaped(n, name, b->address, b->bytes);
         else if (elements || !mend_app_restarting())
-            mend_app_variable(name, b->address, n->type, 1, &elements, n->whose);
+            must(mend_app_variable(name, b->address, n->type, 1, &elements, n->whose), name);
         b = next_of(b->next, n->site);
     }
 }
@@ -308,9 +345,9 @@ static void register_level(int level) {
         else if (n->fields)
             register_fields(n, n->name, n->address, n->count);
         else if (n->shaped)
-            mend_app_array(n->name, n->address, n->type, n->dimensions, n->shape);
+            register_shaped(n, n->name, n->address, n->bytes);
         else
-            mend_app_variable(n->name, n->address, n->type, n->dimensions, n->dimensions ? n->extents : NULL, n->whose);
+            must(mend_app_variable(n->name, n->address, n->type, n->dimensions, n->dimensions ? n->extents : NULL, n->whose), n->name);
     }
 }
 
@@ -322,7 +359,9 @@ static void register_all(void) {
     for (int level = 0; *path; level++) {
         size_t length = strcspn(path, "/");
         snprintf(part, sizeof part, "%.*s", (int)length, path);
-        if (mend_app_enter(part) != MEND_APP_OK)
+        int done = mend_app_enter(part);
+        must(done, part);
+        if (done != MEND_APP_OK)
             return;
         cc.entered++;
         register_level(level);
@@ -340,7 +379,10 @@ int mend_cc_checkpoint(int point) {
         cc.current = point;
         register_all();
     }
-    return mend_app_checkpoint();
+    int restoring = mend_app_restarting(), done = mend_app_checkpoint();
+    if (restoring && done < 0)
+        stop("the state of safe point %s isn't restored, so the program ends. The cause stands above", find_point(point)->path);
+    return done;
 }
 
 void *mend_cc_malloc(int site, size_t bytes) {

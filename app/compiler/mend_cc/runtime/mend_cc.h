@@ -39,8 +39,8 @@ void mend_cc_frame(int level);
 int mend_cc_arrive(int point, int *known);
 /* Names what is registered. C order; no dimensions: one value. */
 void mend_cc_variable(int level, const char *name, void *address, int type, int dimensions, const uint64_t *extents, int whose);
-/* An array that a directive gives a shape. */
-void mend_cc_array(int level, const char *name, void *address, int type, int dimensions, const mend_app_dimension *shape);
+/* An array of so many bytes, that a directive gives a shape, of elements of `size`. */
+void mend_cc_array(int level, const char *name, void *address, size_t bytes, int type, size_t size, int dimensions, const mend_app_dimension *shape);
 /* `count` structures, field by field. */
 void mend_cc_fields(int level, const char *name, void *address, size_t count, size_t size, int fields, const mend_cc_field *field, int whose);
 /* All that one place in the source has allocated. */

@@ -188,7 +188,10 @@ def _link(options, compiler, line):
         texts = None
         if found.plan.points:
             try:
-                texts = (FortranRewriter if fortran else Rewriter)(program, found.memory, found.plan, options.poison, name).run()
+                rewriter = (FortranRewriter if fortran else Rewriter)(program, found.memory, found.plan, options.poison, name)
+                texts = rewriter.run()
+                for warning in rewriter.warnings():
+                    print(f"mend-cc: {warning}", file=sys.stderr)
             except Refused as refusal:
                 found.plan.refused.append((None, str(refusal)))
         _report(options, found)

@@ -3,6 +3,7 @@
 import re
 
 from . import names
+from .directives import shape_of
 from .ir import Variable, parent_map
 from .memory import Heap
 from .plan import Refused
@@ -70,11 +71,13 @@ class Rewriter:
         found = {}
         for directive in self.program.directives:
             if directive.kind == "shape":
-                parsed = names.declaration(directive.text)
-                if parsed is None:
-                    raise Refused(f"{directive.place}: `shape(name) dimension, ...` is expected")
-                found[parsed[0]] = directive, parsed[1]
+                name, dimensions = shape_of(directive.text)
+                found[name] = directive, dimensions
         return found
+
+    def warnings(self):
+        """Shapes that came to nothing."""
+        return [f"{directive.place}: shape({name}) does nothing: no array of this name is registered (--report says what is)" for name, (directive, _) in self.shapes.items() if name not in self.shaped]
 
     def run(self):
         """path -> its new text, of all files."""

@@ -120,6 +120,23 @@ class Directives(InDirectory):
         self.assertIn("seen is excluded by a directive", report)
         self.assertNotIn("    seen (", report)
 
+    def test_exclude_an_allocated_array(self):
+        text = ring(start="\n#pragma mend exclude(seen)\n").replace(", seen = 0", ", *seen = calloc(1, sizeof *seen)").replace("seen += in", "*seen += in").replace("\\n\", seen)", "\\n\", *seen)")
+        self.write("ring.c", text)
+        report = self.mend_cc("--report", MPICC, "ring.c", "-o", "ring")
+        self.assertRegex(report, r"Safe point 1.*\n(.*\n)*.*seen is excluded by a directive")
+        self.assertNotIn("    seen (", report)
+
+    def test_directives_that_name_nothing(self):
+        for directive, message in (("exclude(seeen)", "seeen"), ("exclude(seen, stepp)", "stepp"), ("shape(inn) mend_app_whole(1)", "inn")):
+            self.write("ring.c", ring(start=f"\n#pragma mend {directive}\n"))
+            self.assertIn(f"ring.c:13: the program has no variable {message}", self.mend_cc(MPICC, "ring.c", "-o", "ring", fails=True))
+        for directive, message in (("exclude seen", "`exclude(NAME, ...)` is expected"), ("exclude()", "`exclude(NAME, ...)` is expected"), ("shape(in)", "`shape(NAME) DIMENSION, ...` is expected")):
+            self.write("ring.c", ring(start=f"\n#pragma mend {directive}\n"))
+            self.assertIn(f"ring.c:13: {message}", self.mend_cc(MPICC, "ring.c", "-o", "ring", fails=True))
+        self.write("ring.c", ring(start="\n#pragma mend shape(argv) mend_app_whole(1)\n"))
+        self.assertIn("ring.c:13: shape(argv) does nothing", self.mend_cc(MPICC, "ring.c", "-o", "ring"))
+
     def test_a_shape_restarts_on_other_ranks(self):
         self.write("spread.c", SPREAD)
         self.spread_restarts()

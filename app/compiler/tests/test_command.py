@@ -1,7 +1,9 @@
 """mend-cc as a command: in a Makefile, with directives, in its checking mode, and where something is wrong."""
 
+import json
 import os
 import shutil
+import subprocess
 import unittest
 
 from building import MPICC, PROGRAMS, InDirectory
@@ -87,13 +89,49 @@ class Make(InDirectory):
 
     def test_sources_alone(self):
         self.write("ring.c", ring())
-        self.mend_cc("ring.c", "-o", "out", "--", MPICC, fails=False)
         self.mend_cc("--source-only", "-o", "out", "ring.c", "--", MPICC)
         changed = self.read("out/ring.c").decode()
         self.assertIn('mend_cc_variable(0, "seen", &seen, MEND_APP_INT32, 0, NULL, MEND_APP_PRIVATE);', changed)
         # All else is as it was.
         kept = [line for line in changed.splitlines() if "mend" not in line and line.strip() not in ("{", "}", "")]
         self.assertEqual(kept, [line for line in ring().splitlines() if line.strip() not in ("{", "}", "")])
+
+
+    def test_sources_of_one_name(self):
+        for directory, function in (("a", "first"), ("b/deep", "second")):
+            os.makedirs(self.path(directory))
+            self.write(f"{directory}/util.c", f"int {function}(int x) {{ return x + 1; }}\n")
+        self.write("ring.c", ring().replace("int main", "int first(int), second(int);\nint main").replace("seen += in", "seen += first(in) + second(in)"))
+        sources = ["ring.c", "a/util.c", "b/deep/util.c"]
+        self.mend_cc("--source-only", "-o", "out", *sources, "--", MPICC)
+        self.mend_cc("--keep", "kept", MPICC, *sources, "-o", "ring")
+        for directory in ("out", "kept"):
+            self.assertIn(b"first", self.read(f"{directory}/a/util.c"))
+            self.assertIn(b"second", self.read(f"{directory}/b/deep/util.c"))
+            self.assertIn(b"mend_cc_start", self.read(f"{directory}/ring.c"))
+
+    def test_the_output_before_the_compiler(self):
+        self.write("ring.c", ring())
+        self.mend_cc("ring.c", "-o", "first", "--", MPICC)
+        self.mend_cc("-o", "second", MPICC, "ring.c")
+        for name in ("first", "second"):
+            self.good(self.run_ranks(2, [f"./{name}", "3"]))
+        self.assertIn("-o is given twice: first, second", self.mend_cc("ring.c", "-o", "first", "--", MPICC, "-o", "second", fails=True))
+
+    def test_flags_of_two_words(self):
+        os.mkdir(self.path("include"))
+        self.write("include/steps.h", "#define EXTRA 1\n")
+        self.write("ring.c", ring().replace("int main", "#include <math.h>\n#include <steps.h>\nint main").replace("seen += in", "seen += in + EXTRA + (int)floor(in)"))
+        self.mend_cc(MPICC, "-I", "include", "-MD", "-MF", "ring.d", "-c", "ring.c")
+        self.write("part.c", "int part(void) { return 1; }\n")
+        self.compile("-c", "part.c")
+        subprocess.run(["ar", "rc", self.path("libpart.a"), self.path("part.o")], check=True)
+        output = self.mend_cc(MPICC, "ring.o", "-o", "ring", "libpart.a", "-l", "m", "-Xlinker", "--as-needed", "-L", ".")
+        self.assertNotIn("no place", output)
+        # What make knows of the object is what the first compilation has said.
+        self.assertNotIn(b"mend-cc-", self.read("ring.d"))
+        self.mend_cc(MPICC, "-I", "include", "ring.c", "-o", "ring", "libpart.a", "-l", "m", "-Xlinker", "--as-needed", "-L", ".")
+        self.good(self.run_ranks(2, ["./ring", "3"]))
 
 
 class Directives(InDirectory):
@@ -194,6 +232,70 @@ class Wrong(InDirectory):
         self.says("--source-only needs -o DIR", "--source-only", "ring.c", "--", MPICC)
         self.says("is the source itself", "--source-only", "-o", ".", "ring.c", "--", MPICC)
 
+    def note(self, name, text):
+        """An object with a note that it comes of a Fortran source; it comes of C, for there may be no Fortran compiler."""
+        self.write(f"{name}.f90", text)
+        self.write(f"{name}.c", f"int {name};\n")
+        self.compile("-c", f"{name}.c")
+        self.write(f"{name}.o.mend-cc", json.dumps({"source": self.path(f"{name}.f90"), "flags": [], "directory": self.directory, "compiler": [MPICC]}))
+
+    def as_it_is(self, message, *arguments):
+        output = self.mend_cc(*arguments, "-o", "ring")
+        self.assertIn(message, output)
+        self.assertIn("the program is compiled as it is", output)
+        self.good(self.run_ranks(2, ["./ring", "3"]))
+        os.remove(self.path("ring"))
+
+    def test_what_cannot_be_analysed_is_compiled_as_it_is(self):
+        self.write("ring.c", ring())
+        self.mend_cc(MPICC, "-c", "ring.c")
+        self.note("part", "module part\n use other\nend module\n")
+        self.note("other", "module other\n use part\nend module\n")
+        self.as_it_is("C and Fortran in one program can't be analysed together", MPICC, "ring.o", "part.o")
+        self.compile("-c", "ring.c", "-o", "plain.o")
+        self.note("empty", "")
+        os.rename(self.path("plain.o"), self.path("empty.o"))
+        self.as_it_is("the modules of these sources use each other in a circle", MPICC, "empty.o", "part.o", "other.o")
+        os.remove(self.path("empty.o.mend-cc"))
+        self.as_it_is("empty.o wasn't compiled by mend-cc", MPICC, "empty.o")
+        os.rename(self.path("ring.c"), self.path("gone.c"))
+        self.as_it_is("ring.o: its source", MPICC, "ring.o")
+
+    def test_sources_that_are_not_read(self):
+        self.write("ring.c", ring().replace("int main", "int part(void);\nint main").replace("seen += in", "seen += in + part()"))
+        self.write("part.cpp", "extern \"C\" int part() { return 1; }\n")
+        self.assertIn("part.cpp: C++ isn't read", self.mend_cc(MPICC, "-c", "part.cpp"))
+        self.as_it_is("part.cpp: C++ isn't read: what is in it can't be seen", MPICC, "ring.c", "part.cpp")
+        self.write("ring.cpp", ring())
+        self.as_it_is("ring.cpp: C++ isn't read", MPICC, "ring.cpp")
+        # Beside those, places are found all the same.
+        self.write("ring.c", ring())
+        output = self.mend_cc(MPICC, "ring.c", "part.cpp", "-o", "ring")
+        self.assertIn("part.cpp: C++ isn't read", output)
+        self.good(self.run_ranks(2, ["./ring", "20"], calls=5))
+        self.assertEqual(self.checkpoints(), [15, 20])
+
+    def test_no_traceback(self):
+        self.write("ring.c", ring())
+        self.write("file", "")
+        self.says("the report can't be written to missing/report.txt: No such file or directory", "--report=missing/report.txt", MPICC, "ring.c", "-o", "ring")
+        self.says("file/ring.c can't be written: ", "--keep", "file", MPICC, "ring.c", "-o", "ring")
+        self.says("file/ring.c can't be written: ", "--source-only", "-o", "file", "ring.c", "--", MPICC)
+        self.write("fparser.py", "raise ModuleNotFoundError('no', name='fparser')\n")
+        self.note("part", "program part\nend program\n")
+        self.says("fparser is missing: pip install libclang fparser", MPICC, "part.o", "-o", "ring")
+        self.mend_cc(MPICC, "-c", "ring.c")
+        self.write("ring.o.mend-cc", "{")
+        self.assertIn("the note ring.o.mend-cc can't be read", self.mend_cc(MPICC, "ring.o", "-o", "ring"))
+
+    def test_options_that_lead_nowhere(self):
+        self.write("ring.c", ring())
+        self.says("there is no libmend-app in nowhere (--app)", "--app", "nowhere", MPICC, "ring.c", "-o", "ring")
+        self.says("--report=report.txt", "--report", "report.txt", MPICC, "ring.c", "-o", "ring")
+        about = self.mend_cc("--help")
+        for word in ("--report[=FILE]", "/usr/local", "MEND_CC_MPICC"):
+            self.assertIn(word, about)
+
     def test_it_says_what_cannot_be_seen(self):
         text = ring().replace("int main", "void outside(int *);\nint main").replace("seen += in;", "seen += in;\n        outside(&seen);")
         self.write("ring.c", text)
@@ -210,12 +312,31 @@ class Wrong(InDirectory):
 
 
 class Fortran(InDirectory):
-    def test_killed_and_restarted(self):
-        mpif90, mpiexec = shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
-        if not mpif90:
+    def programs(self):
+        """Debian's compiler and launcher; its sources are copied."""
+        if not shutil.which("mpif90.mpich"):
             skip("mend-cc for Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
         for name in ("rod.f90", "rod_grid.f90"):
             shutil.copy(os.path.join(PROGRAMS, name), self.directory)
+        return shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
+
+    def test_flags_and_directives(self):
+        mpif90, _ = self.programs()
+        os.mkdir(self.path("mods"))
+        self.write("part.c", "int part(void) { return 1; }\n")
+        self.compile("-c", "part.c")
+        subprocess.run(["ar", "rc", self.path("libpart.a"), self.path("part.o")], check=True)
+        build = (mpif90, "-J", "mods", "-I", "mods", "rod_grid.f90", "rod.f90", "libpart.a", "-l", "m", "-o", "rod")
+        self.assertNotIn("as it is", self.mend_cc(*build))
+        text = self.read("rod.f90").decode()
+        self.write("rod.f90", text.replace("  do step = 1", "  !$mend exclude(Total)\n  do step = 1"))
+        report = self.mend_cc("--report", *build)
+        self.assertIn("total is excluded by a directive", report)
+        self.write("rod.f90", text.replace("  do step = 1", "  !$mend exclude(totel)\n  do step = 1"))
+        self.assertIn("the program has no variable totel", self.mend_cc(*build, fails=True))
+
+    def test_killed_and_restarted(self):
+        mpif90, mpiexec = self.programs()
         self.compile("-O2", "-o", "plain", "rod_grid.f90", "rod.f90", compiler=mpif90)
         expected = self.good(self.run_ranks(2, ["./plain", "60"], mpiexec))
         # By objects, as a Makefile does.

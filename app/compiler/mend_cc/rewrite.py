@@ -370,5 +370,9 @@ class Rewriter:
         if names.app_type(kind) is not None:
             return called[item]
         plain = [one for one in own if isinstance(one.place[0], Variable) and names.app_type(self.memory.type_at(one.place).scalar()) is not None]
-        return called[plain[0]] if plain else f"{called[item]}.{names.fields(kind)[0][0]}"
+        if plain:
+            return called[plain[0]]
+        # Several structures have numbers.
+        field = names.fields(kind)[0][0]
+        return f"{called[item]}.{field}\\n{called[item]}[0].{field}"
 

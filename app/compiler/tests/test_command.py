@@ -1,5 +1,6 @@
 """mend-cc as a command: in a Makefile, with directives, in its checking mode, and where something is wrong."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -213,7 +214,7 @@ class Directives(InDirectory):
         self.refused_shape(fixed.replace("count, 0, 0", "count, 1, 50"), r"x: its shape has 808 bytes, and x has 800")
 
     def test_a_shape_that_the_library_refuses_ends_the_program(self):
-        self.refused_shape(SPREAD.replace("start, count, 0", "start + 90, count, 0"), r"its distribution makes no sense[^\0]*mend-cc: x can't be registered")
+        self.refused_shape(SPREAD.replace("start, count, 0", "start + 90, count, 0"), r"its distribution makes no sense[^\0]*mend-cc: x can't be registered or restored")
 
 
 class Wrong(InDirectory):
@@ -309,6 +310,84 @@ class Wrong(InDirectory):
     def test_a_random_generator_with_hidden_state_is_refused(self):
         self.write("ring.c", ring().replace("seen += in;", "seen += in + rand() % 3;"))
         self.assertIn("rand() is called between checkpoints", self.mend_cc("--report", MPICC, "ring.c", "-o", "ring"))
+
+
+CELLS = """
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static struct cell { struct cell *next; int value; } cells[2];
+
+int main(int argc, char **argv) {
+    int rank, steps = atoi(argv[1]), stop = argc > 2 ? atoi(argv[2]) : -1;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    cells[0].next = &cells[1];
+    for (; cells[0].value < steps; cells[0].value++) {
+        if (cells[0].value == stop)
+            abort();
+        cells[0].next->value += cells[0].value + rank;
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    printf("cells digest %d\\n", cells[1].value);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+class Start(InDirectory):
+    """What hasn't its checkpoints doesn't begin anew as if nothing was wrong."""
+
+    def setUp(self):
+        super().setUp()
+        # What a run from step 0 would destroy.
+        self.text = ring().replace("    for (int step", '    FILE *log = fopen("log", "w");\n    for (int step')
+        self.build()
+
+    def build(self):
+        self.write("ring.c", self.text)
+        self.mend_cc(MPICC, "ring.c", "-o", "ring")
+
+    def ends(self, message, steps=20, **settings):
+        self.write("log", "kept")
+        code, output, errors = self.run_ranks(2, ["./ring", str(steps)], **settings)
+        self.assertNotEqual(code, 0, errors)
+        self.assertRegex(errors, message)
+        self.assertNotIn("digest", output)
+        self.assertEqual(self.read("log"), b"kept")
+
+    def test_settings_and_directories(self):
+        self.ends("MEND_APP_CALLS: calls = often: a whole number[^\0]*mend-cc: the program ends", calls="often")
+        self.ends("restart = newset: auto[^\0]*mend-cc: the program ends", restart="newset")
+        self.write("file", "")
+        self.ends("file[^\0]*mend-cc: the program ends", directory="file")
+        os.mkdir(self.path("checkpoints"))
+        with open(self.path("checkpoints", "lock"), "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.ends("another run uses the directory[^\0]*mend-cc: the program ends")
+
+    def test_a_state_of_another_source(self):
+        self.good(self.run_ranks(2, ["./ring", "20"], calls=5))
+        self.text = self.text.replace("    FILE *log", "    for (int i = 0; i < 3; i++)\n        in = i;\n    FILE *log")
+        self.build()
+        self.ends(r"has none of its safe points \(main loop 2\).*MEND_APP_RESTART=none", restart="newest")
+
+    def test_a_safe_point_that_is_not_reached(self):
+        self.good(self.run_ranks(2, ["./ring", "20"], calls=5))
+        self.text = self.text.replace('    FILE *log = fopen("log", "w");\n', "").replace('    printf("ring digest', '    if (steps)\n        printf("ring digest')
+        self.build()
+        self.ends("ended before it came to the safe point[^\0]*mend-cc: the program ends", steps=0, restart="newest")
+
+    def test_a_place_with_structures_alone(self):
+        self.write("cells.c", CELLS)
+        self.mend_cc(MPICC, "cells.c", "-o", "cells")
+        expected = self.good(self.run_ranks(1, ["./cells", "20"]))
+        self.assertNotEqual(self.run_ranks(1, ["./cells", "20", "14"], calls=4)[0], 0)
+        code, output, errors = self.run_ranks(1, ["./cells", "20"])
+        self.assertEqual((code, output), (0, expected), errors)
+        self.assertIn("checkpoint 12 of 1 ranks is restored", errors)
 
 
 class Fortran(InDirectory):

@@ -64,7 +64,7 @@ static void stop(const char *format, ...) {
 /* A checkpoint that lacks one of the program's variables must not count. */
 static void must(int done, const char *name) {
     if (done < 0)
-        stop("%s can't be registered, so the program ends: a checkpoint without it is worth nothing. The cause stands above", name);
+        stop("%s can't be registered or restored, so the program ends: a checkpoint without it is worth nothing. The cause stands above", name);
 }
 
 static const mend_cc_point *find_point(int number) {
@@ -107,22 +107,41 @@ static void bring_up_to_date(void *data) {
         register_all();
 }
 
+/* Whether one of several names, one a line, is among the saved variables of the current context. */
+static int was_saved(const char *probe) {
+    uint64_t extents[MEND_APP_DIMENSIONS];
+    char name[2 * NAME];
+    while (*probe) {
+        size_t length = strcspn(probe, "\n");
+        snprintf(name, sizeof name, "%.*s", (int)length, probe);
+        if (mend_app_saved_shape(name, extents) >= 0)
+            return 1;
+        probe += length + (probe[length] == '\n');
+    }
+    return 0;
+}
+
 void mend_cc_start(const char *program, const mend_cc_point *points, int count) {
     mend_cc_point *kept = need(malloc((size_t)(count + 1) * sizeof *kept));
     memcpy(kept, points, (size_t)count * sizeof *kept);
     cc.points = kept;
     cc.count = count;
     if (mend_app_init_mpi(MPI_COMM_WORLD, program, NULL) < 0) {
-        fprintf(stderr, "mend-cc: without checkpoints: %s\n", mend_app_error());
-        return;
+        /* To go on would be to begin anew, and to write over what the run before has written. */
+        stop("the program ends, for its checkpoints can't be set up: put right what stands above");
     }
     cc.started = 1;
     mend_app_prepare(bring_up_to_date, NULL);
-    uint64_t extents[MEND_APP_DIMENSIONS];
     for (int i = 0; i < count && mend_app_restarting() && !cc.saved; i++) {
-        if (enter(points[i].path) && mend_app_saved_shape(points[i].probe, extents) >= 0)
+        if (enter(points[i].path) && was_saved(points[i].probe))
             cc.saved = points[i].number;
         leave();
+    }
+    if (mend_app_restarting() && !cc.saved) {
+        char places[PATH] = "";
+        for (int i = 0; i < count; i++)
+            snprintf(places + strlen(places), sizeof places - strlen(places), "%s%s", i ? ", " : "", points[i].path);
+        stop("the program ends: the state that is to be restored has none of its safe points (%s), so it is of another source, or of another mend-cc. Build what it is of, or begin anew (MEND_APP_RESTART=none)", places);
     }
 }
 
@@ -130,7 +149,8 @@ void mend_cc_end(void) {
     if (!cc.started)
         return;
     leave();
-    mend_app_finalize();
+    if (mend_app_finalize() < 0)
+        stop("the program ends with an error: what it left out in this restart was never restored, so its results may be wrong");
     cc.started = 0;
 }
 

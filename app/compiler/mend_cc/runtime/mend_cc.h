@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* A safe point. `path`: its contexts, "main/solve loop 1"; `probe`: a variable that is registered in the last of them. */
+/* A safe point. `path`: its contexts, "main/solve loop 1"; `probe`: a variable that is registered in the last of them, or the names that it may have, one a line. */
 typedef struct mend_cc_point {
     int number;
     const char *path, *probe;
@@ -25,7 +25,7 @@ typedef struct mend_cc_field {
     size_t count;
 } mend_cc_field;
 
-/* After MPI_Init; the points in any order. */
+/* After MPI_Init; the points in any order. Ends the job if the library can't start, or is to restore what is at none of the points. */
 void mend_cc_start(const char *program, const mend_cc_point *points, int count);
 /* Before MPI_Finalize. */
 void mend_cc_end(void);

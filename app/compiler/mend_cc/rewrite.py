@@ -309,7 +309,7 @@ class Rewriter:
             for call in self._calls({"fclose"}):
                 edits = self.files.get(call.place.file)
                 if edits is not None and edits.text[call.place.start:].startswith(b"fclose"):
-                    edits.insert(call.place.start, "mend_app_", 2)
+                    edits.insert(call.place.start, "mend_cc_", 2)
 
     @staticmethod
     def name_of(expr):
@@ -318,8 +318,8 @@ class Rewriter:
         return expr.value.name if isinstance(expr.value, Variable) else "file"
 
     def _is_file(self, place):
-        kind = self.memory.type_at(place) if isinstance(place[0], Variable) else None
-        return kind is not None and kind.kind == "pointer" and kind.element.name == "FILE"
+        kind = self.memory.type_at(place) if isinstance(place[0], (Variable, Heap)) else None
+        return kind is not None and kind.scalar().kind == "pointer" and kind.scalar().element.name == "FILE"
 
     def _start_and_end(self):
         rows = []

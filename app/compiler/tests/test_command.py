@@ -390,6 +390,26 @@ class Start(InDirectory):
         self.assertIn("checkpoint 12 of 1 ranks is restored", errors)
 
 
+class Files(InDirectory):
+    def test_several_files_of_one_place(self):
+        before = '    FILE *logs[3];\n    for (int i = 0; i < 3; i++) {\n        char name[20];\n        sprintf(name, "log-%d-%d", rank, i);\n        logs[i] = fopen(name, "w");\n    }\n    for (int step'
+        text = ring().replace("    for (int step", before).replace("seen += in;", 'seen += in;\n        for (int i = 0; i < 3; i++)\n            fprintf(logs[i], "%d %d\\n", step, in);\n        if (step == 17 && argc > 2)\n            abort();')
+        self.kept(text)
+        self.kept(text.replace("FILE *logs[3]", "FILE **logs = malloc(3 * sizeof *logs)"))
+        self.kept(text.replace("FILE *logs[3]", "struct { FILE *log; } logs[3]").replace("logs[i]", "logs[i].log"))
+
+    def kept(self, text):
+        self.forget()
+        self.write("ring.c", text)
+        self.mend_cc(MPICC, "ring.c", "-o", "ring")
+        self.good(self.run_ranks(2, ["./ring", "20"]))
+        names = [f"log-{rank}-{number}" for rank in range(2) for number in range(3)]
+        expected = [self.read(name) for name in names]
+        self.assertNotEqual(self.run_ranks(2, ["./ring", "20", "stop"], calls=5)[0], 0)
+        self.good(self.run_ranks(2, ["./ring", "20"]))
+        self.assertEqual([self.read(name) for name in names], expected)
+
+
 class Fortran(InDirectory):
     def programs(self):
         """Debian's compiler and launcher; its sources are copied."""

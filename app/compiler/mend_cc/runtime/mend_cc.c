@@ -1,6 +1,7 @@
 /* See mend_cc.h. Compiled by the user's mpicc. */
 #include "mend_cc.h"
 
+#include <errno.h>
 #include <mend_app_mpi.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -28,12 +29,20 @@ struct block {
     int site;
 };
 
+struct opened {
+    struct opened *next;
+    FILE *stream;
+    const char *name; /* a constant of the program */
+    int number;
+};
+
 static struct {
     int started, entered, current, saved, changed, leaf;
     const mend_cc_point *points;
     int count;
     struct note *notes;
     struct block *blocks, *last;
+    struct opened *opened;
 } cc;
 
 int (*mend_cc_check)(int point);
@@ -455,9 +464,45 @@ void mend_cc_free(void *address) {
     free(address);
 }
 
+static int is_open(const char *name, int number) {
+    const struct opened *f = cc.opened;
+    while (f && (f->number != number || strcmp(f->name, name) != 0))
+        f = f->next;
+    return f != NULL;
+}
+
 FILE *mend_cc_fopen(const char *name, const char *path, const char *mode) {
-    FILE *stream = cc.started ? mend_app_fopen(name, path, mode) : NULL;
-    return stream ? stream : fopen(path, mode);
+    if (!cc.started)
+        return fopen(path, mode);
+    /* Of the numbers of this place the first that no open file has: in a restart the files get the same ones. */
+    int number = 1;
+    while (is_open(name, number))
+        number++;
+    char numbered[2 * NAME];
+    if (number == 1)
+        snprintf(numbered, sizeof numbered, "%s", name);
+    else
+        snprintf(numbered, sizeof numbered, "%s, open file %d", name, number);
+    FILE *stream = mend_app_fopen(numbered, path, mode);
+    if (!stream && errno == EINVAL && mend_app_restarting())
+        stop("the file %s isn't restored, so the program ends: to open it anew would empty it. The cause stands above", path);
+    if (stream) {
+        struct opened *f = need(malloc(sizeof *f));
+        *f = (struct opened){cc.opened, stream, name, number};
+        cc.opened = f;
+    }
+    return stream;
+}
+
+int mend_cc_fclose(FILE *stream) {
+    for (struct opened **at = &cc.opened; *at; at = &(*at)->next)
+        if ((*at)->stream == stream) {
+            struct opened *gone = *at;
+            *at = gone->next;
+            free(gone);
+            break;
+        }
+    return mend_app_fclose(stream);
 }
 
 void mend_cc_poison(void *address, size_t bytes) {

@@ -58,6 +58,7 @@ void mend_cc_free(void *address);
 
 /* A file whose position is saved, if it is opened after mend_cc_start. */
 FILE *mend_cc_fopen(const char *name, const char *path, const char *mode);
+int mend_cc_fclose(FILE *stream);
 
 /* Tests: whether a restart is about to restore at this point; fills memory with a value that shows. */
 int mend_cc_restoring(int point);

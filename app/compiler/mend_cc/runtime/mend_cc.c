@@ -286,7 +286,7 @@ static void register_shaped(const struct note *n, const char *name, void *addres
     size_t wanted = n->size;
     for (int d = 0; d < n->dimensions; d++)
         if (__builtin_mul_overflow(wanted, n->shape[d].extent, &wanted))
-            wanted = SIZE_MAX /* larger than any array */;
+            wanted = SIZE_MAX;
     if (wanted > bytes)
         stop("%s: its shape has %zu bytes, and %s has %zu in memory, so the program ends: put the directive `shape` right, and build it again", name, wanted, name, bytes);
     must(mend_app_array(name, address, n->type, n->dimensions, n->shape), name);

@@ -98,7 +98,7 @@ class Places(InDirectory):
         self.assertEqual([line.split()[1::2][:2] for line in said[:-1]], [["0", "node3:"], ["1", "node2:"], ["2", "node3:"]])
         said, job = self.spawn(2, "node1,node2", "1", "elsewhere", self.starter, "0")
         self.assertTrue(said[-1].endswith("spawned 0"), said)
-        self.assertIn("gets an MPI error: elsewhere is not a node of the job\n  hint: `mend ps JOB`", job.stderr())
+        self.assertIn("gets an MPI error: elsewhere is not a node of the job\n  hint: `mend ps` lists its nodes", job.stderr())
 
     def test_a_child_that_fails_ends_the_job_as_any_rank(self):
         said, job = self.spawn(1, "node1,node2", "1", "node2", self.starter, "7", expected=7)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from . import parse_c
+from . import directives, parse_c
 from .liveness import Flow
 from .lockstep import Lockstep, graphs_of
 from .memory import Memory
@@ -40,6 +40,7 @@ def analyse(sources, directory, drop=()):
 def analyse_program(program, drop=()):
     """The same of what a front end has read."""
     memory = Memory(program)
+    directives.check(program, memory)
     graphs = graphs_of(program)
     lockstep = Lockstep(program, memory, graphs)
     lockstep.run()

@@ -280,6 +280,8 @@ class Memory:
         """Type of a location, arrays around it left away."""
         kind = place[0].type
         for name in place[1]:
+            if kind is None:
+                break
             kind = dict((part, below) for part, below, _ in kind.scalar().fields).get(name)
         return kind
 

@@ -1,7 +1,5 @@
 """What registered things are called in checkpoints, and how C names them where they are registered."""
 
-import re
-
 from .ir import Variable
 from .memory import Heap
 from .plan import Refused
@@ -82,7 +80,9 @@ def item_names(point):
         name, number = wanted, 2
         level = len(point.chain) if item.level == -1 else item.level
         while (level, name) in taken:
-            name = f"{wanted} data" if isinstance(thing, Heap) and (level, f"{wanted} data") not in taken else f"{wanted} {number}"
+            # "u 2" is the second block of a place that has the name "u".
+            more = f"{wanted} place {number}" if isinstance(thing, Heap) else f"{wanted} {number}"
+            name = f"{wanted} data" if isinstance(thing, Heap) and (level, f"{wanted} data") not in taken else more
             number += 1
         taken.add((level, name))
         found[item] = name
@@ -97,19 +97,3 @@ def visible(function, variable, offset):
             if (other.scope == "param" or other.place.start < offset) and (best is None or other.block[0] >= best.block[0]):
                 best = other
     return best is variable if variable.function else best is None
-
-
-def declaration(text):
-    """(name, dimensions) of `shape(name) dimension, dimension`."""
-    match = re.match(r"\(\s*(\w+)\s*\)\s*(.+)$", text)
-    if not match:
-        return None
-    parts, depth, current = [], 0, ""
-    for letter in match.group(2):
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            parts.append(current.strip())
-            current = ""
-        else:
-            current += letter
-    return match.group(1), [*parts, current.strip()]

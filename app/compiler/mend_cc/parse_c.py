@@ -109,7 +109,10 @@ class _Reader:
 
     def __init__(self, program, path, flags):
         self.program, self.path = program, path
-        unit = cindex.Index.create().parse(path, args=flags, options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD)
+        try:
+            unit = cindex.Index.create().parse(path, args=flags, options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD)
+        except cindex.TranslationUnitLoadError:
+            raise CannotParse(f"{path}: libclang can't read it") from None
         errors = [one for one in unit.diagnostics if one.severity >= cindex.Diagnostic.Error]
         if errors:
             raise CannotParse("\n".join(f"{one.location.file}:{one.location.line}: {one.spelling}" for one in errors[:5]))

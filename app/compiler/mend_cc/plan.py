@@ -1,9 +1,9 @@
 """What is to be done to a program: at which places checkpoints are taken, what is registered there, what a restart leaves out."""
 
-import re
 from dataclasses import dataclass, field
 
 from .after import exposed_after
+from .directives import excluded_names
 from .externals import ALLOCATE, HIDDEN_STATE, MPI
 from .ir import Variable, parent_map
 from .liveness import NoChain
@@ -42,6 +42,7 @@ class Point:
     items: list = field(default_factory=list)
     kept: set = field(default_factory=set)  # live, but made again by running again
     dead: set = field(default_factory=set)
+    excluded: set = field(default_factory=set)  # names in directives
     replicated: set = field(default_factory=set)
     files: set = field(default_factory=set)
     forced: bool = False
@@ -238,7 +239,7 @@ class Planner:
         if exposed is not None:
             live = {place for place in live if not self._is_array(place) or place in exposed}
         self._check_calls(point, cycle)
-        excluded = self._excluded(name)
+        excluded = point.excluded = self._excluded(name)
         for place in sorted(live, key=self._order):
             if not self._lives(place[0], levels, chain, stmt):
                 continue
@@ -246,7 +247,7 @@ class Planner:
                 if place[0].kind == "unknown" and place in changed:
                     self._object(point, "memory that can't be seen changes between checkpoints, and is used after them")
                 continue
-            if place[0].__class__ is Variable and place[0].name in excluded:
+            if place[0].name in excluded:
                 point.warnings.append(f"{self.name_of(place)} is excluded by a directive")
                 continue
             if place in changed:
@@ -322,7 +323,7 @@ class Planner:
             if directive.kind == "exclude":
                 owner = [one.name for one in self.program.functions.values() if one.place.file == directive.place.file and one.place.start <= directive.place.start < one.place.end]
                 if not owner or function in owner or owner[0] in {caller for caller, _, _ in self.flow.chain(function)}:
-                    found |= set(re.findall(r"\w+", directive.text))
+                    found |= {name.lower() if self.program.language == "fortran" else name for name in excluded_names(directive.text)}
         return found
 
     @staticmethod
@@ -380,6 +381,10 @@ class Planner:
                 for target in sorted(self.memory.content.get(leaf, ()), key=self._order):
                     if isinstance(target[0], Mark):
                         self._object(point, f"{self.name_of(leaf)} changes between checkpoints, and may point into {'a constant text' if target[0].kind == 'text' else 'code' if target[0].kind == 'code' else 'memory that can not be seen'}")
+                        continue
+                    if target[0].name in point.excluded:
+                        # A saved pointer must lead to what is saved.
+                        self._object(point, f"{self.name_of(leaf)} points to {target[0].name}, which a directive excludes: exclude {leaf[0].name} as well")
                         continue
                     for inner in self.memory.leaves(target):
                         point.kept.discard(inner)

@@ -3,9 +3,13 @@
 import re
 
 from . import names
+from .directives import shape_of
 from .ir import Variable, parent_map
 from .memory import Heap
 from .plan import Refused
+
+# MEND_APP_DIMENSIONS of mend_app.h.
+MOST_DIMENSIONS = 7
 
 
 class Edits:
@@ -60,17 +64,20 @@ class Rewriter:
         self.files = {path: Edits(path) for path in program.files}
         self.above = {one: parent_map(function.body) for one, function in program.functions.items()}
         self.heaps = {item.place[0] for point in plan.points for item in point.items if isinstance(item.place[0], Heap)}
-        self.shapes = self._shapes()
+        self.shapes, self.shaped = self._shapes(), set()
 
     def _shapes(self):
+        """Name -> its directive, its dimensions."""
         found = {}
         for directive in self.program.directives:
             if directive.kind == "shape":
-                parsed = names.declaration(directive.text)
-                if parsed is None:
-                    raise Refused(f"{directive.place}: `shape(name) dimension, ...` is expected")
-                found[parsed[0]] = parsed[1]
+                name, dimensions = shape_of(directive.text)
+                found[name] = directive, dimensions
         return found
+
+    def warnings(self):
+        """Shapes that came to nothing."""
+        return [f"{directive.place}: shape({name}) does nothing: no array of this name is registered (--report says what is)" for name, (directive, _) in self.shapes.items() if name not in self.shaped]
 
     def run(self):
         """path -> its new text, of all files."""
@@ -195,9 +202,9 @@ class Rewriter:
         dims = names.extents(kind)
         at = f"&{text}" if kind.kind != "array" else text
         whose = self._whose(point, place)
-        if place[0].name in self.shapes and not place[1]:
-            shape = self.shapes[place[0].name]
-            return f'mend_cc_array({level}, "{name}", {at}, {known}, {len(shape)}, (const mend_app_dimension[]){{{", ".join(shape)}}});'
+        # A pointer is each rank's own: the shape is that of what it points to.
+        if place[0].name in self.shapes and not place[1] and (kind.kind == "array" or scalar.kind != "pointer"):
+            return f'mend_cc_array({level}, "{name}", {at}, sizeof {text}, {self._shape(place[0].name, scalar)});'
         if known == "MEND_APP_BYTES":
             size = f"sizeof {text}"
             return f'mend_cc_variable({level}, "{name}", {at}, {known}, 1, (const uint64_t[]){{{size}}}, {whose});'
@@ -213,6 +220,21 @@ class Rewriter:
             return f'mend_cc_variable({level}, "{name}", {at}, {known}, {len(dims)}, (const uint64_t[]){{{", ".join(map(str, dims))}}}, {whose});'
         return f'mend_cc_variable({level}, "{name}", {at}, {known}, 0, NULL, {whose});'
 
+    def _shape(self, name, kind):
+        """Type, bytes of an element, and dimensions that a directive gives an array."""
+        directive, shape = self.shapes[name]
+        known, size = names.app_type(kind), kind.size
+        if known in (None, "MEND_APP_POINTER"):
+            has = "pointers can't" if known else "structures with pointers, and unions, can't"
+            raise Refused(f"{directive.place}: {name} can't be spread over ranks: {has}, so take its shape away (it then restarts on as many ranks as before)")
+        if known == "MEND_APP_BYTES":
+            # Each element is a row of bytes.
+            shape, size = [*shape, f"mend_app_whole({size})"], 1
+        if len(shape) > MOST_DIMENSIONS:
+            raise Refused(f"{directive.place}: the shape of {name} has too many dimensions: an array has {MOST_DIMENSIONS} at most, one of structures {MOST_DIMENSIONS - 1}")
+        self.shaped.add(name)
+        return f'{known}, {size}, {len(shape)}, (const mend_app_dimension[]){{{", ".join(shape)}}}'
+
     @staticmethod
     def _field_list(kind, name):
         if not kind.fields:
@@ -227,8 +249,7 @@ class Rewriter:
         known = names.app_type(kind)
         whose = self._whose(point, (heap, ())) if kind.kind != "struct" else "MEND_APP_PRIVATE"
         if heap.name in self.shapes:
-            shape = self.shapes[heap.name]
-            return [f'mend_cc_heap_array("{name}", {heap.number}, {known}, {kind.size}, {len(shape)}, (const mend_app_dimension[]){{{", ".join(shape)}}});']
+            return [f'mend_cc_heap_array("{name}", {heap.number}, {self._shape(heap.name, kind)});']
         if known == "MEND_APP_BYTES":
             return [f'mend_cc_heap("{name}", {heap.number}, {known}, 1, {whose});']
         if known is None:
@@ -288,7 +309,7 @@ class Rewriter:
             for call in self._calls({"fclose"}):
                 edits = self.files.get(call.place.file)
                 if edits is not None and edits.text[call.place.start:].startswith(b"fclose"):
-                    edits.insert(call.place.start, "mend_app_", 2)
+                    edits.insert(call.place.start, "mend_cc_", 2)
 
     @staticmethod
     def name_of(expr):
@@ -297,8 +318,8 @@ class Rewriter:
         return expr.value.name if isinstance(expr.value, Variable) else "file"
 
     def _is_file(self, place):
-        kind = self.memory.type_at(place) if isinstance(place[0], Variable) else None
-        return kind is not None and kind.kind == "pointer" and kind.element.name == "FILE"
+        kind = self.memory.type_at(place) if isinstance(place[0], (Variable, Heap)) else None
+        return kind is not None and kind.scalar().kind == "pointer" and kind.scalar().element.name == "FILE"
 
     def _start_and_end(self):
         rows = []
@@ -349,5 +370,9 @@ class Rewriter:
         if names.app_type(kind) is not None:
             return called[item]
         plain = [one for one in own if isinstance(one.place[0], Variable) and names.app_type(self.memory.type_at(one.place).scalar()) is not None]
-        return called[plain[0]] if plain else f"{called[item]}.{names.fields(kind)[0][0]}"
+        if plain:
+            return called[plain[0]]
+        # Several structures have numbers.
+        field = names.fields(kind)[0][0]
+        return f"{called[item]}.{field}\\n{called[item]}[0].{field}"
 

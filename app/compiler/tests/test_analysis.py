@@ -9,6 +9,9 @@ from building import MPICC
 from mend_cc import parse_c
 from mend_cc.analyse import analyse
 from mend_cc.lockstep import Lockstep
+from mend_cc.memory import Heap
+from mend_cc.names import item_names
+from mend_cc.plan import Item, Point
 from mend_cc.polynomials import Section, constant, plus
 
 FLAGS = parse_c.compiler_flags([MPICC])
@@ -123,6 +126,18 @@ class Registered(unittest.TestCase):
 
     def test_what_another_run_would_not_make_again_is(self):
         self.assertIn("seed", self.names("unsigned seed = rand();", "x += seed;", self.PRINT))
+
+    def test_a_pointer_to_what_is_excluded(self):
+        found = analysed("int *a = calloc(9, sizeof *a), *b = calloc(9, sizeof *b);", "\n#pragma mend exclude(a)\nint *c = a; a = b; b = c; a[1] = a[2] + x; b[1] = x;", "printf(\"%d %d\", a[1], b[1]);")
+        self.assertEqual(len(found.plan.points), 0)
+        self.assertIn("b points to a, which a directive excludes: exclude b as well", str(found.plan.considered))
+
+    def test_names_of_blocks_differ(self):
+        # The second block of the first place is called "u 2".
+        items = [Item((Heap(number, None, "main", name="u"), ()), "", -1) for number in range(1, 5)]
+        found = list(item_names(Point(1, "main", None, None, [], items)).values())
+        self.assertEqual(len(set(found)), 4)
+        self.assertFalse({f"{first} {number}" for first in found for number in range(2, 6)} & set(found), found)
 
 
 class Sections(unittest.TestCase):

@@ -1,9 +1,12 @@
 /* See mend_cc.h. Compiled by the user's mpicc. */
 #include "mend_cc.h"
 
+#include <errno.h>
 #include <mend_app_mpi.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { LEVELS = 32, NAME = 160, PATH = 512 };
 
@@ -12,7 +15,7 @@ struct note {
     char name[NAME];
     void *address;
     int level, type, dimensions, whose, fields, site; /* site: above 0 it is all that this place has allocated */
-    size_t count, size;
+    size_t count, size, bytes;
     uint64_t extents[MEND_APP_DIMENSIONS];
     mend_app_dimension shape[MEND_APP_DIMENSIONS];
     mend_cc_field *field; /* owned */
@@ -26,12 +29,20 @@ struct block {
     int site;
 };
 
+struct opened {
+    struct opened *next;
+    FILE *stream;
+    const char *name; /* a constant of the program */
+    int number;
+};
+
 static struct {
     int started, entered, current, saved, changed, leaf;
     const mend_cc_point *points;
     int count;
     struct note *notes;
     struct block *blocks, *last;
+    struct opened *opened;
 } cc;
 
 int (*mend_cc_check)(int point);
@@ -42,6 +53,27 @@ static void *need(void *memory) {
         abort();
     }
     return memory;
+}
+
+/* Ends the job. The newest checkpoint stays. */
+static void stop(const char *format, ...) {
+    char why[2 * PATH];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "mend-cc: %s\n", why);
+    fflush(NULL);
+    /* Hydra's mpiexec may drop what ranks have written when one of them aborts at once. */
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    PMPI_Abort(MPI_COMM_WORLD, 1);
+    exit(1);
+}
+
+/* A checkpoint that lacks one of the program's variables must not count. */
+static void must(int done, const char *name) {
+    if (done < 0)
+        stop("%s can't be registered or restored, so the program ends: a checkpoint without it is worth nothing. The cause stands above", name);
 }
 
 static const mend_cc_point *find_point(int number) {
@@ -84,22 +116,41 @@ static void bring_up_to_date(void *data) {
         register_all();
 }
 
+/* Whether one of several names, one a line, is among the saved variables of the current context. */
+static int was_saved(const char *probe) {
+    uint64_t extents[MEND_APP_DIMENSIONS];
+    char name[2 * NAME];
+    while (*probe) {
+        size_t length = strcspn(probe, "\n");
+        snprintf(name, sizeof name, "%.*s", (int)length, probe);
+        if (mend_app_saved_shape(name, extents) >= 0)
+            return 1;
+        probe += length + (probe[length] == '\n');
+    }
+    return 0;
+}
+
 void mend_cc_start(const char *program, const mend_cc_point *points, int count) {
     mend_cc_point *kept = need(malloc((size_t)(count + 1) * sizeof *kept));
     memcpy(kept, points, (size_t)count * sizeof *kept);
     cc.points = kept;
     cc.count = count;
     if (mend_app_init_mpi(MPI_COMM_WORLD, program, NULL) < 0) {
-        fprintf(stderr, "mend-cc: without checkpoints: %s\n", mend_app_error());
-        return;
+        /* To go on would be to begin anew, and to write over what the run before has written. */
+        stop("the program ends, for its checkpoints can't be set up: put right what stands above");
     }
     cc.started = 1;
     mend_app_prepare(bring_up_to_date, NULL);
-    uint64_t extents[MEND_APP_DIMENSIONS];
     for (int i = 0; i < count && mend_app_restarting() && !cc.saved; i++) {
-        if (enter(points[i].path) && mend_app_saved_shape(points[i].probe, extents) >= 0)
+        if (enter(points[i].path) && was_saved(points[i].probe))
             cc.saved = points[i].number;
         leave();
+    }
+    if (mend_app_restarting() && !cc.saved) {
+        char places[PATH] = "";
+        for (int i = 0; i < count; i++)
+            snprintf(places + strlen(places), sizeof places - strlen(places), "%s%s", i ? ", " : "", points[i].path);
+        stop("the program ends: the state that is to be restored has none of its safe points (%s), so it is of another source, or of another mend-cc. Build what it is of, or begin anew (MEND_APP_RESTART=none)", places);
     }
 }
 
@@ -107,7 +158,8 @@ void mend_cc_end(void) {
     if (!cc.started)
         return;
     leave();
-    mend_app_finalize();
+    if (mend_app_finalize() < 0)
+        stop("the program ends with an error: what it left out in this restart was never restored, so its results may be wrong");
     cc.started = 0;
 }
 
@@ -173,11 +225,17 @@ void mend_cc_variable(int level, const char *name, void *address, int type, int 
         memcpy(n->extents, extents, (size_t)dimensions * sizeof *extents);
 }
 
-void mend_cc_array(int level, const char *name, void *address, int type, int dimensions, const mend_app_dimension *shape) {
-    struct note *n = add(level, name, address, type, MEND_APP_PRIVATE);
+static void set_shape(struct note *n, size_t size, int dimensions, const mend_app_dimension *shape) {
+    n->size = size;
     n->dimensions = dimensions;
     n->shaped = 1;
     memcpy(n->shape, shape, (size_t)dimensions * sizeof *shape);
+}
+
+void mend_cc_array(int level, const char *name, void *address, size_t bytes, int type, size_t size, int dimensions, const mend_app_dimension *shape) {
+    struct note *n = add(level, name, address, type, MEND_APP_PRIVATE);
+    n->bytes = bytes;
+    set_shape(n, size, dimensions, shape);
 }
 
 void mend_cc_fields(int level, const char *name, void *address, size_t count, size_t size, int fields, const mend_cc_field *field, int whose) {
@@ -199,9 +257,7 @@ void mend_cc_heap_array(const char *name, int site, int type, size_t size, int d
     struct note *n = cc.notes;
     while (n->next)
         n = n->next;
-    n->dimensions = dimensions;
-    n->shaped = 1;
-    memcpy(n->shape, shape, (size_t)dimensions * sizeof *shape);
+    set_shape(n, size, dimensions, shape);
 }
 
 void mend_cc_heap_fields(const char *name, int site, size_t size, int fields, const mend_cc_field *field, int whose) {
@@ -222,8 +278,18 @@ static void register_fields(const struct note *n, const char *name, unsigned cha
                 snprintf(field, sizeof field, "%s[%zu].%s", name, i, n->field[f].name);
             else
                 snprintf(field, sizeof field, "%s.%s", name, n->field[f].name);
-            mend_app_variable(field, address + i * n->size + n->field[f].offset, n->field[f].type, extent > 1, extent > 1 ? &extent : NULL, n->whose);
+            must(mend_app_variable(field, address + i * n->size + n->field[f].offset, n->field[f].type, extent > 1, extent > 1 ? &extent : NULL, n->whose), field);
         }
+}
+
+static void register_shaped(const struct note *n, const char *name, void *address, size_t bytes) {
+    size_t wanted = n->size;
+    for (int d = 0; d < n->dimensions; d++)
+        if (__builtin_mul_overflow(wanted, n->shape[d].extent, &wanted))
+            wanted = SIZE_MAX;
+    if (wanted > bytes)
+        stop("%s: its shape has %zu bytes, and %s has %zu in memory, so the program ends: put the directive `shape` right, and build it again", name, wanted, name, bytes);
+    must(mend_app_array(name, address, n->type, n->dimensions, n->shape), name);
 }
 
 /* Elements that block `name` had when it was saved, or 0: it wasn't. */
@@ -292,9 +358,9 @@ static void register_heap(const struct note *n) {
         if (n->fields)
             register_fields(n, name, b->address, elements);
         else if (n->shaped)
-            mend_app_array(name, b->address, n->type, n->dimensions, n->shape);
+            register_shaped(n, name, b->address, b->bytes);
         else if (elements || !mend_app_restarting())
-            mend_app_variable(name, b->address, n->type, 1, &elements, n->whose);
+            must(mend_app_variable(name, b->address, n->type, 1, &elements, n->whose), name);
         b = next_of(b->next, n->site);
     }
 }
@@ -308,9 +374,9 @@ static void register_level(int level) {
         else if (n->fields)
             register_fields(n, n->name, n->address, n->count);
         else if (n->shaped)
-            mend_app_array(n->name, n->address, n->type, n->dimensions, n->shape);
+            register_shaped(n, n->name, n->address, n->bytes);
         else
-            mend_app_variable(n->name, n->address, n->type, n->dimensions, n->dimensions ? n->extents : NULL, n->whose);
+            must(mend_app_variable(n->name, n->address, n->type, n->dimensions, n->dimensions ? n->extents : NULL, n->whose), n->name);
     }
 }
 
@@ -322,7 +388,9 @@ static void register_all(void) {
     for (int level = 0; *path; level++) {
         size_t length = strcspn(path, "/");
         snprintf(part, sizeof part, "%.*s", (int)length, path);
-        if (mend_app_enter(part) != MEND_APP_OK)
+        int done = mend_app_enter(part);
+        must(done, part);
+        if (done != MEND_APP_OK)
             return;
         cc.entered++;
         register_level(level);
@@ -340,7 +408,10 @@ int mend_cc_checkpoint(int point) {
         cc.current = point;
         register_all();
     }
-    return mend_app_checkpoint();
+    int restoring = mend_app_restarting(), done = mend_app_checkpoint();
+    if (restoring && done < 0)
+        stop("the state of safe point %s isn't restored, so the program ends. The cause stands above", find_point(point)->path);
+    return done;
 }
 
 void *mend_cc_malloc(int site, size_t bytes) {
@@ -393,9 +464,45 @@ void mend_cc_free(void *address) {
     free(address);
 }
 
+static int is_open(const char *name, int number) {
+    const struct opened *f = cc.opened;
+    while (f && (f->number != number || strcmp(f->name, name) != 0))
+        f = f->next;
+    return f != NULL;
+}
+
 FILE *mend_cc_fopen(const char *name, const char *path, const char *mode) {
-    FILE *stream = cc.started ? mend_app_fopen(name, path, mode) : NULL;
-    return stream ? stream : fopen(path, mode);
+    if (!cc.started)
+        return fopen(path, mode);
+    /* Of the numbers of this place the first that no open file has: in a restart the files get the same ones. */
+    int number = 1;
+    while (is_open(name, number))
+        number++;
+    char numbered[2 * NAME];
+    if (number == 1)
+        snprintf(numbered, sizeof numbered, "%s", name);
+    else
+        snprintf(numbered, sizeof numbered, "%s, open file %d", name, number);
+    FILE *stream = mend_app_fopen(numbered, path, mode);
+    if (!stream && errno == EINVAL && mend_app_restarting())
+        stop("the file %s isn't restored, so the program ends: to open it anew would empty it. The cause stands above", path);
+    if (stream) {
+        struct opened *f = need(malloc(sizeof *f));
+        *f = (struct opened){cc.opened, stream, name, number};
+        cc.opened = f;
+    }
+    return stream;
+}
+
+int mend_cc_fclose(FILE *stream) {
+    for (struct opened **at = &cc.opened; *at; at = &(*at)->next)
+        if ((*at)->stream == stream) {
+            struct opened *gone = *at;
+            *at = gone->next;
+            free(gone);
+            break;
+        }
+    return mend_app_fclose(stream);
 }
 
 void mend_cc_poison(void *address, size_t bytes) {

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* A safe point. `path`: its contexts, "main/solve loop 1"; `probe`: a variable that is registered in the last of them. */
+/* A safe point. `path`: its contexts, "main/solve loop 1"; `probe`: a variable that is registered in the last of them, or the names that it may have, one a line. */
 typedef struct mend_cc_point {
     int number;
     const char *path, *probe;
@@ -25,7 +25,7 @@ typedef struct mend_cc_field {
     size_t count;
 } mend_cc_field;
 
-/* After MPI_Init; the points in any order. */
+/* After MPI_Init; the points in any order. Ends the job if the library can't start, or is to restore what is at none of the points. */
 void mend_cc_start(const char *program, const mend_cc_point *points, int count);
 /* Before MPI_Finalize. */
 void mend_cc_end(void);
@@ -39,8 +39,8 @@ void mend_cc_frame(int level);
 int mend_cc_arrive(int point, int *known);
 /* Names what is registered. C order; no dimensions: one value. */
 void mend_cc_variable(int level, const char *name, void *address, int type, int dimensions, const uint64_t *extents, int whose);
-/* An array that a directive gives a shape. */
-void mend_cc_array(int level, const char *name, void *address, int type, int dimensions, const mend_app_dimension *shape);
+/* An array of so many bytes, that a directive gives a shape, of elements of `size`. */
+void mend_cc_array(int level, const char *name, void *address, size_t bytes, int type, size_t size, int dimensions, const mend_app_dimension *shape);
 /* `count` structures, field by field. */
 void mend_cc_fields(int level, const char *name, void *address, size_t count, size_t size, int fields, const mend_cc_field *field, int whose);
 /* All that one place in the source has allocated. */
@@ -58,6 +58,7 @@ void mend_cc_free(void *address);
 
 /* A file whose position is saved, if it is opened after mend_cc_start. */
 FILE *mend_cc_fopen(const char *name, const char *path, const char *mode);
+int mend_cc_fclose(FILE *stream);
 
 /* Tests: whether a restart is about to restore at this point; fills memory with a value that shows. */
 int mend_cc_restoring(int point);

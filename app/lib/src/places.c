@@ -248,7 +248,8 @@ bool place_next(char path[TEXT], uint64_t checkpoint, uint32_t rank, int *at) {
             snprintf(root, sizeof root, "%.900s/%s/%s", fast, now == 0 ? "own" : "copies", key);
             store_path(path, root, checkpoint, rank);
         }
-        if (access(path, F_OK) == 0)
+        /* What can't be reached may be there: who opens it hears why it can't be read. */
+        if (access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR))
             return true;
     }
     return false;

@@ -23,7 +23,7 @@
 
 #include "internal.h"
 
-enum { CHUNK_BYTES = 1 << 20, COMPACT_BYTES = 1024, SEALED_BYTES = 1 << 16, ZSTD_FILTER = 32015, LZ4_FILTER = 32004 };
+enum { CHUNK_BYTES = 1 << 20, COMPACT_BYTES = 1024, SEALED_BYTES = 1 << 16 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 

@@ -100,9 +100,11 @@ int restore_variable(struct variable *v) {
     if (app.arriving)
         arrival_has_read(seconds_now() - since);
     if (done == MEND_APP_DAMAGED && !app.arriving) {
-        set_aside(t->checkpoint);
+        store_set_aside(app.settings.directory, t->checkpoint);
         return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " is set aside: start the program again, and an older one is used", v->name, where, error, t->checkpoint);
     }
+    if (done && done != MEND_APP_DAMAGED && !app.arriving)
+        return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " stays as it is", v->name, where, error, t->checkpoint);
     if (done)
         return fail_restore(done, "`%s`%s: %s", v->name, where, error);
     v->restored = true;

@@ -185,9 +185,13 @@ static int load_all(void) {
     for (uint32_t i = 0; i < ranks; i++) {
         /* What all ranks see one of them has compared. A copy on this node nobody has. */
         store_path(path, app.settings.directory, app.saved.manifest.checkpoint, i);
-        app.saved.all[i] = places_offered() ? load_part(i, strcmp(app.settings.verify, "no") != 0, path, error) : rank_file_load(path, NULL, error);
-        if (!app.saved.all[i])
-            return fail_restore(MEND_APP_DAMAGED, "%s", error);
+        int done = 0;
+        if (places_offered())
+            done = load_part(i, strcmp(app.settings.verify, "no") != 0, &app.saved.all[i], path, error);
+        else if (!(app.saved.all[i] = rank_file_load(path, NULL, error)))
+            done = MEND_APP_SYSTEM;
+        if (done)
+            return fail_restore(done, "%s", error);
         app.saved.paths[i] = must_copy(path);
     }
     return 0;

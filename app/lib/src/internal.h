@@ -90,7 +90,7 @@ struct saved_context {
 };
 struct saved_file {
     char *name, *path, *mode;
-    int64_t position;
+    int64_t position, length; /* length: -1 in files of older libraries, which have none */
 };
 struct table {
     uint32_t rank, ranks;
@@ -422,6 +422,8 @@ enum snapshot { SNAPSHOT_IN_PLACE, SNAPSHOT_COPY, SNAPSHOT_MOVE };
 struct table *snapshot_take(enum snapshot how, char error[TEXT]);
 int restore_variable(struct variable *v);
 int spread_restore(struct variable *v, const struct block *like);
+/* Every rank's table, into app.saved.all. */
+int saved_load_all(void);
 int restore_pointers(bool all);
 int restore_file(struct open_file *f);
 int restore_check_complete(void);

@@ -87,12 +87,15 @@ static bool read_files(hid_t file, struct table *t) {
     t->files = must_alloc(count * sizeof *t->files);
     for (size_t i = 0; i < count && good; i++) {
         char name[32];
-        uint64_t position = 0;
+        uint64_t position = 0, length = 0;
         snprintf(name, sizeof name, "%zu", i);
         hid_t group = H5Gopen2(map, name, H5P_DEFAULT);
         struct saved_file *f = &t->files[t->files_count++];
         good = group >= 0 && read_text(group, "Name", &f->name) && read_text(group, "Path", &f->path) && read_text(group, "Mode", &f->mode) && read_number(group, "Position", &position);
         f->position = (int64_t)position;
+        bool has_length = good && H5Aexists(group, "Length") > 0;
+        good = good && (!has_length || read_number(group, "Length", &length));
+        f->length = has_length ? (int64_t)length : -1;
         if (group >= 0)
             H5Gclose(group);
     }

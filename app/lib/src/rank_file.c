@@ -1,7 +1,7 @@
 /* One rank's file, in HDF5:
  *
  *   /Header          attributes: format, libraries, machine, rank, number of the checkpoint, call, program, contexts
- *   /FileMap/N       an open file: name, path, mode, position
+ *   /FileMap/N       an open file: name, path, mode, position, length
  *   /Context/main()/solve()/u   contexts as groups (they were entered so often; were active), variables as links to their blocks
  *   /MemBlocks/N     the data of a variable, with its type, distribution and hash; an alias is an empty dataset
  *   /MemBlocks/N.indices.D      global indices of dimension D
@@ -114,6 +114,7 @@ static void write_files(hid_t file, const struct table *t, bool *good) {
         text_attribute(group, "Path", t->files[i].path, good);
         text_attribute(group, "Mode", t->files[i].mode, good);
         number_attribute(group, "Position", (uint64_t)t->files[i].position, good);
+        number_attribute(group, "Length", (uint64_t)t->files[i].length, good);
         *good = *good && group >= 0;
         H5Gclose(group);
     }

@@ -175,7 +175,7 @@ static int read_source(const struct source *s, const char *path, uint64_t number
     return done;
 }
 
-static int load_all(void) {
+int saved_load_all(void) {
     char path[TEXT], error[TEXT];
     uint32_t ranks = app.saved.manifest.ranks;
     if (app.saved.all)
@@ -227,7 +227,7 @@ int spread_restore(struct variable *v, const struct block *like) {
             return fail_restore(MEND_APP_REFUSED, "array `%s`, dimension %d: it had %" PRIu64 " elements over all ranks, and has %" PRIu64 " now", v->name, d, like->dimension[d].global, x->global);
         mine[d] = (struct dimension){.kind = (uint32_t)x->kind, .extent = x->extent, .global = x->global, .first = x->first, .count = x->count, .start = x->start, .block = x->block, .part = x->part, .parts = x->parts, .indices = (uint64_t *)(uintptr_t)x->indices};
     }
-    int done = load_all();
+    int done = saved_load_all();
     if (done)
         return done;
     struct source s = {.v = v, .mine = mine, .size = element_size(v->type), .found = must_alloc(v->elements / 8 + 1)};

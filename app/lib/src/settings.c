@@ -117,6 +117,14 @@ static int read_file(struct settings *s, const char *path, bool must_exist) {
     return done;
 }
 
+/* Numbers are added to, with a sign: half of what 64 bits hold. */
+static bool is_checkpoint(const char *text) {
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    return isdigit((unsigned char)*text) && !*end && errno == 0 && number > 0 && number <= INT64_MAX;
+}
+
 static int check(const struct settings *s) {
     if (s->keep == 0)
         return fail(MEND_APP_INVALID, "keep = 0: at least 1 checkpoint is kept");
@@ -146,9 +154,8 @@ static int check(const struct settings *s) {
         return fail(MEND_APP_INVALID, "verify = %s: start, values or no", s->verify);
     if (strcmp(s->on_error, "stop") && strcmp(s->on_error, "return"))
         return fail(MEND_APP_INVALID, "on_error = %s: stop or return", s->on_error);
-    char *end;
-    if (strcmp(s->restart, "auto") && strcmp(s->restart, "newest") && strcmp(s->restart, "none") && (strtoull(s->restart, &end, 10) == 0 || *end))
-        return fail(MEND_APP_INVALID, "restart = %s: auto, newest, none or the number of a checkpoint", s->restart);
+    if (strcmp(s->restart, "auto") && strcmp(s->restart, "newest") && strcmp(s->restart, "none") && !is_checkpoint(s->restart))
+        return fail(MEND_APP_INVALID, "restart = %s: auto, newest, none or the number of a checkpoint, from 1 up", s->restart);
     return 0;
 }
 

@@ -329,7 +329,7 @@ EXPORT int mend_app_finalize(void) {
     requests_stop();
     if (unfinished)
         fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
-    else if (app.transport.rank == 0 && app.newest)
+    else if (app.transport.rank == 0)
         store_mark_ended(app.settings.directory, app.newest);
     clear();
     if (app.transport.end)

@@ -4,7 +4,7 @@
  *   DIRECTORY/checkpoint-000007/rank-00003.seal  what must be whole of it: seal.c
  *   DIRECTORY/checkpoint-000007/manifest         renamed into place last: with it the checkpoint counts
  *   DIRECTORY/checkpoint-000007/manifest.damaged  in the manifest's place: it was found damaged, and set aside
- *   DIRECTORY/ended                              the number of the newest checkpoint when a run ended well
+ *   DIRECTORY/ended                              the highest number of a checkpoint when a run ended well
  *
  * A directory without a manifest is what a checkpoint left that didn't come to its end. The next start or retention removes it. The manifest is text
  * and ends with its own hash. What it names is durable before it is: files, then their directory, then the manifest.
@@ -364,8 +364,16 @@ void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
     free(numbers);
 }
 
+/* All that is there: a run from an older checkpoint, or anew, leaves newer ones, and they aren't gone on from either. */
 int store_mark_ended(const char *directory, uint64_t newest) {
     char text[32], error[TEXT];
+    uint64_t *numbers, before = store_ended(directory);
+    size_t count = store_list(directory, &numbers);
+    if (count && numbers[0] > newest)
+        newest = numbers[0];
+    free(numbers);
+    if (newest <= before)
+        return 0;
     int length = snprintf(text, sizeof text, "%" PRIu64 "\n", newest);
     return publish_text(directory, "ended", text, (size_t)length, error) == 0 ? 0 : fail(MEND_APP_SYSTEM, "%s", error);
 }

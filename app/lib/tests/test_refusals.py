@@ -82,7 +82,8 @@ class Changed(InDirectory):
 
     def test_settings(self):
         for setting, word in (({"interval": "soon"}, "a number of seconds is needed"), ({"keep": "0"}, "at least 1"), ({"compress": "best"}, "none, deflate"),
-                              ({"restart": "9"}, "has 2, 1: set restart to one of these, or restart = none to start anew"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
+                              ({"restart": "9"}, "has 2, 1: set restart to one of these, or restart = none to start anew"), ({"restart": "-1"}, "the number of a checkpoint, from 1 up"), ({"restart": "99999999999999999999"}, "the number of a checkpoint, from 1 up"),
+                              ({"restart": str(2**64 - 1)}, "the number of a checkpoint, from 1 up"), ({"restart": "0"}, "the number of a checkpoint, from 1 up"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
                               ({"directory": "/proc/nowhere"}, "can't be"), ({"config": "absent.conf"}, "can't be read")):
             with self.subTest(**setting):
                 code, output = self.python(restore(), **{"restart": "newest", **setting})
@@ -439,6 +440,24 @@ class Ends(InDirectory):
         os.remove(self.path("checkpoints", "checkpoint-000001", "manifest"))
         self.good(self.python(SAVE, restart="none"))
         self.assertEqual([os.path.basename(path) for path in sorted(glob.glob(self.path("checkpoints", "checkpoint-*")))], ["checkpoint-000003", "checkpoint-000004"])
+
+    def test_a_good_end_covers_all_that_is_there(self):
+        """Also of a run from an older checkpoint, and of one anew, that take none themselves."""
+        crash = SAVE + "        import os\n        os._exit(7)\n"
+        for again in ({"restart": "1"}, {"restart": "none"}):
+            with self.subTest(**again):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                self.assertEqual(self.python(crash)[0], 7)
+                self.assertIn("restored", self.good(self.python(restore(), **again)))
+                output = self.good(self.python(restore()))
+                self.assertIn("restored 0 ", output)
+                self.assertNotIn("is restored", output)
+                self.assertIn("restored 6 ", self.good(self.python(restore(), restart="newest")))
+        # And it doesn't go backwards.
+        shutil.rmtree(self.path("checkpoints"))
+        self.good(self.python(SAVE))
+        self.assertIn("restored 5 ", self.good(self.python(restore(), restart="1")))
+        self.assertIn("restored 0 ", self.good(self.python(restore())))
 
     def test_an_end_before_the_saved_safe_point(self):
         self.good(self.python(SAVE))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from programs import PYTHON, SOURCES, InDirectory, program, run
+from programs import OUT, PYTHON, SOURCES, InDirectory, program, run
 
 SEED = int(os.environ.get("MEND_TEST_SEED", "1"))
 
@@ -131,6 +131,38 @@ for attempt in (1, 2):
         self.assertIn("raised as it happens", output)
         self.assertRegex(output, "checkpoint [34] of 1 ranks is restored")
         self.assertIn("attempt 2 ends at 6", output)
+
+
+THROWS = """
+#include <cstdio>
+#include <stdexcept>
+#include <mend_app.hpp>
+int main(int count, char **) {
+    try {
+        mend::app::Session session("throws 1");
+        int step = 0;
+        mend::app::variable("step", step);
+        step += mend::app::checkpoint();
+        std::printf("restarted %d\\n", step);
+        step = 7;
+        mend::app::check(mend_app_checkpoint_now());
+        if (count > 1)
+            throw std::runtime_error("no");
+    } catch (const std::runtime_error &error) {
+        std::printf("caught %s\\n", error.what());
+    }
+}
+"""
+
+
+class Exceptions(InDirectory):
+    def test_an_exception_is_no_good_end(self):
+        path = self.path("throws")
+        subprocess.run(["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", self.write("throws.cpp", THROWS), f"-I{OUT}/include", f"-L{OUT}/lib", f"-Wl,-rpath,{OUT}/lib", "-lmend-app", "-o", path], check=True)
+        self.assertIn("restarted 0\ncaught no", self.good(run(0, [path, "throw"], self.directory, quiet="yes")))
+        self.assertFalse(os.path.exists(self.path("checkpoints", "ended")))
+        self.assertIn("restarted 8", self.good(run(0, [path], self.directory, quiet="yes")))
+        self.assertIn("restarted 0", self.good(run(0, [path], self.directory, quiet="yes")))
 
 
 class Symbols(InDirectory):

@@ -182,6 +182,8 @@ typedef struct mend_app_transport {
     /* This process isn't a rank any more: with `sleeps` at the job's end, else at once, it ends. Doesn't return. */
     void (*depart)(void *state, int sleeps);
 } mend_app_transport;
+/* For a transport's own errors: says it on standard error and keeps it for mend_app_error(). Returns `code`. */
+int mend_app_report(int code, const char *text);
 int mend_app_init_transport(const mend_app_transport *transport, const char *program, const char *configuration);
 
 #ifdef __cplusplus

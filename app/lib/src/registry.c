@@ -59,6 +59,10 @@ void note(const char *format, ...) {
     fprintf(stderr, "mend-app: %s\n", text);
 }
 
+EXPORT int mend_app_report(int code, const char *text) {
+    return fail(code, "%s", text);
+}
+
 EXPORT const char *mend_app_error(void) {
     return app.error;
 }

@@ -349,6 +349,18 @@ print(f"rank {{rank}} ends", flush=True)
         self.assertEqual(output.count(" ends"), 2)
 
 
+class Named(InDirectory):
+    def test_communicators_that_can_not_be_made(self):
+        lines = self.good(run(1, [program("named")], self.directory)).splitlines()
+        said = {line.split(":")[0]: line for line in lines if not line.startswith("mend-app: ")}
+        for what, code, word in (("early", -1, "communicator `early`: mend_app_init_mpi comes first"), ("null", -3, "mend_app_init_mpi: the communicator can't be duplicated: MPI says: "),
+                                 ("many", -3, "can't make communicator `row`: MPI says: "), ("foreign", -1, "communicator `other`: it can be made of mend_app_world()"),
+                                 ("dimensions", -1, "communicator `cart`: 1 to 8 dimensions"), ("twice", -1, "communicator `row`: there is one of that name already")):
+            self.assertRegex(said[what], f"^{what}: {code} .*{re.escape(word)}")
+            self.assertTrue(any(line.startswith("mend-app: ") and word in line for line in lines), lines)
+        self.assertEqual(said["row"], "row: 0")
+
+
 class Mutated(InDirectory):
     def test_nothing_that_was_changed_is_parsed_or_taken(self):
         """Under sanitizers: HDF5 crashes on damaged metadata, so that it must not see any."""

@@ -214,7 +214,9 @@ class Session:
     @property
     def world(self):
         """The ranks' communicator, whose object stays the same when ranks move. A program whose ranks shall be able to move uses it in place of MPI.COMM_WORLD."""
-        return self._communicators().world
+        communicators = self._communicators()
+        communicators.world_is_used = True
+        return communicators.world
 
     def _communicators(self):
         if self._transport is None:

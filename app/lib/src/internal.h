@@ -411,6 +411,8 @@ int fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3))
 /* fail(), and with on_error = stop the end of the job. */
 int fail_restore(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* An error, on standard error only: the library's threads may say it, too. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 double seconds_now(void);
 void *must_alloc(size_t bytes);
 /* The same with the first `used` bytes of what was there, which goes. */

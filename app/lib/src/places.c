@@ -184,7 +184,7 @@ int place_to_write(char path[TEXT], uint64_t checkpoint, uint64_t bytes, char er
     forget_copies(directory, rank);
     own_directory(own);
     if (strlen(own) > TEXT - 64 || room_in(own) / ranks_here(own) < bytes + MARGIN_BYTES) {
-        note("rank %d: the first tier has no room for %" PRIu64 " bytes: they are written to %s", rank, bytes, app.settings.directory);
+        note("the first tier has no room for %" PRIu64 " bytes: they are written to %s", bytes, app.settings.directory);
         unlink(marker);
         return 0;
     }

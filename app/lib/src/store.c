@@ -6,7 +6,7 @@
  *   DIRECTORY/checkpoint-000007/manifest.damaged  in the manifest's place: it was found damaged, and set aside
  *   DIRECTORY/ended                              the highest number of a checkpoint when a run ended well
  *
- * A directory without a manifest is what a checkpoint left that didn't come to its end. The next start or retention removes it. The manifest is text
+ * A directory without a manifest is what a checkpoint left that didn't come to its end. Retention removes it, when newer ones count. The manifest is text
  * and ends with its own hash. What it names is durable before it is: files, then their directory, then the manifest.
  */
 #include <dirent.h>

@@ -209,6 +209,7 @@ class Refused(Moving):
     def test_hosts_and_ranks_that_are_not_there(self):
         self.refused("host `no-such-host.invalid` isn't known to this machine", "-m", "5", "1", "no-such-host.invalid")
         self.refused("there is no rank 2: ranks are 0 to 1", "-m", "5", "1-2", "")
+        self.refused("ranks = 1-0: the first is above the last", "-m", "5", "1-0", "")
         self.refused("ranks = one: numbers are needed", "-m", "5", "one", "")
         self.refused("\"-o\" isn't the name of a host", "-m", "5", "1", "-o")
 

@@ -83,7 +83,7 @@ class Changed(InDirectory):
     def test_settings(self):
         for setting, word in (({"interval": "soon"}, "a number of seconds is needed"), ({"keep": "0"}, "at least 1"), ({"compress": "best"}, "none, deflate"),
                               ({"restart": "9"}, "has 2, 1: set restart to one of these, or restart = none to start anew"), ({"restart": "-1"}, "the number of a checkpoint, from 1 up"), ({"restart": "99999999999999999999"}, "the number of a checkpoint, from 1 up"),
-                              ({"restart": str(2**64 - 1)}, "the number of a checkpoint, from 1 up"), ({"restart": "0"}, "the number of a checkpoint, from 1 up"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
+                              ({"restart": str(2**64 - 1)}, "the number of a checkpoint, from 1 up"), ({"restart": "0"}, "the number of a checkpoint, from 1 up"), ({"join_seconds": "0"}, "join_seconds: at least 0.01"), ({"hold_seconds": "0"}, "hold_seconds: at least 0.01"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
                               ({"directory": "/proc/nowhere"}, "can't be"), ({"config": "absent.conf"}, "can't be read")):
             with self.subTest(**setting):
                 code, output = self.python(restore(), **{"restart": "newest", **setting})
@@ -94,6 +94,22 @@ class Changed(InDirectory):
         code, output = self.python(restore())
         self.assertEqual(code, 1)
         self.assertIn("mend-app.conf, line 3: no setting is named kep; there are: directory, interval", output)
+        output = self.good(self.python(restore(), config="/dev/null", intervall=600, library=os.path.join(OUT, "lib", "libmend-app.so"), home="/usr/local"))
+        self.assertIn("MEND_APP_INTERVALL in the environment is no setting, and is ignored", output)
+        self.assertEqual(output.count("is no setting"), 1, output)
+
+    def test_a_file_of_settings(self):
+        self.write("mend-app.conf", "#quiet = yes\ndirectory = run#3 # mine\n  # and\nkeep = 1\t#one\n")
+        self.good(self.python(SAVE, restart="none"))
+        self.assertEqual([name for name in os.listdir(self.path("run#3")) if name.startswith("checkpoint-")], ["checkpoint-000002"])
+        os.remove(self.path("mend-app.conf"))
+        os.symlink("mend-app.conf", self.path("mend-app.conf"))
+        code, output = self.python(restore())
+        self.assertEqual(code, 1, output)
+        self.assertIn("the configuration mend-app.conf can't be read: Too many levels of symbolic links", output)
+        code, output = self.python(restore(), config=self.path("run#3"))
+        self.assertEqual(code, 1, output)
+        self.assertIn("run#3 can't be read: Is a directory", output)
 
     def test_a_set_aside_checkpoint_is_never_passed_over_in_silence(self):
         """The only one is damaged, which is seen when a value is restored."""

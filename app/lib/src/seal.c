@@ -28,21 +28,21 @@ void seal_path(char into[TEXT], const char *path) {
 /* False where the file ends before, with errno 0, or can't be read. */
 static bool hash_span(int fd, uint64_t from, uint64_t to, struct stream *stream) {
     unsigned char *piece = must_alloc(PIECE_BYTES);
-    errno = 0;
+    int why = 0;
     while (from < to) {
         uint64_t wanted = to - from < PIECE_BYTES ? to - from : PIECE_BYTES;
         ssize_t got = pread(fd, piece, wanted, (off_t)from);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
-            if (got == 0)
-                errno = 0;
+            why = got < 0 ? errno : 0;
             break;
         }
         hash_more(stream, piece, (size_t)got);
         from += (uint64_t)got;
     }
     free(piece);
+    errno = why;
     return from >= to;
 }
 
@@ -135,7 +135,7 @@ static int check_file(const char *path, char *at, uint64_t table[2], char error[
         return done;
     }
     if ((uint64_t)status.st_size != bytes) {
-        snprintf(error, TEXT, "%.800s has %" PRIu64 " bytes, and %" PRIu64 " were written", path, (uint64_t)status.st_size, bytes);
+        snprintf(error, TEXT, "%.800s is %s: it has %" PRIu64 " bytes, and %" PRIu64 " were written", path, (uint64_t)status.st_size < bytes ? "truncated" : "longer", (uint64_t)status.st_size, bytes);
         close(fd);
         return MEND_APP_DAMAGED;
     }

@@ -63,7 +63,8 @@ static int least_of(MPI_Comm comm, long long *value) {
 static const char *hindrance(void *state) {
     (void)state;
     const char *why = left_over();
-    if (!why && !world_is_used)
+    /* A process that arrives may ask for it after its safe point only. */
+    if (!why && !world_is_used && !is_arriving)
         why = "the program doesn't ask for mend_app_world(): with MPI_COMM_WORLD ranks can't move";
     return why ? why : what_is_open();
 }

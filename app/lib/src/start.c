@@ -138,7 +138,7 @@ static bool counts(uint64_t checkpoint) {
     char path[TEXT], manifest[TEXT + 16];
     store_path(path, app.settings.directory, checkpoint, -1);
     snprintf(manifest, sizeof manifest, "%s/manifest", path);
-    return access(manifest, F_OK) == 0 || errno != ENOENT;
+    return access(manifest, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 /* The newest, of those below p->checkpoint, that a restart may use. */

@@ -469,6 +469,13 @@ class Ends(InDirectory):
         self.good(self.python(SAVE, restart="none"))
         self.assertEqual([os.path.basename(path) for path in sorted(glob.glob(self.path("checkpoints", "checkpoint-*")))], ["checkpoint-000003", "checkpoint-000004"])
 
+    def test_a_file_with_a_checkpoint_s_name_is_none(self):
+        os.mkdir(self.path("checkpoints"))
+        self.write("checkpoints/checkpoint-000003", "")
+        output = self.good(self.python(SAVE))
+        self.assertNotIn("can't be used", output)
+        self.assertEqual(self.checkpoints(), [4, 5])
+
     def test_a_good_end_covers_all_that_is_there(self):
         """Also of a run from an older checkpoint, and of one anew, that take none themselves."""
         crash = SAVE + "        import os\n        os._exit(7)\n"

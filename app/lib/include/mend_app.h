@@ -85,10 +85,10 @@ mend_app_dimension mend_app_list(uint64_t global, uint64_t count, const uint64_t
  * version, or NULL: a checkpoint of another one is refused. `configuration` is the file of settings, or NULL: the
  * environment's MEND_APP_CONFIG, else mend-app.conf if it exists. */
 int mend_app_init(const char *program, const char *configuration);
-/* Waits until all ranks are here and all is written. MPI must still run. */
+/* Waits until all ranks are here and all is written. Closes what mend_app_fopen opened. MPI must still run. */
 int mend_app_finalize(void);
-/* Ends the library on this rank alone, after an error: nobody is waited for, and what is being written doesn't count. The next run goes on from the newest
- * checkpoint. */
+/* Ends the library on this rank alone, after an error: nobody is waited for, and what is being written doesn't count. Closes what
+ * mend_app_fopen opened. The next run goes on from the newest checkpoint. */
 void mend_app_abandon(void);
 
 /* 1 from the start until a saved state is restored, else 0. */
@@ -113,8 +113,9 @@ int mend_app_forget(const char *name);
 int mend_app_enter(const char *name);
 int mend_app_leave(void);
 
-/* Opens a file whose position is saved. After a restart a file that is written is not emptied: it has the length and the position that it had at
- * the checkpoint. `mode` as for fopen. NULL: errno tells. Close it with mend_app_fclose. */
+/* Opens a file whose position and length are saved. After a restart or a move a file that is written is not emptied: it has the length and the position that it had at
+ * the checkpoint. A file of mode w or a is one rank's. One of mode r+ ranks may share, by the same path: it keeps its length then. `mode` as for fopen. NULL: errno
+ * tells. Close it with mend_app_fclose; what is open at mend_app_finalize or mend_app_abandon is closed there. */
 FILE *mend_app_fopen(const char *name, const char *path, const char *mode);
 int mend_app_fclose(FILE *stream);
 
@@ -181,6 +182,8 @@ typedef struct mend_app_transport {
     /* This process isn't a rank any more: with `sleeps` at the job's end, else at once, it ends. Doesn't return. */
     void (*depart)(void *state, int sleeps);
 } mend_app_transport;
+/* For a transport's own errors: says it on standard error and keeps it for mend_app_error(). Returns `code`. */
+int mend_app_report(int code, const char *text);
 int mend_app_init_transport(const mend_app_transport *transport, const char *program, const char *configuration);
 
 #ifdef __cplusplus

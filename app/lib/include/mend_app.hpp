@@ -5,6 +5,7 @@
 
 #include <array>
 #include <complex>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -112,15 +113,24 @@ private:
     bool entered_;
 };
 
-// The library from here to the end of the block. In MPI programs that ends before MPI_Finalize.
+// The library from here to the end of the block. In MPI programs that ends before MPI_Finalize. Where an exception leaves the block, the run hasn't ended well: nobody is waited
+// for then, and the next run goes on from the newest checkpoint.
 class Session {
 public:
     enum Adopt { adopt };
     explicit Session(const char *program = nullptr, const char *configuration = nullptr) { check(mend_app_init(program, configuration)); }
     explicit Session(Adopt) {}
-    ~Session() { mend_app_finalize(); }
+    ~Session() {
+        if (std::uncaught_exceptions() > exceptions_)
+            mend_app_abandon();
+        else
+            mend_app_finalize();
+    }
     Session(const Session &) = delete;
     Session &operator=(const Session &) = delete;
+
+private:
+    int exceptions_ = std::uncaught_exceptions();
 };
 
 } // namespace mend::app

@@ -23,9 +23,16 @@ static struct logged *comm_log;
 static int comm_count;
 static MPI_Comm world = MPI_COMM_NULL, fresh_world = MPI_COMM_NULL;
 static int is_arriving;
+/* The program has asked for the world here, so that it isn't tied to MPI_COMM_WORLD, which doesn't change when ranks move. */
+static int world_is_used;
+
+static MPI_Comm world_now(void) {
+    return is_arriving ? fresh_world : world;
+}
 
 MPI_Comm mend_app_world(void) {
-    return is_arriving ? fresh_world : world;
+    world_is_used = 1;
+    return world_now();
 }
 
 MPI_Fint mend_app_world_f(void) {
@@ -53,8 +60,27 @@ static int make(const struct recipe *r, MPI_Comm parent, MPI_Comm *made) {
 }
 
 static int refuse(const char *name, const char *why) {
-    fprintf(stderr, "mend-app: communicator `%s`: %s\n", name ? name : "", why);
-    return MEND_APP_INVALID;
+    char text[256];
+    snprintf(text, sizeof text, "communicator `%.100s`: %s", name ? name : "", why);
+    return mend_app_report(MEND_APP_INVALID, text);
+}
+
+/* What MPI says of an error; of MPICH's stack the innermost line. */
+static const char *mpi_text(int code) {
+    static char text[MPI_MAX_ERROR_STRING + 1];
+    int length = 0;
+    text[0] = 0;
+    PMPI_Error_string(code, text, &length);
+    while (length > 0 && text[length - 1] == '\n')
+        text[--length] = 0;
+    const char *last = strrchr(text, '\n');
+    return last ? last + 1 : text;
+}
+
+static int mpi_failed(const char *what, const char *name, int code) {
+    char text[MPI_MAX_ERROR_STRING + 256];
+    snprintf(text, sizeof text, "%s%.100s%s: MPI says: %s", what, name, *name ? "`" : "", mpi_text(code));
+    return mend_app_report(MEND_APP_SYSTEM, text);
 }
 
 static int same_recipe(const struct recipe *a, const struct recipe *b) {
@@ -94,7 +120,7 @@ static int make_logged(struct recipe *r, const char *name, MPI_Comm comm, void *
         return refuse(name, "a name of 1 to 63 characters is needed");
     snprintf(r->name, sizeof r->name, "%s", name);
     r->parent = -2;
-    if (comm == mend_app_world())
+    if (comm == world_now())
         r->parent = -1;
     for (int i = 0; i < comm_count; i++) {
         struct logged *l = &comm_log[i];
@@ -119,8 +145,14 @@ static int make_logged(struct recipe *r, const char *name, MPI_Comm comm, void *
         return refuse(name, "it wasn't there when the rank moved");
     drop_older(r);
     struct logged *l = log_add(r);
-    if (!l || make(r, comm, &l->made) != MPI_SUCCESS)
-        return MEND_APP_SYSTEM;
+    if (!l)
+        return mend_app_report(MEND_APP_SYSTEM, "there is no memory for a communicator");
+    int made_it = make(r, comm, &l->made);
+    if (made_it != MPI_SUCCESS) {
+        /* Not to be made again when ranks move. */
+        comm_count--;
+        return mpi_failed("can't make communicator `", name, made_it);
+    }
     l->where = made;
     l->fortran = fortran;
     give(l, l->made);
@@ -161,7 +193,8 @@ static int free_logged(void *made) {
         /* With the other ranks, when the move is settled. */
         if (is_arriving || l->made == MPI_COMM_NULL)
             return MEND_APP_OK;
-        return PMPI_Comm_free(&l->made) == MPI_SUCCESS ? MEND_APP_OK : MEND_APP_SYSTEM;
+        int freed = PMPI_Comm_free(&l->made);
+        return freed == MPI_SUCCESS ? MEND_APP_OK : mpi_failed("can't free communicator `", l->recipe.name, freed);
     }
     return refuse("", "mend_app_comm_free: this isn't one that the library made");
 }

@@ -63,6 +63,9 @@ static int least_of(MPI_Comm comm, long long *value) {
 static const char *hindrance(void *state) {
     (void)state;
     const char *why = left_over();
+    /* A process that arrives may ask for it after its safe point only. */
+    if (!why && !world_is_used && !is_arriving)
+        why = "the program doesn't ask for mend_app_world(): with MPI_COMM_WORLD ranks can't move";
     return why ? why : what_is_open();
 }
 
@@ -130,14 +133,7 @@ static int spawn(void *state, const mend_app_move *move, char *error, size_t roo
     PMPI_Comm_set_errhandler(s->comm, MPI_ERRORS_RETURN);
     int done = start_processes(s, move);
     if (done != MPI_SUCCESS) {
-        char text[MPI_MAX_ERROR_STRING] = "";
-        int length = 0;
-        PMPI_Error_string(done, text, &length);
-        /* Of MPICH's stack the innermost line. */
-        while (length > 0 && text[length - 1] == '\n')
-            text[--length] = 0;
-        const char *last = strrchr(text, '\n');
-        snprintf(error, room, "MPI can't start new processes here: %.600s", last ? last + 1 : text);
+        snprintf(error, room, "MPI can't start new processes here: %.600s", mpi_text(done));
         return -1;
     }
     PMPI_Intercomm_merge(s->between, 0, &s->merged);

@@ -101,20 +101,24 @@ int mend_app_init_mpi(MPI_Comm comm, const char *program, const char *configurat
     mend_app_transport transport = {.state = s, .send = send_message, .receive = receive_message, .broadcast = broadcast, .least = least, .end = end, .stop = stop,
                                     .hindrance = hindrance, .spawn = spawn, .transfer = transfer, .done = transfer_done, .settle = settle, .depart = depart};
     if (!s)
-        return MEND_APP_SYSTEM;
+        return mend_app_report(MEND_APP_SYSTEM, "mend_app_init_mpi: there is no memory");
+    world_is_used = 0;
     s->comm = s->between = s->merged = s->fresh = s->before = MPI_COMM_NULL;
     if (getenv("MEND_APP_ARRIVES")) {
         /* Processes that this one starts don't. */
         unsetenv("MEND_APP_ARRIVES");
         transport.arriving = 1;
         if (arrive(s, &transport.rank, &transport.size) != 0) {
-            fprintf(stderr, "mend-app: the new process of a rank that moves can't reach the old ones\n");
+            mend_app_report(MEND_APP_SYSTEM, "the new process of a rank that moves can't reach the old ones");
             PMPI_Abort(MPI_COMM_WORLD, 1);
         }
     } else {
-        if (PMPI_Comm_dup(comm, &s->comm) != MPI_SUCCESS || PMPI_Comm_dup(comm, &world) != MPI_SUCCESS) {
+        int made = PMPI_Comm_dup(comm, &s->comm);
+        if (made == MPI_SUCCESS && (made = PMPI_Comm_dup(comm, &world)) != MPI_SUCCESS)
+            PMPI_Comm_free(&s->comm);
+        if (made != MPI_SUCCESS) {
             free(s);
-            return MEND_APP_SYSTEM;
+            return mpi_failed("mend_app_init_mpi: the communicator can't be duplicated", "", made);
         }
         PMPI_Comm_rank(s->comm, &transport.rank);
         PMPI_Comm_size(s->comm, &transport.size);

@@ -122,6 +122,23 @@ MAKES_REQUEST(Igatherv, (const void *s, int n, MPI_Datatype t, void *r, const in
               (s, n, t, r, m, d, u, root, c, request))
 MAKES_REQUEST(Iscatterv, (const void *s, const int n[], const int d[], MPI_Datatype t, void *r, int m, MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request),
               (s, n, d, t, r, m, u, root, c, request))
+MAKES_REQUEST(Ialltoallw,
+              (const void *s, const int n[], const int e[], const MPI_Datatype t[], void *r, const int m[], const int d[], const MPI_Datatype u[], MPI_Comm c, MPI_Request *request),
+              (s, n, e, t, r, m, d, u, c, request))
+MAKES_REQUEST(Ineighbor_allgather, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, c, request))
+MAKES_REQUEST(Ineighbor_alltoall, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, c, request))
+MAKES_REQUEST(Ineighbor_allgatherv, (const void *s, int n, MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, MPI_Comm c, MPI_Request *request),
+              (s, n, t, r, m, d, u, c, request))
+MAKES_REQUEST(Ineighbor_alltoallv,
+              (const void *s, const int n[], const int e[], MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, MPI_Comm c, MPI_Request *request),
+              (s, n, e, t, r, m, d, u, c, request))
+MAKES_REQUEST(Ineighbor_alltoallw,
+              (const void *s, const int n[], const MPI_Aint e[], const MPI_Datatype t[], void *r, const int m[], const MPI_Aint d[], const MPI_Datatype u[], MPI_Comm c,
+               MPI_Request *request),
+              (s, n, e, t, r, m, d, u, c, request))
+MAKES_REQUEST(Imrecv, (void *b, int n, MPI_Datatype t, MPI_Message *message, MPI_Request *request), (b, n, t, message, request))
+MAKES_REQUEST(Iexscan, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
+MAKES_REQUEST(Ireduce_scatter, (const void *s, void *r, const int n[], MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
 MAKES_REQUEST(Ireduce_scatter_block, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
 MAKES_REQUEST(Iscan, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
 
@@ -195,6 +212,24 @@ MAKES(open_communicators, Cart_create, COMM, (MPI_Comm c, int n, const int d[], 
 MAKES(open_communicators, Cart_sub, COMM, (MPI_Comm c, const int remain[], MPI_Comm *made), (c, remain, made))
 MAKES(open_communicators, Dist_graph_create_adjacent, COMM,
       (MPI_Comm c, int n, const int s[], const int w[], int m, const int d[], const int v[], MPI_Info i, int r, MPI_Comm *made), (c, n, s, w, m, d, v, i, r, made))
+MAKES(open_communicators, Dist_graph_create, COMM,
+      (MPI_Comm c, int n, const int s[], const int g[], const int d[], const int w[], MPI_Info i, int r, MPI_Comm *made), (c, n, s, g, d, w, i, r, made))
+MAKES(open_communicators, Graph_create, COMM, (MPI_Comm c, int n, const int x[], const int e[], int r, MPI_Comm *made), (c, n, x, e, r, made))
+MAKES(open_communicators, Comm_dup_with_info, COMM, (MPI_Comm c, MPI_Info i, MPI_Comm *made), (c, i, made))
+MAKES(open_communicators, Intercomm_create, COMM, (MPI_Comm c, int leader, MPI_Comm peer, int remote, int tag, MPI_Comm *made), (c, leader, peer, remote, tag, made))
+MAKES(open_communicators, Intercomm_merge, COMM, (MPI_Comm c, int high, MPI_Comm *made), (c, high, made))
+MAKES(open_communicators, Comm_spawn, COMM,
+      (const char *command, char *words[], int n, MPI_Info i, int root, MPI_Comm c, MPI_Comm *made, int errors[]), (command, words, n, i, root, c, made, errors))
+MAKES(open_communicators, Comm_accept, COMM, (const char *port, MPI_Info i, int root, MPI_Comm c, MPI_Comm *made), (port, i, root, c, made))
+MAKES(open_communicators, Comm_connect, COMM, (const char *port, MPI_Info i, int root, MPI_Comm c, MPI_Comm *made), (port, i, root, c, made))
+
+/* The request is there at once; the communicator counts from then on, too. */
+int MPI_Comm_idup(MPI_Comm c, MPI_Comm *made, MPI_Request *request) {
+    int done = PMPI_Comm_idup(c, made, request);
+    if (done == MPI_SUCCESS && *made != MPI_COMM_NULL)
+        open_add(&open_communicators, handle_bits(made, sizeof *made), "MPI_Comm_idup");
+    return request_made(done, request, "MPI_Comm_idup");
+}
 ENDS(open_communicators, Comm_free, MPI_Comm)
 ENDS(open_communicators, Comm_disconnect, MPI_Comm)
 

@@ -90,7 +90,7 @@ struct saved_context {
 };
 struct saved_file {
     char *name, *path, *mode;
-    int64_t position;
+    int64_t position, length; /* length: -1 in files of older libraries, which have none */
 };
 struct table {
     uint32_t rank, ranks;
@@ -115,6 +115,8 @@ const struct block *table_find(const struct table *t, const char *context, const
 const struct saved_context *table_context(const struct table *t, const char *path);
 
 /* ---- rank files ---- */
+/* Registered with the HDF Group; plug-ins have them. */
+enum { ZSTD_FILTER = 32015, LZ4_FILTER = 32004 };
 void hdf5_lock(void);
 void hdf5_unlock(void);
 void hdf5_message(char into[TEXT]);
@@ -150,7 +152,7 @@ void hash128_avx2(const void *data, size_t bytes, uint64_t into[2]);
 void seal_path(char into[TEXT], const char *path);
 /* Beside a file that is closed; sets t->digest. */
 int seal_write(struct table *t, const char *path, char error[TEXT]);
-/* Whether all that HDF5 would parse of a file is as it was written. Gives the hash of its table, and into `t`, unless that is NULL, the ancestors. */
+/* Whether all that HDF5 would parse of a file is as it was written; MEND_APP_DAMAGED: it isn't; else it can't be told. Gives the hash of its table, and into `t`, unless that is NULL, the ancestors. */
 int seal_check(const char *path, const uint64_t digest[2], uint64_t table[2], struct table *t, char error[TEXT]);
 /* Whether a file is there, and beside it this seal. */
 bool seal_is(const char *path, const uint64_t digest[2]);
@@ -215,6 +217,9 @@ void manifest_clear(struct manifest *m);
 /* Numbers of all directories of checkpoints, newest first. */
 size_t store_list(const char *directory, uint64_t **numbers);
 void store_remove(const char *directory, uint64_t checkpoint);
+/* A damaged checkpoint no longer counts; its files stay until retention removes them. */
+void store_set_aside(const char *directory, uint64_t checkpoint);
+bool store_is_set_aside(const char *directory, uint64_t checkpoint);
 /* Removes what neither is among the `keep` newest nor is copied nor linked to by either, nor above `newest`. */
 void store_retain(const char *directory, uint64_t keep, uint64_t newest);
 int store_mark_ended(const char *directory, uint64_t newest);
@@ -406,6 +411,8 @@ int fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3))
 /* fail(), and with on_error = stop the end of the job. */
 int fail_restore(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* An error, on standard error only: the library's threads may say it, too. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 double seconds_now(void);
 void *must_alloc(size_t bytes);
 /* The same with the first `used` bytes of what was there, which goes. */
@@ -417,6 +424,8 @@ enum snapshot { SNAPSHOT_IN_PLACE, SNAPSHOT_COPY, SNAPSHOT_MOVE };
 struct table *snapshot_take(enum snapshot how, char error[TEXT]);
 int restore_variable(struct variable *v);
 int spread_restore(struct variable *v, const struct block *like);
+/* Every rank's table, into app.saved.all. */
+int saved_load_all(void);
 int restore_pointers(bool all);
 int restore_file(struct open_file *f);
 int restore_check_complete(void);
@@ -430,8 +439,8 @@ int lock_directory(void);
 void unlock_directory(void);
 int settle_directory(void);
 void saved_clear(void);
-/* The table of a rank's file that is as it was written, wherever that is; `path`: where. `contents`: all data are compared, too. */
-struct table *load_part(uint32_t rank, bool contents, char path[TEXT], char why[TEXT]);
-void set_aside(uint64_t checkpoint);
+/* The table of a rank's file that is as it was written, wherever that is; `path`: where. `contents`: all data are compared, too. MEND_APP_DAMAGED: there is none;
+ * MEND_APP_SYSTEM or MEND_APP_REFUSED: there may be one, and it can't be read now. */
+int load_part(uint32_t rank, bool contents, struct table **into, char path[TEXT], char why[TEXT]);
 
 #endif

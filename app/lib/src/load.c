@@ -1,5 +1,8 @@
 /* Reads a rank's file: its table, whether all is as it was written, and the data of single blocks. Files may be truncated or edited: counts and
- * lengths are checked before they are used. The manifest's digest decides. */
+ * lengths are checked before they are used. The manifest's digest decides.
+ *
+ * Before HDF5 sees a file its seal has been compared with all but data that a hash of their own covers. What HDF5 then can't read isn't damage, but memory, permission, a disk or a
+ * plug-in (MEND_APP_SYSTEM, MEND_APP_REFUSED): nobody may set the file aside for it. Damage (MEND_APP_DAMAGED) is where bytes were read, and their hash differs. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -84,12 +87,15 @@ static bool read_files(hid_t file, struct table *t) {
     t->files = must_alloc(count * sizeof *t->files);
     for (size_t i = 0; i < count && good; i++) {
         char name[32];
-        uint64_t position = 0;
+        uint64_t position = 0, length = 0;
         snprintf(name, sizeof name, "%zu", i);
         hid_t group = H5Gopen2(map, name, H5P_DEFAULT);
         struct saved_file *f = &t->files[t->files_count++];
         good = group >= 0 && read_text(group, "Name", &f->name) && read_text(group, "Path", &f->path) && read_text(group, "Mode", &f->mode) && read_number(group, "Position", &position);
         f->position = (int64_t)position;
+        bool has_length = good && H5Aexists(group, "Length") > 0;
+        good = good && (!has_length || read_number(group, "Length", &length));
+        f->length = has_length ? (int64_t)length : -1;
         if (group >= 0)
             H5Gclose(group);
     }
@@ -177,6 +183,27 @@ static bool space_agrees(hid_t dataset, const struct block *b) {
     hid_t space = H5Dget_space(dataset);
     bool good = b->alias >= 0 ? H5Sget_simple_extent_type(space) == H5S_NULL : H5Sget_simple_extent_npoints(space) == (hssize_t)b->elements;
     H5Sclose(space);
+    return good;
+}
+
+static const char *filter_name(H5Z_filter_t filter) {
+    return filter == ZSTD_FILTER ? " (zstd)" : filter == LZ4_FILTER ? " (lz4)" : filter == H5Z_FILTER_DEFLATE ? " (deflate)" : "";
+}
+
+/* Filters that the writer had by plug-ins. Without one no copy of the file can be read. */
+static bool filters_there(hid_t dataset, const struct block *b, char error[TEXT]) {
+    hid_t properties = H5Dget_create_plist(dataset);
+    int count = H5Pget_nfilters(properties);
+    bool good = true;
+    for (int i = 0; i < count && good; i++) {
+        unsigned flags, config;
+        size_t values = 0;
+        H5Z_filter_t filter = H5Pget_filter2(properties, (unsigned)i, &flags, &values, NULL, 0, NULL, &config);
+        good = filter < 0 || H5Zfilter_avail(filter) > 0;
+        if (!good)
+            snprintf(error, TEXT, "`%.200s` is compressed by filter %d%s, for which HDF5 finds no plug-in here: name its directory in HDF5_PLUGIN_PATH", b->name, (int)filter, filter_name(filter));
+    }
+    H5Pclose(properties);
     return good;
 }
 
@@ -311,7 +338,8 @@ static int read_rows(hid_t dataset, const struct block *b, int type, uint64_t fi
     bool good = whole || H5Sselect_hyperslab(space, H5S_SELECT_SET, at, NULL, extents, NULL) >= 0;
     hid_t memory = H5Screate_simple(1, &length, NULL);
     bool same = H5Tequal(in_file, wanted) > 0;
-    int done = MEND_APP_DAMAGED;
+    int done = MEND_APP_SYSTEM;
+    error[0] = 0;
     /* Without conversion straight to where it belongs. Else with the file's type, then converted where it must be exact. */
     if (good && elements == 0) {
         done = 0;
@@ -319,13 +347,13 @@ static int read_rows(hid_t dataset, const struct block *b, int type, uint64_t fi
         good = H5Dread(dataset, same ? wanted : in_file, memory, space, H5P_DEFAULT, into) >= 0;
         if (good && stream)
             hash_more(stream, into, elements * H5Tget_size(in_file));
-        done = good ? (same ? 0 : elements_convert(in_file, type, elements, into, error)) : MEND_APP_DAMAGED;
+        done = good ? (same ? 0 : elements_convert(in_file, type, elements, into, error)) : MEND_APP_SYSTEM;
     } else if (good) {
         void *larger = must_alloc(elements * H5Tget_size(in_file));
         good = H5Dread(dataset, in_file, memory, space, H5P_DEFAULT, larger) >= 0;
         if (good && stream)
             hash_more(stream, larger, elements * H5Tget_size(in_file));
-        done = good ? elements_convert(in_file, type, elements, larger, error) : MEND_APP_DAMAGED;
+        done = good ? elements_convert(in_file, type, elements, larger, error) : MEND_APP_SYSTEM;
         if (done == 0)
             memcpy(into, larger, elements * H5Tget_size(wanted));
         free(larger);
@@ -341,16 +369,17 @@ static int unreadable(const char *path, const struct block *b, char error[TEXT])
     char why[TEXT];
     hdf5_message(why);
     snprintf(error, TEXT, "%.400s: `%.100s` can't be read: %.300s", holder(path, b), b->name, why);
-    return MEND_APP_DAMAGED;
+    return MEND_APP_SYSTEM;
 }
 
 int block_read_rows(const char *path, const struct block *b, uint64_t number, int type, uint64_t first, uint64_t count, void *into, char error[TEXT]) {
-    int done = MEND_APP_DAMAGED;
+    int done = MEND_APP_SYSTEM;
+    error[0] = 0;
     hdf5_lock();
     hid_t file, dataset = open_block(path, b, number, &file);
     if (dataset >= 0 && space_agrees(dataset, b))
-        done = read_rows(dataset, b, type, first, count, into, NULL, error);
-    if (done == MEND_APP_DAMAGED)
+        done = filters_there(dataset, b, error) ? read_rows(dataset, b, type, first, count, into, NULL, error) : MEND_APP_REFUSED;
+    if (done != 0 && !error[0])
         unreadable(path, b, error);
     if (dataset >= 0)
         H5Dclose(dataset);
@@ -403,8 +432,11 @@ int block_read(const char *path, const struct block *b, uint64_t number, int typ
     hdf5_lock();
     hid_t file, dataset = open_block(path, b, number, &file);
     struct stream *stream = hash_start();
-    int done = MEND_APP_DAMAGED;
-    if (dataset >= 0 && space_agrees(dataset, b)) {
+    int done = MEND_APP_SYSTEM;
+    error[0] = 0;
+    if (dataset >= 0 && !filters_there(dataset, b, error)) {
+        done = MEND_APP_REFUSED;
+    } else if (dataset >= 0 && space_agrees(dataset, b)) {
         hid_t in_file = H5Dget_type(dataset), wanted = element_memory_type(type);
         bool same = H5Tequal(in_file, wanted) > 0;
         H5Tclose(wanted);
@@ -418,7 +450,7 @@ int block_read(const char *path, const struct block *b, uint64_t number, int typ
             done = read_rows(dataset, b, type, 0, rows, into, stream, error);
         }
     }
-    if (done == MEND_APP_DAMAGED)
+    if (done != 0 && !error[0])
         unreadable(path, b, error);
     int compared = compare_hash(stream, b, path, done ? (char[TEXT]){0} : error);
     if (dataset >= 0)
@@ -433,6 +465,8 @@ static int verify_block(hid_t dataset, const struct block *b, const char *path, 
     uint64_t rows = b->dimensions ? b->dimension[0].extent : 1, bytes = b->elements * b->size, row = rows ? bytes / rows : 0, ignored[2];
     uint64_t step = row && row < PIECE_BYTES ? PIECE_BYTES / row : 1;
     step = step > rows ? rows : step;
+    if (!filters_there(dataset, b, error))
+        return MEND_APP_REFUSED;
     struct stream *stream = hash_start();
     if (read_directly(dataset, b, NULL, stream))
         return compare_hash(stream, b, path, error);
@@ -445,7 +479,7 @@ static int verify_block(hid_t dataset, const struct block *b, const char *path, 
     free(piece);
     if (done != 0) {
         hash_end(stream, ignored);
-        return unreadable(path, b, error);
+        return error[0] ? done : unreadable(path, b, error);
     }
     return compare_hash(stream, b, path, error);
 }

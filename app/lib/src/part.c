@@ -1,5 +1,5 @@
 /* A rank's part of a checkpoint: its file, and the older ones that hold what was unchanged. Each is looked for in all places by itself: a node may have the one, and what all
- * share, or another node, the other. What isn't as it was written makes way for the next copy of the same file.
+ * share, or another node, the other. What isn't as it was written makes way for the next copy of the same file. What can't be read now stays as it is.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -7,86 +7,108 @@
 
 #include "internal.h"
 
-static void pass_over(const char *path, int at, const char *why) {
+/* `done`: why it isn't taken. What can't be read now stays. */
+static void pass_over(int done, const char *path, int at, const char *why) {
     if (!place_is_shared(at))
         note("%s", why);
-    place_not_good(path, at);
+    if (done == MEND_APP_DAMAGED)
+        place_not_good(path, at);
 }
 
-/* The next place that has a linked file. */
-static bool find_ancestor(struct ancestor *a, uint32_t rank, char why[TEXT]) {
+/* Of several copies the one that may be good speaks for all. */
+static int worse(int before, int done) {
+    return before == MEND_APP_SYSTEM ? before : done;
+}
+
+/* The next place that has a linked file. `before`: what was wrong with the copy before. */
+static int find_ancestor(struct ancestor *a, uint32_t rank, int before, char why[TEXT]) {
     char path[TEXT];
     uint64_t table[2];
+    int done = before;
     free(a->path);
     a->path = NULL;
     while (!a->path && place_next(path, a->checkpoint, rank, &a->at)) {
-        if (seal_check(path, a->digest, table, NULL, why) == 0)
+        int found = seal_check(path, a->digest, table, NULL, why);
+        if (found == 0)
             a->path = must_copy(path);
         else
-            pass_over(path, a->at, why);
+            pass_over(found, path, a->at, why);
+        if (found)
+            done = worse(done, found);
     }
-    return a->path != NULL;
+    return a->path ? 0 : done;
 }
 
-static bool find_ancestors(struct table *t, uint32_t rank, char why[TEXT]) {
-    for (size_t i = 0; i < t->ancestors_count; i++) {
+static int find_ancestors(struct table *t, uint32_t rank, char why[TEXT]) {
+    int done = 0;
+    for (size_t i = 0; i < t->ancestors_count && done == 0; i++) {
         snprintf(why, TEXT, "what it links to isn't there: rank %" PRIu32 "'s file of checkpoint %" PRIu64, rank, t->ancestors[i].checkpoint);
-        if (!find_ancestor(&t->ancestors[i], rank, why))
-            return false;
+        done = find_ancestor(&t->ancestors[i], rank, MEND_APP_DAMAGED, why);
     }
-    return true;
+    return done;
 }
 
 /* Compares all data, and takes other copies of linked files that aren't good. `*lost`: there is none. */
-static bool verify(struct table *t, const char *path, uint32_t rank, bool *lost, char why[TEXT]) {
+static int verify(struct table *t, const char *path, uint32_t rank, bool *lost, char why[TEXT]) {
     const struct block *bad;
-    while (rank_file_verify(t, path, &bad, why) != 0) {
-        if (!bad || !bad->held_in)
-            return false;
+    int done;
+    while ((done = rank_file_verify(t, path, &bad, why)) != 0) {
+        if (done == MEND_APP_REFUSED || !bad || !bad->held_in)
+            return done;
         struct ancestor *a = &t->ancestors[bad->held_in - t->ancestors];
-        pass_over(a->path, a->at, why);
-        *lost = !find_ancestor(a, rank, why);
+        pass_over(done, a->path, a->at, why);
+        done = find_ancestor(a, rank, done, why);
+        *lost = done != 0;
         if (*lost)
-            return false;
+            return done;
     }
-    return true;
+    return 0;
 }
 
-static struct table *load_from(const char *path, uint32_t rank, bool contents, bool *lost, char why[TEXT]) {
+static int load_from(const char *path, uint32_t rank, bool contents, struct table **into, bool *lost, char why[TEXT]) {
     uint64_t sealed[2], digest[2];
     struct table *t = table_new();
-    bool good = seal_check(path, app.saved.manifest.digest[rank], sealed, t, why) == 0;
-    if (good)
-        good = !(*lost = !find_ancestors(t, rank, why));
-    if (!good) {
+    int done = seal_check(path, app.saved.manifest.digest[rank], sealed, t, why);
+    if (done == 0) {
+        done = find_ancestors(t, rank, why);
+        *lost = done != 0;
+    }
+    if (done) {
         table_free(t);
-        return NULL;
+        return done;
     }
     t = rank_file_load(path, t, why);
+    /* As it was written, and yet not to be read. */
     if (!t)
-        return NULL;
+        return MEND_APP_SYSTEM;
     table_digest(t, digest);
-    good = digest[0] == sealed[0] && digest[1] == sealed[1];
-    if (!good)
+    if (digest[0] != sealed[0] || digest[1] != sealed[1]) {
         snprintf(why, TEXT, "%.900s isn't what was written: its table differs from its seal's", path);
-    if (good && (!contents || verify(t, path, rank, lost, why)))
-        return t;
-    table_free(t);
-    return NULL;
+        done = MEND_APP_DAMAGED;
+    }
+    if (done == 0 && contents)
+        done = verify(t, path, rank, lost, why);
+    if (done == 0)
+        *into = t;
+    else
+        table_free(t);
+    return done;
 }
 
-struct table *load_part(uint32_t rank, bool contents, char path[TEXT], char why[TEXT]) {
+int load_part(uint32_t rank, bool contents, struct table **into, char path[TEXT], char why[TEXT]) {
     uint64_t checkpoint = app.saved.manifest.checkpoint;
-    int at = 0;
+    int at = 0, done = MEND_APP_DAMAGED;
     bool lost = false;
+    *into = NULL;
     store_path(path, app.settings.directory, checkpoint, rank);
     snprintf(why, TEXT, "%.900s isn't there%s", path, places_offered() ? ", nor on any node of this job" : "");
     while (place_next(path, checkpoint, rank, &at)) {
-        struct table *t = load_from(path, rank, contents, &lost, why);
-        /* Each copy of it has the same links. */
-        if (t || lost)
-            return t;
-        pass_over(path, at, why);
+        int found = load_from(path, rank, contents, into, &lost, why);
+        /* Each copy of it has the same links, and is read by the same plug-ins. */
+        if (found == 0 || lost || found == MEND_APP_REFUSED)
+            return found;
+        pass_over(found, path, at, why);
+        done = worse(done, found);
     }
-    return NULL;
+    return done;
 }

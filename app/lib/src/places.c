@@ -184,7 +184,7 @@ int place_to_write(char path[TEXT], uint64_t checkpoint, uint64_t bytes, char er
     forget_copies(directory, rank);
     own_directory(own);
     if (strlen(own) > TEXT - 64 || room_in(own) / ranks_here(own) < bytes + MARGIN_BYTES) {
-        note("rank %d: the first tier has no room for %" PRIu64 " bytes: they are written to %s", rank, bytes, app.settings.directory);
+        note("the first tier has no room for %" PRIu64 " bytes: they are written to %s", bytes, app.settings.directory);
         unlink(marker);
         return 0;
     }
@@ -248,7 +248,8 @@ bool place_next(char path[TEXT], uint64_t checkpoint, uint32_t rank, int *at) {
             snprintf(root, sizeof root, "%.900s/%s/%s", fast, now == 0 ? "own" : "copies", key);
             store_path(path, root, checkpoint, rank);
         }
-        if (access(path, F_OK) == 0)
+        /* What can't be reached may be there: who opens it hears why it can't be read. */
+        if (access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR))
             return true;
     }
     return false;

@@ -20,8 +20,8 @@ static bool plain(const char *host) {
 }
 
 static int add_ranks(struct plan *p, uint64_t first, uint64_t last, int size, bool *moves, char error[TEXT]) {
-    if (first > last || last >= (uint64_t)size) {
-        snprintf(error, TEXT, "there is no rank %llu: ranks are 0 to %d", (unsigned long long)(first > last ? first : last), size - 1);
+    if (last >= (uint64_t)size) {
+        snprintf(error, TEXT, "there is no rank %llu: ranks are 0 to %d", (unsigned long long)last, size - 1);
         return MEND_APP_REFUSED;
     }
     for (uint64_t rank = first; rank <= last; rank++) {
@@ -48,6 +48,9 @@ static int parse_ranks(struct plan *p, char *text, int size, char error[TEXT]) {
             }
             if (!good || *end) {
                 snprintf(error, TEXT, "ranks = %.200s: numbers are needed, as in 1,4-6, or all", part);
+                done = MEND_APP_INVALID;
+            } else if (first > last) {
+                snprintf(error, TEXT, "ranks = %.200s: the first is above the last: the lower one comes first, as in 4-6", part);
                 done = MEND_APP_INVALID;
             } else {
                 done = add_ranks(p, first, last, size, moves, error);

@@ -1,7 +1,7 @@
 /* One rank's file, in HDF5:
  *
  *   /Header          attributes: format, libraries, machine, rank, number of the checkpoint, call, program, contexts
- *   /FileMap/N       an open file: name, path, mode, position
+ *   /FileMap/N       an open file: name, path, mode, position, length
  *   /Context/main()/solve()/u   contexts as groups (they were entered so often; were active), variables as links to their blocks
  *   /MemBlocks/N     the data of a variable, with its type, distribution and hash; an alias is an empty dataset
  *   /MemBlocks/N.indices.D      global indices of dimension D
@@ -23,7 +23,7 @@
 
 #include "internal.h"
 
-enum { CHUNK_BYTES = 1 << 20, COMPACT_BYTES = 1024, SEALED_BYTES = 1 << 16, ZSTD_FILTER = 32015, LZ4_FILTER = 32004 };
+enum { CHUNK_BYTES = 1 << 20, COMPACT_BYTES = 1024, SEALED_BYTES = 1 << 16 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -114,6 +114,7 @@ static void write_files(hid_t file, const struct table *t, bool *good) {
         text_attribute(group, "Path", t->files[i].path, good);
         text_attribute(group, "Mode", t->files[i].mode, good);
         number_attribute(group, "Position", (uint64_t)t->files[i].position, good);
+        number_attribute(group, "Length", (uint64_t)t->files[i].length, good);
         *good = *good && group >= 0;
         H5Gclose(group);
     }

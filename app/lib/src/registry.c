@@ -48,6 +48,15 @@ int fail_restore(int code, const char *format, ...) {
     exit(1);
 }
 
+void complain(const char *format, ...) {
+    char text[2 * TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    say(format, arguments, text, sizeof text);
+    va_end(arguments);
+    fprintf(stderr, "mend-app: %s\n", text);
+}
+
 void note(const char *format, ...) {
     char text[2 * TEXT];
     va_list arguments;
@@ -57,6 +66,10 @@ void note(const char *format, ...) {
     say(format, arguments, text, sizeof text);
     va_end(arguments);
     fprintf(stderr, "mend-app: %s\n", text);
+}
+
+EXPORT int mend_app_report(int code, const char *text) {
+    return fail(code, "%s", text);
 }
 
 EXPORT const char *mend_app_error(void) {

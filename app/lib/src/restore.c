@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -100,9 +101,11 @@ int restore_variable(struct variable *v) {
     if (app.arriving)
         arrival_has_read(seconds_now() - since);
     if (done == MEND_APP_DAMAGED && !app.arriving) {
-        set_aside(t->checkpoint);
+        store_set_aside(app.settings.directory, t->checkpoint);
         return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " is set aside: start the program again, and an older one is used", v->name, where, error, t->checkpoint);
     }
+    if (done && done != MEND_APP_DAMAGED && !app.arriving)
+        return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " stays as it is", v->name, where, error, t->checkpoint);
     if (done)
         return fail_restore(done, "`%s`%s: %s", v->name, where, error);
     v->restored = true;
@@ -157,6 +160,25 @@ int restore_pointers(bool all) {
     return 0;
 }
 
+/* Whether a file is to be cut to its length. One that is changed in place (r+) several ranks may have open: their lengths aren't of the same moment, and who cuts it could cut off what
+ * another rank has written. In a move nobody has written since. Below 0: it can't be told. */
+static int is_cut(const struct saved_file *file) {
+    if (file->mode[0] != 'r')
+        return 1;
+    if (!strchr(file->mode, '+') || file->length < 0 || app.arriving)
+        return 0;
+    int done = app.transport.size > 1 ? saved_load_all() : 0;
+    if (done)
+        return done;
+    for (uint32_t rank = 0; app.transport.size > 1 && rank < app.saved.manifest.ranks; rank++) {
+        const struct table *other = app.saved.all[rank];
+        for (size_t i = 0; i < other->files_count; i++)
+            if (rank != (uint32_t)app.transport.rank && strcmp(other->files[i].path, file->path) == 0)
+                return 0;
+    }
+    return 1;
+}
+
 int restore_file(struct open_file *f) {
     const struct table *t = app.saved.own;
     for (size_t i = 0; i < t->files_count; i++) {
@@ -165,10 +187,17 @@ int restore_file(struct open_file *f) {
             continue;
         if (!app.saved.same_ranks)
             return fail_restore(MEND_APP_REFUSED, "file `%s` was open on each of %" PRIu32 " ranks, and these are %d", f->name, app.saved.manifest.ranks, app.transport.size);
-        if (fseeko(f->stream, 0, SEEK_END) != 0 || ftello(f->stream) < saved->position)
-            return fail_restore(MEND_APP_REFUSED, "file `%s` (%s) is shorter than when checkpoint %" PRIu64 " was taken: %" PRId64 " bytes are needed", f->name, f->path, t->checkpoint, saved->position);
-        bool writes = saved->mode[0] == 'w' || saved->mode[0] == 'a';
-        if ((writes && ftruncate(fileno(f->stream), saved->position) != 0) || fseeko(f->stream, saved->position, SEEK_SET) != 0)
+        int64_t whole = saved->length < 0 ? saved->position : saved->length;
+        int64_t needed = saved->mode[0] != 'r' || whole < saved->position ? whole : saved->position;
+        struct stat status;
+        if (fstat(fileno(f->stream), &status) != 0)
+            return fail_restore(MEND_APP_SYSTEM, "file `%s` (%s): its length can't be told: %s", f->name, f->path, strerror(errno));
+        if (status.st_size < needed)
+            return fail_restore(MEND_APP_REFUSED, "file `%s` (%s) is shorter than when checkpoint %" PRIu64 " was taken: %" PRId64 " bytes are needed", f->name, f->path, t->checkpoint, needed);
+        int cut = status.st_size > whole ? is_cut(saved) : 0;
+        if (cut < 0)
+            return cut;
+        if ((cut && ftruncate(fileno(f->stream), whole) != 0) || fseeko(f->stream, saved->position, SEEK_SET) != 0)
             return fail_restore(MEND_APP_SYSTEM, "file `%s` (%s) can't be set to where it was: %s", f->name, f->path, strerror(errno));
         f->restored = true;
         return MEND_APP_RESTORED;

@@ -1,5 +1,5 @@
 /* A rank's file is parsed by HDF5 only after it is known to be what was written: HDF5 crashes on damaged metadata. Beside each rank-N.h5 stands
- * rank-N.seal, whose hash is in the manifest:
+ * rank-N.seal, whose hash is in the manifest. What the system can't read now may be whole: that is MEND_APP_SYSTEM, and damage is MEND_APP_DAMAGED.
  *
  *   mend-app seal 1
  *   bytes 268441232                  length of the file
@@ -25,17 +25,24 @@ void seal_path(char into[TEXT], const char *path) {
     snprintf(into, TEXT, "%.*s.seal", (int)length, path);
 }
 
+/* False where the file ends before, with errno 0, or can't be read. */
 static bool hash_span(int fd, uint64_t from, uint64_t to, struct stream *stream) {
     unsigned char *piece = must_alloc(PIECE_BYTES);
+    int why = 0;
     while (from < to) {
         uint64_t wanted = to - from < PIECE_BYTES ? to - from : PIECE_BYTES;
         ssize_t got = pread(fd, piece, wanted, (off_t)from);
-        if (got <= 0)
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            why = got < 0 ? errno : 0;
             break;
+        }
         hash_more(stream, piece, (size_t)got);
         from += (uint64_t)got;
     }
     free(piece);
+    errno = why;
     return from >= to;
 }
 
@@ -101,65 +108,94 @@ static bool take(char **at, const char *format, uint64_t *one, uint64_t *other, 
     return good;
 }
 
-static bool check_file(const char *path, char *at, uint64_t table[2], char error[TEXT]) {
+/* A file that isn't there is a loss; of any other error of the system it may be whole. */
+static int not_read(const char *path, int why, char error[TEXT]) {
+    if (why == ENOENT || why == ENOTDIR) {
+        snprintf(error, TEXT, "%.900s isn't there", path);
+        return MEND_APP_DAMAGED;
+    }
+    snprintf(error, TEXT, "%.800s can't be read: %s", path, strerror(why));
+    return MEND_APP_SYSTEM;
+}
+
+static int check_file(const char *path, char *at, uint64_t table[2], char error[TEXT]) {
     struct stat status;
     uint64_t version, bytes, rest[2], found[2], offset, length, from = 0;
     bool good = take(&at, "mend-app seal %" SCNu64, &version, NULL, 1) && version == FORMAT_VERSION && take(&at, "bytes %" SCNu64, &bytes, NULL, 1) &&
                 take(&at, "table %16" SCNx64 "%16" SCNx64, &table[0], &table[1], 2) && take(&at, "rest %16" SCNx64 "%16" SCNx64, &rest[0], &rest[1], 2);
     if (!good) {
         snprintf(error, TEXT, "the seal of %.800s has another format: use the library that wrote it", path);
-        return false;
+        return MEND_APP_REFUSED;
     }
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &status) != 0 || (uint64_t)status.st_size != bytes) {
-        snprintf(error, TEXT, "%.800s isn't there, or truncated: %" PRIu64 " bytes were written", path, bytes);
+    if (fd < 0 || fstat(fd, &status) != 0) {
+        int done = not_read(path, errno, error);
         if (fd >= 0)
             close(fd);
-        return false;
+        return done;
+    }
+    if ((uint64_t)status.st_size != bytes) {
+        snprintf(error, TEXT, "%.800s is %s: it has %" PRIu64 " bytes, and %" PRIu64 " were written", path, (uint64_t)status.st_size < bytes ? "truncated" : "longer", (uint64_t)status.st_size, bytes);
+        close(fd);
+        return MEND_APP_DAMAGED;
     }
     struct stream *stream = hash_start();
+    errno = 0;
     while (good && take(&at, "data %" SCNu64 " %" SCNu64, &offset, &length, 2)) {
         good = offset >= from && offset <= bytes && length <= bytes - offset && hash_span(fd, from, offset, stream);
         from = offset + length;
     }
     good = good && hash_span(fd, from, bytes, stream);
+    int why = good ? 0 : errno;
     hash_end(stream, found);
     close(fd);
-    good = good && found[0] == rest[0] && found[1] == rest[1];
-    if (!good)
-        snprintf(error, TEXT, "%.900s isn't what was written: its hash differs from its seal's", path);
-    return good;
+    if (why)
+        return not_read(path, why, error);
+    if (good && found[0] == rest[0] && found[1] == rest[1])
+        return 0;
+    snprintf(error, TEXT, "%.900s isn't what was written: its hash differs from its seal's", path);
+    return MEND_APP_DAMAGED;
 }
 
-static char *read_seal(const char *path, const uint64_t digest[2], char error[TEXT]) {
+static int read_seal(const char *path, const uint64_t digest[2], char **into, char error[TEXT]) {
     char name[TEXT];
     struct stat status;
     uint64_t found[2];
     seal_path(name, path);
+    *into = NULL;
     int fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &status) != 0) {
+        int done = not_read(name, errno, error);
+        if (fd >= 0)
+            close(fd);
+        return done;
+    }
     char *text = NULL;
-    if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size < LARGEST) {
+    ssize_t got = 0;
+    int why = 0;
+    if (status.st_size < LARGEST) {
         text = must_alloc((size_t)status.st_size + 1);
-        if (read(fd, text, (size_t)status.st_size) == status.st_size)
-            hash128(text, (size_t)status.st_size, found);
-        else
-            found[0] = ~digest[0];
-        if (found[0] != digest[0] || found[1] != digest[1] || strlen(text) != (size_t)status.st_size) {
-            free(text);
-            text = NULL;
+        got = read(fd, text, (size_t)status.st_size);
+        why = got < 0 ? errno : 0;
+    }
+    close(fd);
+    if (why == 0 && text && got == status.st_size) {
+        hash128(text, (size_t)status.st_size, found);
+        if (found[0] == digest[0] && found[1] == digest[1] && strlen(text) == (size_t)status.st_size) {
+            *into = text;
+            return 0;
         }
     }
-    if (fd >= 0)
-        close(fd);
-    if (!text)
-        snprintf(error, TEXT, "%.900s isn't there, or isn't what was written", name);
-    return text;
+    free(text);
+    if (why)
+        return not_read(name, why, error);
+    snprintf(error, TEXT, "%.900s isn't what was written", name);
+    return MEND_APP_DAMAGED;
 }
 
 bool seal_is(const char *path, const uint64_t digest[2]) {
-    char ignored[TEXT];
-    char *text = read_seal(path, digest, ignored);
-    bool is_sealed = text != NULL;
+    char ignored[TEXT], *text;
+    bool is_sealed = read_seal(path, digest, &text, ignored) == 0;
     free(text);
     return is_sealed && access(path, F_OK) == 0;
 }
@@ -179,16 +215,17 @@ static bool list_ancestors(char *text, struct table *t) {
 }
 
 int seal_check(const char *path, const uint64_t digest[2], uint64_t table[2], struct table *t, char error[TEXT]) {
-    char *text = read_seal(path, digest, error);
-    if (!text)
-        return MEND_APP_DAMAGED;
+    char *text;
+    int done = read_seal(path, digest, &text, error);
+    if (done)
+        return done;
     char *copy = must_copy(text);
-    bool good = check_file(path, copy, table, error);
+    done = check_file(path, copy, table, error);
     free(copy);
-    if (good && t && !list_ancestors(text, t)) {
+    if (done == 0 && t && !list_ancestors(text, t)) {
         snprintf(error, TEXT, "the seal of %.800s doesn't say what it links to", path);
-        good = false;
+        done = MEND_APP_DAMAGED;
     }
     free(text);
-    return good ? 0 : MEND_APP_DAMAGED;
+    return done;
 }

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -88,17 +89,27 @@ static char *trim(char *text) {
     return text;
 }
 
+/* A comment begins at the line's start or after white space: names of files may have a # in them. */
+static void cut_comment(char *line) {
+    for (char *hash = strchr(line, '#'); hash; hash = strchr(hash + 1, '#'))
+        if (hash == line || isspace((unsigned char)hash[-1])) {
+            *hash = 0;
+            return;
+        }
+}
+
 static int read_file(struct settings *s, const char *path, bool must_exist) {
     FILE *file = fopen(path, "re");
+    if (!file && errno == ENOENT && !must_exist)
+        return 0;
     if (!file)
-        return must_exist ? fail(MEND_APP_INVALID, "the configuration %s can't be read: %s", path, strerror(errno)) : 0;
+        return fail(MEND_APP_INVALID, "the configuration %s can't be read: %s", path, strerror(errno));
     char line[2 * TEXT], source[TEXT + 32];
     int number = 0, done = 0;
     while (done == 0 && fgets(line, sizeof line, file)) {
         snprintf(source, sizeof source, "%s, line %d", path, ++number);
-        char *hash = strchr(line, '#'), *equals;
-        if (hash)
-            *hash = 0;
+        cut_comment(line);
+        char *equals;
         char *text = trim(line);
         if (!*text)
             continue;
@@ -113,8 +124,18 @@ static int read_file(struct settings *s, const char *path, bool must_exist) {
             at++;
         done = at < SETTINGS ? set(s, &all[at], trim(equals + 1), source) : unknown(source, key);
     }
+    if (done == 0 && ferror(file))
+        done = fail(MEND_APP_INVALID, "the configuration %s can't be read: %s", path, strerror(errno));
     fclose(file);
     return done;
+}
+
+/* Numbers are added to, with a sign: half of what 64 bits hold. */
+static bool is_checkpoint(const char *text) {
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    return isdigit((unsigned char)*text) && !*end && errno == 0 && number > 0 && number <= INT64_MAX;
 }
 
 static int check(const struct settings *s) {
@@ -124,6 +145,10 @@ static int check(const struct settings *s) {
         return fail(MEND_APP_INVALID, "full_every = 0: from 1 up (1: every checkpoint is full)");
     if (s->watch_seconds < 0.01)
         return fail(MEND_APP_INVALID, "watch_seconds: at least 0.01");
+    if (s->join_seconds < 0.01)
+        return fail(MEND_APP_INVALID, "join_seconds: at least 0.01: in no time no rank can learn of a request");
+    if (s->hold_seconds < 0.01)
+        return fail(MEND_APP_INVALID, "hold_seconds: at least 0.01: else no rank waits for another one");
     if (!s->directory[0])
         return fail(MEND_APP_INVALID, "directory is empty: name a directory that all ranks see");
     if (strlen(s->requests) > TEXT - 64)
@@ -146,10 +171,48 @@ static int check(const struct settings *s) {
         return fail(MEND_APP_INVALID, "verify = %s: start, values or no", s->verify);
     if (strcmp(s->on_error, "stop") && strcmp(s->on_error, "return"))
         return fail(MEND_APP_INVALID, "on_error = %s: stop or return", s->on_error);
-    char *end;
-    if (strcmp(s->restart, "auto") && strcmp(s->restart, "newest") && strcmp(s->restart, "none") && (strtoull(s->restart, &end, 10) == 0 || *end))
-        return fail(MEND_APP_INVALID, "restart = %s: auto, newest, none or the number of a checkpoint", s->restart);
+    if (strcmp(s->restart, "auto") && strcmp(s->restart, "newest") && strcmp(s->restart, "none") && !is_checkpoint(s->restart))
+        return fail(MEND_APP_INVALID, "restart = %s: auto, newest, none or the number of a checkpoint, from 1 up", s->restart);
     return 0;
+}
+
+/* The program may change its directory. The directory of checkpoints is made first (settle_directory). */
+static int make_absolute(struct settings *s) {
+    char *const paths[] = {s->watch, s->move, s->requests};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char path[2 * TEXT];
+        if (!paths[i][0] || paths[i][0] == '/')
+            continue;
+        if (snprintf(path, sizeof path, "%s/%s", app.directory_at_start, paths[i]) >= TEXT - 64)
+            return fail(MEND_APP_INVALID, "%s/%s is too long: %d characters at most", app.directory_at_start, paths[i], TEXT - 65);
+        strcpy(paths[i], path);
+    }
+    return 0;
+}
+
+static void name_of(char into[64], const struct setting *setting) {
+    size_t length = (size_t)snprintf(into, 64, "MEND_APP_");
+    for (const char *c = setting->key; *c; c++)
+        into[length++] = (char)toupper((unsigned char)*c);
+    into[length] = 0;
+}
+
+/* A misspelt name would be ignored in silence. Names that others of Mend's programs read are known. */
+static void look_for_unknown(void) {
+    static const char *const others[] = {"MEND_APP_CONFIG", "MEND_APP_LIBRARY", "MEND_APP_HOME", "MEND_APP_OUT", "MEND_APP_ARRIVES"};
+    for (char **entry = environ; entry && *entry; entry++) {
+        size_t length = strcspn(*entry, "=");
+        bool known = strncmp(*entry, "MEND_APP_", 9) != 0;
+        for (size_t i = 0; i < sizeof others / sizeof *others && !known; i++)
+            known = strlen(others[i]) == length && strncmp(*entry, others[i], length) == 0;
+        for (int i = 0; i < SETTINGS && !known; i++) {
+            char name[64];
+            name_of(name, &all[i]);
+            known = strlen(name) == length && strncmp(*entry, name, length) == 0;
+        }
+        if (!known)
+            note("%.*s in the environment is no setting, and is ignored: app/README.md lists the settings", (int)length, *entry);
+    }
 }
 
 int settings_read(struct settings *s, const char *configuration) {
@@ -160,16 +223,17 @@ int settings_read(struct settings *s, const char *configuration) {
     const char *named = configuration ? configuration : getenv("MEND_APP_CONFIG");
     done = named && *named ? read_file(s, named, true) : read_file(s, "mend-app.conf", false);
     for (int i = 0; i < SETTINGS && done == 0; i++) {
-        char variable[64] = "MEND_APP_";
-        size_t length = strlen(variable);
-        for (const char *c = all[i].key; *c; c++)
-            variable[length++] = (char)toupper((unsigned char)*c);
-        variable[length] = 0;
+        char variable[64];
+        name_of(variable, &all[i]);
         const char *value = getenv(variable);
         if (value)
             done = set(s, &all[i], value, variable);
     }
-    return done ? done : check(s);
+    if (done == 0 && app.transport.rank == 0 && !app.transport.arriving)
+        look_for_unknown();
+    if (done == 0)
+        done = check(s);
+    return done ? done : make_absolute(s);
 }
 
 EXPORT const char *mend_app_settings(void) {

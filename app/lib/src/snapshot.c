@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,14 +66,15 @@ static bool list_files(struct table *t, char error[TEXT]) {
     for (const struct open_file *f = app.files; f; f = f->next) {
         bool reads = f->mode[0] == 'r' && !strchr(f->mode, '+');
         off_t position = -1;
+        struct stat status;
         /* What the position counts must be there after a loss of power. */
         if ((reads || (fflush(f->stream) == 0 && fdatasync(fileno(f->stream)) == 0)))
             position = ftello(f->stream);
-        if (position < 0) {
+        if (position < 0 || fstat(fileno(f->stream), &status) != 0) {
             snprintf(error, TEXT, "the position in file `%s` can't be told, or what was written not be made durable", f->name);
             return false;
         }
-        t->files[t->files_count++] = (struct saved_file){must_copy(f->name), must_copy(f->path), must_copy(f->mode), position};
+        t->files[t->files_count++] = (struct saved_file){must_copy(f->name), must_copy(f->path), must_copy(f->mode), position, status.st_size};
     }
     return true;
 }

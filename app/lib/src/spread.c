@@ -175,7 +175,7 @@ static int read_source(const struct source *s, const char *path, uint64_t number
     return done;
 }
 
-static int load_all(void) {
+int saved_load_all(void) {
     char path[TEXT], error[TEXT];
     uint32_t ranks = app.saved.manifest.ranks;
     if (app.saved.all)
@@ -185,9 +185,13 @@ static int load_all(void) {
     for (uint32_t i = 0; i < ranks; i++) {
         /* What all ranks see one of them has compared. A copy on this node nobody has. */
         store_path(path, app.settings.directory, app.saved.manifest.checkpoint, i);
-        app.saved.all[i] = places_offered() ? load_part(i, strcmp(app.settings.verify, "no") != 0, path, error) : rank_file_load(path, NULL, error);
-        if (!app.saved.all[i])
-            return fail_restore(MEND_APP_DAMAGED, "%s", error);
+        int done = 0;
+        if (places_offered())
+            done = load_part(i, strcmp(app.settings.verify, "no") != 0, &app.saved.all[i], path, error);
+        else if (!(app.saved.all[i] = rank_file_load(path, NULL, error)))
+            done = MEND_APP_SYSTEM;
+        if (done)
+            return fail_restore(done, "%s", error);
         app.saved.paths[i] = must_copy(path);
     }
     return 0;
@@ -223,7 +227,7 @@ int spread_restore(struct variable *v, const struct block *like) {
             return fail_restore(MEND_APP_REFUSED, "array `%s`, dimension %d: it had %" PRIu64 " elements over all ranks, and has %" PRIu64 " now", v->name, d, like->dimension[d].global, x->global);
         mine[d] = (struct dimension){.kind = (uint32_t)x->kind, .extent = x->extent, .global = x->global, .first = x->first, .count = x->count, .start = x->start, .block = x->block, .part = x->part, .parts = x->parts, .indices = (uint64_t *)(uintptr_t)x->indices};
     }
-    int done = load_all();
+    int done = saved_load_all();
     if (done)
         return done;
     struct source s = {.v = v, .mine = mine, .size = element_size(v->type), .found = must_alloc(v->elements / 8 + 1)};

@@ -1,5 +1,5 @@
 /* Start and end. All ranks settle on one checkpoint to restore, before any value is restored: rank 0 proposes the newest, each verifies its part, and if
- * one rank's isn't whole, an older one is next. */
+ * one rank's is damaged, an older one is next. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,9 +16,10 @@ static int lock_fd = -1;
 
 /* What rank 0 proposes. */
 struct proposal {
-    int64_t result;     /* below 0: the start fails on all ranks */
+    int64_t error;       /* of the system: the directory can't be read */
     uint64_t checkpoint; /* 0: nothing to restore */
     uint64_t largest;    /* number of any checkpoint there */
+    uint64_t set_aside;  /* the newest that was found damaged in an earlier start, or 0 */
 };
 
 static int agree_on(struct proposal *p) {
@@ -27,11 +28,18 @@ static int agree_on(struct proposal *p) {
     return 0;
 }
 
-static bool all_say(bool mine) {
+/* Of a proposed checkpoint. What isn't damaged and yet can't be restored here ends the start: a run on from an older one would lose what may be whole. */
+enum verdict { NOT_HERE, DAMAGED, GOOD };
+
+static int64_t least_of_all(int64_t mine) {
     int64_t least = mine;
     if (app.transport.least && app.transport.least(app.transport.state, &least) != 0)
-        return false;
-    return least != 0;
+        return 0;
+    return least;
+}
+
+static bool all_say(bool mine) {
+    return least_of_all(mine) != 0;
 }
 
 /* One run at a time in a directory: two would remove each other's checkpoints. */
@@ -76,30 +84,41 @@ int settle_directory(void) {
     return 0;
 }
 
-/* A damaged checkpoint no longer counts when a run goes on from an older one: it would be kept in the older one's place. */
-void set_aside(uint64_t checkpoint) {
-    char path[TEXT], manifest[TEXT + 32], aside[TEXT + 32];
-    store_path(path, app.settings.directory, checkpoint, -1);
-    snprintf(manifest, sizeof manifest, "%s/manifest", path);
-    snprintf(aside, sizeof aside, "%s/manifest.damaged", path);
-    rename(manifest, aside);
+/* On another number of ranks nobody would have what one rank alone had. Every saved rank is looked at here, also one whose place nobody takes. */
+static int check_for_other_ranks(const struct table *t, uint32_t rank, char why[TEXT]) {
+    uint32_t ranks = app.saved.manifest.ranks;
+    if (t->files_count) {
+        snprintf(why, TEXT, "it is of %" PRIu32 " ranks, and these are %d: file `%.200s` (%.300s) was open on rank %" PRIu32 ". Close such files before checkpoints, or restart on %" PRIu32 " ranks", ranks, app.transport.size, t->files[0].name, t->files[0].path, rank, ranks);
+        return MEND_APP_REFUSED;
+    }
+    for (size_t i = 0; i < t->blocks_count; i++)
+        if (t->blocks[i].whose == MEND_APP_PRIVATE) {
+            const struct block *b = &t->blocks[i];
+            snprintf(why, TEXT, "it is of %" PRIu32 " ranks, and these are %d: `%.200s`%s%.200s is private to each rank. Register it as replicated or as an array that is spread, or restart on %" PRIu32 " ranks", ranks, app.transport.size, b->name, *b->context ? " in context " : "", b->context, ranks);
+            return MEND_APP_REFUSED;
+        }
+    return 0;
 }
 
-/* Whether this rank's part of a proposed checkpoint is whole. `why` tells otherwise. */
-static bool whole(uint64_t checkpoint, char why[TEXT]) {
+/* Whether this rank's part of a proposed checkpoint is whole, and can be restored here. `why` tells otherwise. */
+static int check_part(uint64_t checkpoint, char why[TEXT]) {
     struct saved_state *s = &app.saved;
     uint32_t rank = (uint32_t)app.transport.rank, size = (uint32_t)app.transport.size;
-    if (store_read(app.settings.directory, checkpoint, &s->manifest, why) != 0)
-        return false;
+    int done = store_read(app.settings.directory, checkpoint, &s->manifest, why);
+    if (done)
+        return done;
     s->same_ranks = s->manifest.ranks == size;
     /* Other ranks read parts of blocks, which have no hash of their own. */
     s->verify_values = s->same_ranks && strcmp(app.settings.verify, "values") == 0;
     bool at_start = !s->verify_values && strcmp(app.settings.verify, "no") != 0;
     for (uint32_t i = rank % s->manifest.ranks; i < s->manifest.ranks; i += size) {
         char path[TEXT];
-        struct table *t = load_part(i, at_start, path, why);
-        if (!t)
-            return false;
+        struct table *t;
+        done = load_part(i, at_start, &t, path, why);
+        if (done == 0 && !s->same_ranks && (done = check_for_other_ranks(t, i, why)) != 0)
+            table_free(t);
+        if (done)
+            return done;
         if (i == rank % s->manifest.ranks) {
             s->own = t;
             snprintf(s->own_path, sizeof s->own_path, "%s", path);
@@ -107,30 +126,63 @@ static bool whole(uint64_t checkpoint, char why[TEXT]) {
             table_free(t);
         }
     }
-    return true;
+    return 0;
 }
 
-/* The newest, of those below `below`, that a restart may use. */
-static uint64_t candidate(uint64_t below, uint64_t *largest) {
-    uint64_t *numbers, found = 0, ended = store_ended(app.settings.directory);
+static bool names_a_number(void) {
+    return app.settings.restart[0] >= '0' && app.settings.restart[0] <= '9';
+}
+
+/* Without a manifest it never counted. One that can't be reached may count: who reads it hears why. */
+static bool counts(uint64_t checkpoint) {
+    char path[TEXT], manifest[TEXT + 16];
+    store_path(path, app.settings.directory, checkpoint, -1);
+    snprintf(manifest, sizeof manifest, "%s/manifest", path);
+    return access(manifest, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+/* The newest, of those below p->checkpoint, that a restart may use. */
+static void propose(struct proposal *p) {
+    uint64_t *numbers, below = p->checkpoint, ended = store_ended(app.settings.directory);
     bool any = strcmp(app.settings.restart, "newest") == 0;
+    if (access(app.settings.directory, R_OK | X_OK) != 0)
+        p->error = errno;
     size_t count = store_list(app.settings.directory, &numbers);
-    *largest = count ? numbers[0] : 0;
-    if (strcmp(app.settings.restart, "auto") != 0 && !any && strcmp(app.settings.restart, "none") != 0) {
+    p->largest = count ? numbers[0] : 0;
+    p->checkpoint = p->set_aside = 0;
+    if (names_a_number()) {
         uint64_t wanted = strtoull(app.settings.restart, NULL, 10);
-        found = wanted < below ? wanted : 0;
+        p->checkpoint = wanted < below ? wanted : 0;
     } else if (any || strcmp(app.settings.restart, "auto") == 0) {
-        for (size_t i = 0; i < count && !found; i++) {
-            char path[TEXT], manifest[TEXT + 16];
-            store_path(path, app.settings.directory, numbers[i], -1);
-            snprintf(manifest, sizeof manifest, "%s/manifest", path);
-            /* Without a manifest it never counted. */
-            if (numbers[i] < below && (any || numbers[i] > ended) && access(manifest, F_OK) == 0)
-                found = numbers[i];
+        for (size_t i = 0; i < count && !p->checkpoint; i++) {
+            if (numbers[i] >= below || (!any && numbers[i] <= ended))
+                continue;
+            if (counts(numbers[i]))
+                p->checkpoint = numbers[i];
+            else if (!p->set_aside && store_is_set_aside(app.settings.directory, numbers[i]))
+                p->set_aside = numbers[i];
         }
     }
     free(numbers);
-    return found;
+}
+
+/* No proposal was good: never silently anew. */
+static int none_is_good(const struct proposal *p) {
+    const char *directory = app.settings.directory;
+    if (!names_a_number() && p->set_aside)
+        return fail_restore(MEND_APP_DAMAGED, "no checkpoint in %s is whole: checkpoint %" PRIu64 " was found damaged, and is set aside: set restart = none to start anew", directory, p->set_aside);
+    if (!names_a_number())
+        return fail_restore(MEND_APP_DAMAGED, "no checkpoint in %s is whole: set restart = none to start anew", directory);
+    char others[TEXT] = "";
+    uint64_t *numbers, wanted = strtoull(app.settings.restart, NULL, 10);
+    size_t count = store_list(directory, &numbers), length = 0;
+    for (size_t i = 0; i < count && length < sizeof others - 32; i++)
+        if (numbers[i] != wanted && counts(numbers[i]))
+            length += (size_t)snprintf(others + length, sizeof others - length, "%s%" PRIu64, length ? ", " : "", numbers[i]);
+    free(numbers);
+    if (!length)
+        return fail_restore(MEND_APP_DAMAGED, "checkpoint %" PRIu64 " isn't there as a whole, and %s has no other one: set restart = none to start anew", wanted, directory);
+    return fail_restore(MEND_APP_DAMAGED, "checkpoint %" PRIu64 " isn't there as a whole; %s has %s: set restart to one of these, or restart = none to start anew", wanted, directory, others);
 }
 
 static int choose(void) {
@@ -141,30 +193,38 @@ static int choose(void) {
     for (;;) {
         char why[TEXT] = "";
         if (app.transport.rank == 0)
-            p.checkpoint = candidate(p.checkpoint, &p.largest);
+            propose(&p);
         int done = agree_on(&p);
         if (done)
             return done;
+        if (p.error)
+            return fail_restore(MEND_APP_SYSTEM, "rank 0 can't read the directory %s: %s", app.settings.directory, strerror((int)p.error));
         if (p.checkpoint == 0) {
-            if (passed_over)
-                return fail_restore(MEND_APP_DAMAGED, "no checkpoint in %s is whole: set restart = none to start anew", app.settings.directory);
+            if (passed_over || p.set_aside)
+                return none_is_good(&p);
             app.number_offset = (int64_t)p.largest;
             return 0;
         }
-        bool good = whole(p.checkpoint, why);
-        if (!good)
-            fail(MEND_APP_DAMAGED, "checkpoint %" PRIu64 " can't be used: %s", p.checkpoint, why);
-        if (all_say(good))
+        done = check_part(p.checkpoint, why);
+        if (done)
+            fail(done, "checkpoint %" PRIu64 " can't be %s: %s", p.checkpoint, done == MEND_APP_DAMAGED ? "used" : "restored here", why);
+        enum verdict all = least_of_all(done == 0 ? GOOD : done == MEND_APP_DAMAGED ? DAMAGED : NOT_HERE);
+        if (all == GOOD)
             break;
         saved_clear();
+        if (all == NOT_HERE && (done == 0 || done == MEND_APP_DAMAGED))
+            return fail_restore(MEND_APP_REFUSED, "another rank can't restore checkpoint %" PRIu64 " here, and says why", p.checkpoint);
+        if (all == NOT_HERE)
+            return fail_restore(done, "checkpoint %" PRIu64 ": %s. It stays as it is: start again when that is mended, or set restart to another one's number, or to none to start anew", p.checkpoint, why);
         if (passed_over < MOST)
             damaged[passed_over++] = p.checkpoint;
     }
     const struct table *t = app.saved.own;
     if (strcmp(app.program, t->program) != 0)
         return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one", p.checkpoint, t->program, app.program);
+    /* Else it would be kept in the older one's place. */
     for (size_t i = 0; i < passed_over && app.transport.rank == 0; i++)
-        set_aside(damaged[i]);
+        store_set_aside(app.settings.directory, damaged[i]);
     if (passed_over && app.transport.rank == 0)
         note("checkpoint %" PRIu64 " is used instead: it is older, and whole", p.checkpoint);
     app.number_offset = (int64_t)p.largest - (int64_t)t->call;
@@ -195,8 +255,10 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     }
     if (done == 0 && app.transport.rank == 0)
         done = lock_directory();
-    if (!all_say(done == 0))
+    if (!all_say(done == 0)) {
+        unlock_directory();
         return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
+    }
     app.started = true;
     done = settle_directory();
     if (done == 0)
@@ -204,7 +266,7 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     if (all_say(done == 0))
         done = choose();
     else if (done == 0)
-        done = MEND_APP_REFUSED;
+        done = fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
     char error[TEXT];
     if (done == 0 && (done = requests_start(&app.settings, -1, error)) != 0)
         fail(done, "%s", error);
@@ -267,7 +329,7 @@ EXPORT int mend_app_finalize(void) {
     requests_stop();
     if (unfinished)
         fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
-    else if (app.transport.rank == 0 && app.newest)
+    else if (app.transport.rank == 0)
         store_mark_ended(app.settings.directory, app.newest);
     clear();
     if (app.transport.end)

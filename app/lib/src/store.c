@@ -3,9 +3,10 @@
  *   DIRECTORY/checkpoint-000007/rank-00003.h5    written first, and durable
  *   DIRECTORY/checkpoint-000007/rank-00003.seal  what must be whole of it: seal.c
  *   DIRECTORY/checkpoint-000007/manifest         renamed into place last: with it the checkpoint counts
- *   DIRECTORY/ended                              the number of the newest checkpoint when a run ended well
+ *   DIRECTORY/checkpoint-000007/manifest.damaged  in the manifest's place: it was found damaged, and set aside
+ *   DIRECTORY/ended                              the highest number of a checkpoint when a run ended well
  *
- * A directory without a manifest is what a checkpoint left that didn't come to its end. The next start or retention removes it. The manifest is text
+ * A directory without a manifest is what a checkpoint left that didn't come to its end. Retention removes it, when newer ones count. The manifest is text
  * and ends with its own hash. What it names is durable before it is: files, then their directory, then the manifest.
  */
 #include <dirent.h>
@@ -171,12 +172,13 @@ static bool take_number(char **at, const char *key, uint64_t *number) {
     return end != value && !*end;
 }
 
-static bool parse(char *text, size_t length, struct manifest *m, char error[TEXT]) {
+/* MEND_APP_REFUSED: it is whole, and another library's. */
+static int parse(char *text, size_t length, struct manifest *m, char error[TEXT]) {
     /* The last line: "hash " and 32 digits. */
     enum { LAST = 5 + 32 + 1 };
     if (length < LAST || strncmp(text + length - LAST, "hash ", 5) != 0) {
         snprintf(error, TEXT, "its end is missing");
-        return false;
+        return MEND_APP_DAMAGED;
     }
     uint64_t hash[2];
     char expected[40];
@@ -184,36 +186,36 @@ static bool parse(char *text, size_t length, struct manifest *m, char error[TEXT
     snprintf(expected, sizeof expected, "%016" PRIx64 "%016" PRIx64 "\n", hash[0], hash[1]);
     if (memcmp(text + length - LAST + 5, expected, LAST - 5) != 0) {
         snprintf(error, TEXT, "it isn't what was written: its hash differs");
-        return false;
+        return MEND_APP_DAMAGED;
     }
     char *at = text, *value;
     uint64_t version, ranks;
     if (!take_number(&at, "mend-app manifest", &version)) {
         snprintf(error, TEXT, "it isn't a manifest");
-        return false;
+        return MEND_APP_DAMAGED;
     }
     if (version != FORMAT_VERSION) {
         snprintf(error, TEXT, "it has format %" PRIu64 ", and this library reads format %d: use the library that wrote it", version, FORMAT_VERSION);
-        return false;
+        return MEND_APP_REFUSED;
     }
     snprintf(error, TEXT, "it makes no sense");
     if (!take_number(&at, "checkpoint", &m->checkpoint) || !take_number(&at, "call", &m->call) || !take_number(&at, "needs", &m->needs) || !take_number(&at, "ranks", &ranks) || ranks == 0 || ranks > MOST_RANKS)
-        return false;
+        return MEND_APP_DAMAGED;
     m->ranks = (uint32_t)ranks;
     if (!take_line(&at, "program", &value) || strlen(value) >= TEXT)
-        return false;
+        return MEND_APP_DAMAGED;
     strcpy(m->program, value);
     if (!take_line(&at, "contexts", &value) || strlen(value) >= TEXT)
-        return false;
+        return MEND_APP_DAMAGED;
     strcpy(m->where, value);
     m->digest = must_alloc(ranks * sizeof *m->digest);
     m->bytes = must_alloc(ranks * sizeof *m->bytes);
     for (uint32_t i = 0; i < ranks; i++) {
         uint32_t rank;
         if (!take_line(&at, "rank", &value) || sscanf(value, "%" SCNu32 " %" SCNu64 " %16" SCNx64 "%16" SCNx64, &rank, &m->bytes[i], &m->digest[i][0], &m->digest[i][1]) != 4 || rank != i)
-            return false;
+            return MEND_APP_DAMAGED;
     }
-    return true;
+    return 0;
 }
 
 int store_read(const char *directory, uint64_t checkpoint, struct manifest *m, char error[TEXT]) {
@@ -223,8 +225,9 @@ int store_read(const char *directory, uint64_t checkpoint, struct manifest *m, c
     snprintf(path, sizeof path, "%s/manifest", place);
     FILE *file = fopen(path, "re");
     if (!file) {
+        bool lost = errno == ENOENT || errno == ENOTDIR;
         snprintf(error, TEXT, "%.900s can't be read: %s", path, strerror(errno));
-        return MEND_APP_DAMAGED;
+        return lost ? MEND_APP_DAMAGED : MEND_APP_SYSTEM;
     }
     size_t length = 0, room = 1 << 16;
     char *text = must_alloc(room + 1);
@@ -235,19 +238,28 @@ int store_read(const char *directory, uint64_t checkpoint, struct manifest *m, c
             room *= 2;
         }
     }
+    int failed = ferror(file) ? errno : 0;
     fclose(file);
     text[length] = 0;
-    bool whole = strlen(text) == length && parse(text, length, m, why);
-    free(text);
-    if (whole && m->checkpoint != checkpoint) {
-        snprintf(why, TEXT, "it is that of checkpoint %" PRIu64, m->checkpoint);
-        whole = false;
+    int done = MEND_APP_DAMAGED;
+    if (failed) {
+        snprintf(why, TEXT, "it can't be read: %s", strerror(failed));
+        done = MEND_APP_SYSTEM;
+    } else if (strlen(text) == length) {
+        done = parse(text, length, m, why);
+    } else {
+        snprintf(why, TEXT, "it isn't text");
     }
-    if (whole)
+    free(text);
+    if (done == 0 && m->checkpoint != checkpoint) {
+        snprintf(why, TEXT, "it is that of checkpoint %" PRIu64, m->checkpoint);
+        done = MEND_APP_DAMAGED;
+    }
+    if (done == 0)
         return 0;
     manifest_clear(m);
     snprintf(error, TEXT, "%.500s: %.400s", path, why);
-    return MEND_APP_DAMAGED;
+    return done;
 }
 
 static int newest_first(const void *a, const void *b) {
@@ -299,6 +311,26 @@ void store_remove(const char *directory, uint64_t checkpoint) {
     rmdir(path);
 }
 
+/* Its manifest's name, when it counts and when it has been set aside. */
+static void manifest_path(char into[TEXT + 32], const char *directory, uint64_t checkpoint, bool aside) {
+    char path[TEXT];
+    store_path(path, directory, checkpoint, -1);
+    snprintf(into, TEXT + 32, "%s/manifest%s", path, aside ? ".damaged" : "");
+}
+
+void store_set_aside(const char *directory, uint64_t checkpoint) {
+    char manifest[TEXT + 32], aside[TEXT + 32];
+    manifest_path(manifest, directory, checkpoint, false);
+    manifest_path(aside, directory, checkpoint, true);
+    rename(manifest, aside);
+}
+
+bool store_is_set_aside(const char *directory, uint64_t checkpoint) {
+    char aside[TEXT + 32];
+    manifest_path(aside, directory, checkpoint, true);
+    return access(aside, F_OK) == 0;
+}
+
 void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
     uint64_t *numbers, kept = 0, kept_whole = 0, oldest_needed = UINT64_MAX;
     size_t count = store_list(directory, &numbers);
@@ -308,8 +340,10 @@ void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
         char error[TEXT];
         if (numbers[i] > newest)
             continue;
-        if (store_read(directory, numbers[i], &m, error) != 0) {
-            if (numbers[i] < oldest_needed)
+        int done = store_read(directory, numbers[i], &m, error);
+        if (done != 0) {
+            /* What can't be read now may be whole. */
+            if (done == MEND_APP_DAMAGED && numbers[i] < oldest_needed)
                 store_remove(directory, numbers[i]);
             continue;
         }
@@ -330,8 +364,16 @@ void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
     free(numbers);
 }
 
+/* All that is there: a run from an older checkpoint, or anew, leaves newer ones, and they aren't gone on from either. */
 int store_mark_ended(const char *directory, uint64_t newest) {
     char text[32], error[TEXT];
+    uint64_t *numbers, before = store_ended(directory);
+    size_t count = store_list(directory, &numbers);
+    if (count && numbers[0] > newest)
+        newest = numbers[0];
+    free(numbers);
+    if (newest <= before)
+        return 0;
     int length = snprintf(text, sizeof text, "%" PRIu64 "\n", newest);
     return publish_text(directory, "ended", text, (size_t)length, error) == 0 ? 0 : fail(MEND_APP_SYSTEM, "%s", error);
 }

@@ -113,6 +113,7 @@ void table_digest(const struct table *t, uint64_t digest[2]) {
         put_text(state, t->files[i].path);
         put_text(state, t->files[i].mode);
         put_number(state, (uint64_t)t->files[i].position);
+        /* Not the length, which older libraries don't have: the hash of the file's other bytes covers it. */
     }
     for (size_t i = 0; i < t->blocks_count; i++) {
         const struct block *b = &t->blocks[i];

@@ -166,5 +166,30 @@ class Ranks(InDirectory):
             self.assertEqual(output.count("ends"), 3, output)
 
 
+class Watched(InDirectory):
+    SCRIPT = """
+import os, time, mend_app
+with mend_app.Session(program="watched 1") as session:
+    os.mkdir("elsewhere")
+    os.chdir("elsewhere")
+    state = session.scalars(step=0)
+    session.request()
+    until = time.monotonic() + 20
+    while state.step < 20 or (time.monotonic() < until and not session.newest):
+        session.checkpoint()
+        time.sleep(0.05)
+        state.step += 1
+"""
+
+    def test_a_relative_name_is_taken_from_where_the_program_starts(self):
+        self.good(self.python(self.SCRIPT, watch="asked", watch_seconds=0.05))
+        self.assertTrue(os.path.exists(self.path("asked")))
+        self.assertFalse(os.path.exists(self.path("elsewhere", "asked")))
+
+    def test_a_file_that_can_not_be_touched(self):
+        output = self.good(self.python(self.SCRIPT, watch="absent/asked", watch_seconds=0.05, quiet="yes"))
+        self.assertIn(f"{self.path('absent', 'asked')} can't be touched: No such file or directory: the other ranks learn of a request for a checkpoint by that", output)
+
+
 if __name__ == "__main__":
     unittest.main()

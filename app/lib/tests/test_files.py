@@ -173,6 +173,52 @@ class Read(InDirectory):
         self.assertIn("compress = zstd: HDF5 finds no plug-in for filter 32015: name its directory in HDF5_PLUGIN_PATH", self.save(body, compress="zstd"))
 
 
+class Opened(InDirectory):
+    """Files of mend_app_fopen have the length and the position that they had, wherever that position is."""
+
+    def contents(self):
+        with open(self.path("out.txt"), encoding="utf-8") as file:
+            return file.read()
+
+    def test_lengths_and_positions(self):
+        # With first = 5 a file that is appended to hasn't been touched at the checkpoint, and is at its start.
+        for mode, first, at in (("w", 0, 7), ("w+", 0, 7), ("a", 0, 7), ("a+", 0, 7), ("a+", 5, 6), ("a", 5, 6), ("r+", 0, 7)):
+            with self.subTest(mode=mode, first=first):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                self.write("out.txt", "from before\n")
+                arguments = [program("lines"), mode, "9", str(first)]
+                self.good(run(1, [*arguments, "-1"], self.directory, restart="none"))
+                expected = self.contents()
+                self.write("out.txt", "from before\n")
+                self.assertNotEqual(run(1, [*arguments, str(at)], self.directory, restart="none", calls=5)[0], 0)
+                self.assertEqual(self.checkpoints(), [5])
+                with open(self.path("out.txt"), "a", encoding="utf-8") as file:
+                    file.write("after the checkpoint\n")
+                self.assertIn("checkpoint 5 of 1 ranks is restored", self.good(run(1, [*arguments, "-1"], self.directory)))
+                self.assertEqual(self.contents(), expected)
+
+    def test_a_file_that_ranks_share_is_not_cut(self):
+        for shared, cut in (("shared", False), ("", True)):
+            with self.subTest(shared=shared):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                self.write("out.txt", "from before\n")
+                arguments = [program("lines"), "r+", "9", "8"]
+                self.assertNotEqual(run(2, [*arguments, "7", shared], self.directory, calls=5)[0], 0)
+                with open(self.path("out.txt"), "a", encoding="utf-8") as file:
+                    file.write("after the checkpoint\n")
+                self.good(run(2, [*arguments, "-1", shared], self.directory))
+                self.assertEqual("after the checkpoint" in self.contents(), not cut, self.contents())
+
+    def test_a_file_that_is_too_short(self):
+        arguments = [program("lines"), "w", "9", "0"]
+        self.assertNotEqual(run(1, [*arguments, "7"], self.directory, calls=5)[0], 0)
+        self.write("out.txt", "lines      4\n")
+        code, output = run(1, [*arguments, "-1"], self.directory)
+        self.assertNotEqual(code, 0)
+        self.assertIn("file `out` (out.txt) is shorter than when checkpoint 5 was taken: 41 bytes are needed", output)
+        self.assertEqual(self.contents(), "lines      4\n")
+
+
 class Hashes(InDirectory):
     def test_they_are_the_same_by_whatever_the_processor_has(self):
         source, program_path = os.path.join(ROOT, "app", "lib"), self.path("hashes")

@@ -201,13 +201,15 @@ class Refused(Moving):
 
     def test_what_is_open_is_named(self):
         for what, word in (("window", "window `halo` of MPI_Win_create is open"), ("request", "a request of MPI_Irecv is open"), ("persistent", "a request of MPI_Recv_init is open"),
-                           ("communicator", "communicator `mine` is of MPI_Comm_dup"), ("file", "a file of MPI_File_open is open")):
+                           ("communicator", "communicator `mine` is of MPI_Comm_dup"), ("graph", "communicator `mine` is of MPI_Graph_create"), ("inter", "communicator `mine` is of MPI_Intercomm_create"),
+                           ("exscan", "a request of MPI_Iexscan is open"), ("file", "a file of MPI_File_open is open")):
             with self.subTest(what):
                 self.refused(f"no move: {word}", "-o", what, "3", "-m", "5", "1", "", steps=60, pause=12000)
 
     def test_hosts_and_ranks_that_are_not_there(self):
         self.refused("host `no-such-host.invalid` isn't known to this machine", "-m", "5", "1", "no-such-host.invalid")
         self.refused("there is no rank 2: ranks are 0 to 1", "-m", "5", "1-2", "")
+        self.refused("ranks = 1-0: the first is above the last", "-m", "5", "1-0", "")
         self.refused("ranks = one: numbers are needed", "-m", "5", "one", "")
         self.refused("\"-o\" isn't the name of a host", "-m", "5", "1", "-o")
 
@@ -228,6 +230,37 @@ class Refused(Moving):
                     output = self.same(self.moves(3, "-m", "5", "1", ""), 3)
                 self.assertIn("no move: the communicators can't be made again", output)
                 self.assertNotIn("moved:", output)
+
+    def test_programs_that_use_another_world(self):
+        script = """
+import sys, time, numpy, mend_app
+from mpi4py import MPI
+with mend_app.Session(MPI.COMM_WORLD, program="tied 1") as session:
+    state = session.scalars(step=0)
+    while state.step < 60:
+        if state.step == 5 and MPI.COMM_WORLD.rank == 0:
+            session.migrate("1")
+        session.checkpoint()
+        MPI.COMM_WORLD.Barrier()
+        time.sleep(0.02)
+        state.step += 1
+    print("tied ends", state.step)
+"""
+        output = self.good(run(2, [PYTHON, "-c", script], self.directory, watch_seconds=0.05))
+        self.assertIn("no move: the program doesn't use session.world: with MPI.COMM_WORLD ranks can't move", output)
+        self.assertEqual(output.count("tied ends 60"), 2)
+        process = start(2, [program("heat"), "1000", "60", "-p", "0", "50000"], self.directory, watch_seconds=0.05, restart="none", directory="other")
+        until = time.monotonic() + PATIENCE
+        while not os.path.exists(self.path("other", "lock")) and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        with open(self.path("move.part"), "w", encoding="utf-8") as file:
+            file.write("ranks = 1\n")
+        os.rename(self.path("move.part"), self.path("other", "move"))
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("no move: the program doesn't ask for mend_app_world(): with MPI_COMM_WORLD ranks can't move", output)
+        self.assertIn("heat digest", output)
 
     def test_without_mpi(self):
         output = self.good(self.python("import mend_app\nwith mend_app.Session() as session:\n    try:\n        session.migrate('all')\n    except mend_app.Error as error:\n        print('refused:', error)\n"))

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import unittest
+import unittest.mock
 
 import h5py
 
@@ -81,7 +82,8 @@ class Changed(InDirectory):
 
     def test_settings(self):
         for setting, word in (({"interval": "soon"}, "a number of seconds is needed"), ({"keep": "0"}, "at least 1"), ({"compress": "best"}, "none, deflate"),
-                              ({"restart": "9"}, "/checkpoints is whole"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
+                              ({"restart": "9"}, "has 2, 1: set restart to one of these, or restart = none to start anew"), ({"restart": "-1"}, "the number of a checkpoint, from 1 up"), ({"restart": "99999999999999999999"}, "the number of a checkpoint, from 1 up"),
+                              ({"restart": str(2**64 - 1)}, "the number of a checkpoint, from 1 up"), ({"restart": "0"}, "the number of a checkpoint, from 1 up"), ({"join_seconds": "0"}, "join_seconds: at least 0.01"), ({"hold_seconds": "0"}, "hold_seconds: at least 0.01"), ({"signal": "HUP"}, "none, USR1 or USR2"), ({"behind": "maybe"}, "yes or no"),
                               ({"directory": "/proc/nowhere"}, "can't be"), ({"config": "absent.conf"}, "can't be read")):
             with self.subTest(**setting):
                 code, output = self.python(restore(), **{"restart": "newest", **setting})
@@ -92,6 +94,44 @@ class Changed(InDirectory):
         code, output = self.python(restore())
         self.assertEqual(code, 1)
         self.assertIn("mend-app.conf, line 3: no setting is named kep; there are: directory, interval", output)
+        output = self.good(self.python(restore(), config="/dev/null", intervall=600, library=os.path.join(OUT, "lib", "libmend-app.so"), home="/usr/local"))
+        self.assertIn("MEND_APP_INTERVALL in the environment is no setting, and is ignored", output)
+        self.assertEqual(output.count("is no setting"), 1, output)
+
+    def test_a_file_of_settings(self):
+        self.write("mend-app.conf", "#quiet = yes\ndirectory = run#3 # mine\n  # and\nkeep = 1\t#one\n")
+        self.good(self.python(SAVE, restart="none"))
+        self.assertEqual([name for name in os.listdir(self.path("run#3")) if name.startswith("checkpoint-")], ["checkpoint-000002"])
+        os.remove(self.path("mend-app.conf"))
+        os.symlink("mend-app.conf", self.path("mend-app.conf"))
+        code, output = self.python(restore())
+        self.assertEqual(code, 1, output)
+        self.assertIn("the configuration mend-app.conf can't be read: Too many levels of symbolic links", output)
+        code, output = self.python(restore(), config=self.path("run#3"))
+        self.assertEqual(code, 1, output)
+        self.assertIn("run#3 can't be read: Is a directory", output)
+
+    def test_a_set_aside_checkpoint_is_never_passed_over_in_silence(self):
+        """The only one is damaged, which is seen when a value is restored."""
+        large = SAVE.replace("numpy.arange(6, dtype=numpy.int64).reshape(2, 3)", "numpy.arange(40000, dtype=numpy.int64).reshape(2, 20000)")
+        self.good(self.python(large, restart="none", keep=1))
+        (number,) = self.checkpoints()
+        path = self.path("checkpoints", f"checkpoint-{number:06}", "rank-00000.h5")
+        with h5py.File(path) as file:
+            offset = file["Context/main()/x"].id.get_offset()
+        with open(path, "r+b") as file:
+            file.seek(offset + 100)
+            file.write(b"wrong")
+        again = {"restart": "newest", "verify": "values", "keep": 1}
+        code, output = self.python(restore(shape=(2, 20000)), **again)
+        self.assertEqual((code, self.checkpoints()), (1, []), output)
+        self.assertIn("is set aside", output)
+        code, output = self.python(restore(shape=(2, 20000)), **again)
+        self.assertEqual(code, 1, output)
+        self.assertIn(f"checkpoint {number} was found damaged, and is set aside: set restart = none to start anew", output)
+        self.assertNotIn("restored 0", output)
+        self.assertTrue(os.path.exists(path))
+        self.good(self.python(SAVE, restart="none"))
 
     def test_two_runs_in_one_directory(self):
         script = SAVE.replace("with session.context", "import subprocess, sys\n    if len(sys.argv) < 2: print(subprocess.run([sys.executable, '-c', open('s.py').read(), 'again'], capture_output=True, text=True).stderr)\n    with session.context")
@@ -99,6 +139,79 @@ class Changed(InDirectory):
             file.write(script)
         output = self.good(self.python(script, restart="none"))
         self.assertIn("another run uses the directory checkpoints now", output)
+
+
+class Unreadable(InDirectory):
+    """What can't be read now may be whole: nothing is set aside or removed, and no run begins anew."""
+
+    LARGE = SAVE.replace("numpy.arange(6, dtype=numpy.int64).reshape(2, 3)", "numpy.arange(4096, dtype=numpy.int64).reshape(2, 2048)")
+
+    def files(self, where="."):
+        return sorted(os.path.join(path, name) for path, _, names in os.walk(self.path(where)) for name in names if name.startswith(("rank-", "manifest")))
+
+    def refused(self, *words, script=restore(shape=(2, 2048)), **settings):
+        before = self.files()
+        code, output = self.python(script, **{"restart": "newest", **settings})
+        self.assertEqual(code, 1, output)
+        for word in words:
+            self.assertIn(word, output)
+        self.assertNotIn("set aside", output)
+        self.assertEqual(self.files(), before)
+
+    def test_a_plug_in_that_is_missing(self):
+        try:
+            import hdf5plugin
+        except ImportError:
+            skip("a missing plug-in", "hdf5plugin isn't installed")
+        # A node's own files, too, of which a bad copy would be removed.
+        os.makedirs(self.path("requests", "fast"))
+        self.write("requests/tiers", "job = 1\ntiers = memory,shared\n")
+        self.write("requests/fast/node", "node = here\n")
+        for tiers in ({}, {"requests": self.path("requests")}):
+            with unittest.mock.patch.dict(os.environ, {"HDF5_PLUGIN_PATH": hdf5plugin.PLUGIN_PATH}):
+                # An older one that needs no plug-in isn't used in the others' place.
+                self.good(self.python(self.LARGE, restart="none"))
+                self.good(self.python(self.LARGE, restart="none", compress="zstd", keep=4, **tiers))
+            with unittest.mock.patch.dict(os.environ, {"HDF5_PLUGIN_PATH": "/nowhere"}):
+                for verify in ("start", "values", "no"):
+                    with self.subTest(verify=verify, tiers=tiers):
+                        self.refused("`x` is compressed by filter 32015 (zstd), for which HDF5 finds no plug-in here: name its directory in HDF5_PLUGIN_PATH", verify=verify, **tiers)
+            with unittest.mock.patch.dict(os.environ, {"HDF5_PLUGIN_PATH": hdf5plugin.PLUGIN_PATH}):
+                self.assertIn("restored 6 ", self.good(self.python(restore(shape=(2, 2048)), restart="newest", **tiers)))
+        self.assertTrue(any("requests/fast/own" in name for name in self.files()))
+
+    def test_a_file_that_can_not_be_read(self):
+        self.good(self.python(self.LARGE))
+        for name, word in (("rank-00000.seal", "rank-00000.seal can't be read: Is a directory"), ("rank-00000.h5", "rank-00000.h5"), ("manifest", "it can't be read: Is a directory")):
+            path = self.path("checkpoints", "checkpoint-000002", name)
+            for verify in ("start", "values"):
+                with self.subTest(name=name, verify=verify):
+                    os.rename(path, self.path("kept"))
+                    os.mkdir(path)
+                    if name == "rank-00000.h5":
+                        # As long as the file was: only reading it fails.
+                        os.rmdir(path)
+                        os.symlink(path, path)
+                        word = "Too many levels of symbolic links"
+                    self.refused(word, verify=verify)
+                    os.remove(path) if os.path.islink(path) else os.rmdir(path)
+                    os.rename(self.path("kept"), path)
+        self.assertIn("restored 6 ", self.good(self.python(restore(shape=(2, 2048)), restart="newest")))
+
+    def test_a_disk_that_fails(self):
+        if not shutil.which("strace"):
+            skip("a disk that fails", "strace isn't there")
+        self.good(self.python(self.LARGE.replace("4096", "400000").replace("2048", "200000")))
+        script = self.write("again.py", restore(shape=(2, 200000)))
+        for verify in ("start", "values", "no"):
+            with self.subTest(verify=verify):
+                before = self.files()
+                command = ["strace", "-f", "-o", "/dev/null", "-P", self.path("checkpoints", "checkpoint-000002", "rank-00000.h5"), "-e", "trace=pread64", "-e", "inject=pread64:error=EIO", PYTHON, script]
+                code, output = run(0, command, self.directory, restart="newest", verify=verify)
+                self.assertEqual(code, 1, output)
+                self.assertIn("Input/output error", output)
+                self.assertEqual(self.files(), before)
+        self.assertIn("restored 6 ", self.good(run(0, [PYTHON, script], self.directory, restart="newest")))
 
 
 class Damaged(InDirectory):
@@ -201,6 +314,68 @@ class Damaged(InDirectory):
         self.assertNotEqual(code, 0)
         self.assertIn("is of 2 ranks, and these are 3: `call` in context loop is private to each rank", output)
 
+    def test_files_want_the_same_number_of_ranks(self):
+        """Also that of a rank in whose place nobody comes: it isn't emptied."""
+        self.assertNotEqual(run(4, [program("lines"), "w", "9", "0", "7"], self.directory, calls=3, directory="files")[0], 0)
+        with open(self.path("out.txt"), encoding="utf-8") as file:
+            before = file.read()
+        for ranks in (2, 6):
+            code, output = run(ranks, [program("lines"), "w", "9", "0", "-1"], self.directory, directory="files")
+            self.assertNotEqual(code, 0, output)
+            self.assertIn(f"it is of 4 ranks, and these are {ranks}: file `out` (out.txt) was open on rank 3. Close such files before checkpoints, or restart on 4 ranks", output)
+            with open(self.path("out.txt"), encoding="utf-8") as file:
+                self.assertEqual(file.read(), before)
+        self.assertIn("lines end 9", self.good(run(4, [program("lines"), "w", "9", "0", "-1"], self.directory, directory="files")))
+
+
+class Starts(InDirectory):
+    """One rank's trouble at the start: the others say so, and the program may start again."""
+
+    SCRIPT = """
+import os, mend_app
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+if {before}:
+    os.makedirs("b", exist_ok=True)
+    os.chdir("b")
+if {setting} and rank == 1:
+    os.environ["MEND_APP_KEEP"] = "0"
+try:
+    mend_app.Session(MPI.COMM_WORLD, program="p").close()
+except mend_app.Error as error:
+    print(f"rank {{rank}} has: {{error}}", flush=True)
+os.environ["MEND_APP_KEEP"] = "1"
+os.environ["MEND_APP_DIRECTORY"] = {directory!r}
+MPI.COMM_WORLD.Barrier()
+mend_app.Session(MPI.COMM_WORLD, program="p").close()
+print(f"rank {{rank}} ends", flush=True)
+"""
+
+    def test_a_directory_that_one_rank_does_not_see(self):
+        output = self.good(run(2, [PYTHON, "-c", self.SCRIPT.format(before="rank == 1", setting=False, directory=self.path("seen"))], self.directory))
+        self.assertIn("rank 1 has: rank 1: the directory checkpoints isn't seen by this rank", output)
+        self.assertIn("rank 0 has: rank 0: another rank couldn't start and says why", output)
+        self.assertEqual(output.count(" ends"), 2)
+
+    def test_a_setting_that_one_rank_has(self):
+        output = self.good(run(2, [PYTHON, "-c", self.SCRIPT.format(before=False, setting=True, directory="checkpoints")], self.directory))
+        self.assertIn("rank 1 has: rank 1: keep = 0: at least 1", output)
+        self.assertIn("rank 0 has: rank 0: another rank couldn't start and says why", output)
+        self.assertNotIn("another run uses", output)
+        self.assertEqual(output.count(" ends"), 2)
+
+
+class Named(InDirectory):
+    def test_communicators_that_can_not_be_made(self):
+        lines = self.good(run(1, [program("named")], self.directory)).splitlines()
+        said = {line.split(":")[0]: line for line in lines if not line.startswith("mend-app: ")}
+        for what, code, word in (("early", -1, "communicator `early`: mend_app_init_mpi comes first"), ("null", -3, "mend_app_init_mpi: the communicator can't be duplicated: MPI says: "),
+                                 ("many", -3, "can't make communicator `row`: MPI says: "), ("foreign", -1, "communicator `other`: it can be made of mend_app_world()"),
+                                 ("dimensions", -1, "communicator `cart`: 1 to 8 dimensions"), ("twice", -1, "communicator `row`: there is one of that name already")):
+            self.assertRegex(said[what], f"^{what}: {code} .*{re.escape(word)}")
+            self.assertTrue(any(line.startswith("mend-app: ") and word in line for line in lines), lines)
+        self.assertEqual(said["row"], "row: 0")
+
 
 class Mutated(InDirectory):
     def test_nothing_that_was_changed_is_parsed_or_taken(self):
@@ -293,6 +468,31 @@ class Ends(InDirectory):
         os.remove(self.path("checkpoints", "checkpoint-000001", "manifest"))
         self.good(self.python(SAVE, restart="none"))
         self.assertEqual([os.path.basename(path) for path in sorted(glob.glob(self.path("checkpoints", "checkpoint-*")))], ["checkpoint-000003", "checkpoint-000004"])
+
+    def test_a_file_with_a_checkpoint_s_name_is_none(self):
+        os.mkdir(self.path("checkpoints"))
+        self.write("checkpoints/checkpoint-000003", "")
+        output = self.good(self.python(SAVE))
+        self.assertNotIn("can't be used", output)
+        self.assertEqual(self.checkpoints(), [4, 5])
+
+    def test_a_good_end_covers_all_that_is_there(self):
+        """Also of a run from an older checkpoint, and of one anew, that take none themselves."""
+        crash = SAVE + "        import os\n        os._exit(7)\n"
+        for again in ({"restart": "1"}, {"restart": "none"}):
+            with self.subTest(**again):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                self.assertEqual(self.python(crash)[0], 7)
+                self.assertIn("restored", self.good(self.python(restore(), **again)))
+                output = self.good(self.python(restore()))
+                self.assertIn("restored 0 ", output)
+                self.assertNotIn("is restored", output)
+                self.assertIn("restored 6 ", self.good(self.python(restore(), restart="newest")))
+        # And it doesn't go backwards.
+        shutil.rmtree(self.path("checkpoints"))
+        self.good(self.python(SAVE))
+        self.assertIn("restored 5 ", self.good(self.python(restore(), restart="1")))
+        self.assertIn("restored 0 ", self.good(self.python(restore())))
 
     def test_an_end_before_the_saved_safe_point(self):
         self.good(self.python(SAVE))

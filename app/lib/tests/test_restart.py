@@ -7,7 +7,9 @@ import subprocess
 import sys
 import unittest
 
-from programs import PYTHON, SOURCES, InDirectory, program, run
+import h5py
+
+from programs import OUT, PYTHON, ROOT, SOURCES, InDirectory, environment, program, run
 
 SEED = int(os.environ.get("MEND_TEST_SEED", "1"))
 
@@ -131,6 +133,100 @@ for attempt in (1, 2):
         self.assertIn("raised as it happens", output)
         self.assertRegex(output, "checkpoint [34] of 1 ranks is restored")
         self.assertIn("attempt 2 ends at 6", output)
+
+
+class Python(InDirectory):
+    def test_numbers_of_numpy_and_negative_ones(self):
+        output = self.good(self.python("""
+import numpy, mend_app
+n = numpy.int64
+print(mend_app.block(n(10), n(2), numpy.uint32(3), n(1), after=n(1)).extent, mend_app.whole(n(4)).extent, mend_app.cyclic(n(10), n(2), n(0), n(2)).extent, mend_app.listed(n(9), [1, 2]).extent)
+for call in (lambda: mend_app.whole(-1), lambda: mend_app.listed(n(-3), [1]), lambda: mend_app.block(10, 2.5, 3)):
+    try:
+        print(call())
+    except (ValueError, TypeError) as error:
+        print(type(error).__name__, error)
+"""))
+        self.assertEqual(output.splitlines()[0], "5 4 6 2")
+        self.assertEqual([line.split(":")[0] for line in output.splitlines()[1:3]], ["ValueError -1", "ValueError -3"])
+        self.assertIn("TypeError", output.splitlines()[3])
+
+    def test_names_of_two_contexts_and_an_exception(self):
+        """Memory stays as long as the library has it, and a context is left however that happens."""
+        output = self.good(self.python("""
+import gc, weakref, numpy, mend_app
+class Array(numpy.ndarray): pass
+def array(): return numpy.zeros(100).view(Array)
+with mend_app.Session(program="names") as session:
+    with session.context("main"):
+        outer = array()
+        session.array("x", outer)
+        outer_is = weakref.ref(outer)
+        del outer
+        with session.context("inner"):
+            inner = array()
+            session.array("x", inner)
+            inner_is = weakref.ref(inner)
+            del inner
+            gc.collect()
+            print("both", outer_is() is not None, inner_is() is not None)
+        gc.collect()
+        print("left", outer_is() is not None, inner_is() is not None)
+        for _ in range(2):
+            try:
+                with session.context("inner"):
+                    session.array("y", array())
+                    raise KeyError("no")
+            except KeyError:
+                pass
+        session.checkpoint(now=True)
+        print("taken", session.newest)
+"""))
+        self.assertIn("both True True\nleft True False\n", output)
+        self.assertIn("taken 1", output)
+        with h5py.File(self.path("checkpoints", "checkpoint-000001", "rank-00000.h5")) as file:
+            self.assertEqual(file["Header"].attrs["Contexts"], b"main")
+            self.assertEqual(list(file["Context/main()"]), ["inner()", "x"])
+
+    def test_the_library_is_found(self):
+        variables = {key: value for key, value in environment().items() if key != "MEND_APP_LIBRARY"}
+        for home, library in ((OUT, None), (None, os.path.join(ROOT, "target", "app", "lib", "libmend-app.so"))):
+            if library and not os.path.exists(library):
+                continue
+            done = subprocess.run([PYTHON, "-c", "import mend_app; print(mend_app._library._find())"], env={**variables, **({"MEND_APP_HOME": home} if home else {})}, capture_output=True, text=True, check=False)
+            self.assertEqual(done.stdout.strip(), os.path.abspath(library or os.path.join(home, "lib", "libmend-app.so")), done.stderr)
+
+
+THROWS = """
+#include <cstdio>
+#include <stdexcept>
+#include <mend_app.hpp>
+int main(int count, char **) {
+    try {
+        mend::app::Session session("throws 1");
+        int step = 0;
+        mend::app::variable("step", step);
+        step += mend::app::checkpoint();
+        std::printf("restarted %d\\n", step);
+        step = 7;
+        mend::app::check(mend_app_checkpoint_now());
+        if (count > 1)
+            throw std::runtime_error("no");
+    } catch (const std::runtime_error &error) {
+        std::printf("caught %s\\n", error.what());
+    }
+}
+"""
+
+
+class Exceptions(InDirectory):
+    def test_an_exception_is_no_good_end(self):
+        path = self.path("throws")
+        subprocess.run(["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", self.write("throws.cpp", THROWS), f"-I{OUT}/include", f"-L{OUT}/lib", f"-Wl,-rpath,{OUT}/lib", "-lmend-app", "-o", path], check=True)
+        self.assertIn("restarted 0\ncaught no", self.good(run(0, [path, "throw"], self.directory, quiet="yes")))
+        self.assertFalse(os.path.exists(self.path("checkpoints", "ended")))
+        self.assertIn("restarted 8", self.good(run(0, [path], self.directory, quiet="yes")))
+        self.assertIn("restarted 0", self.good(run(0, [path], self.directory, quiet="yes")))
 
 
 class Symbols(InDirectory):

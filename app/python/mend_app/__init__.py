@@ -17,6 +17,7 @@ the settings, too (mend-app.conf). Everything is used from the main thread. Erro
 
 import contextlib
 import ctypes
+import operator
 import traceback
 
 import numpy
@@ -42,25 +43,34 @@ def _element(dtype):
     return number
 
 
+def _dimension(function, *counts):
+    """Numbers of NumPy's are numbers, too; what is negative would come round to a large one."""
+    numbers = [operator.index(count) for count in counts]
+    for number in numbers:
+        if not 0 <= number < 1 << 64:
+            raise ValueError(f"{number}: counts and indices of a dimension are from 0 up, and less than 2**64")
+    return _library.call(function, *numbers)
+
+
 def whole(count):
     """A dimension of which every rank has all `count` elements."""
-    return _library.call("mend_app_whole", count)
+    return _dimension("mend_app_whole", count)
 
 
 def block(count, start, own, before=0, after=0):
     """A dimension of `count` elements over all ranks, of which this rank owns `own` from `start` on, with further ones before and after in memory."""
-    return _library.call("mend_app_block", count, start, own, before, after)
+    return _dimension("mend_app_block", count, start, own, before, after)
 
 
 def cyclic(count, size, part, parts):
     """A dimension dealt in blocks of `size` elements to `parts` owners in turn, of which this is owner `part`."""
-    return _library.call("mend_app_cyclic", count, size, part, parts)
+    return _dimension("mend_app_cyclic", count, size, part, parts)
 
 
 def listed(count, indices):
     """A dimension of `count` elements over all ranks, of which this rank has those with the indices given (from 0)."""
     kept = numpy.ascontiguousarray(indices, dtype=numpy.uint64)
-    made = _library.call("mend_app_list", count, kept.size, kept.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)))
+    made = _library.call("mend_app_list", whole(count).extent, kept.size, kept.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)))
     made.kept = kept
     return made
 
@@ -97,8 +107,10 @@ class Session:
     """
 
     def __init__(self, comm=None, program=None, configuration=None):
+        # By context and name, as the library has them.
+        self._path = ()
         self._kept = {}
-        self._generators = []
+        self._generators = {}
         self._transport = None
         if comm is None:
             _library.check("mend_app_init", _library.text(program), _library.text(configuration))
@@ -131,7 +143,7 @@ class Session:
         self._kept.clear()
 
     def _bring_up_to_date(self):
-        for generator in self._generators:
+        for generator in self._generators.values():
             generator.store()
 
     @property
@@ -168,7 +180,7 @@ class Session:
         else:
             extents = (ctypes.c_uint64 * max(values.ndim, 1))(*values.shape)
             done = _library.check("mend_app_variable", _library.text(name), address, element, values.ndim, extents, int(replicated))
-        self._kept[name] = (values, dimensions)
+        self._kept[self._path, name] = (values, dimensions)
         return done == _library.RESTORED
 
     def scalars(self, replicated=True, **values):
@@ -187,25 +199,34 @@ class Session:
         restored = self.array(name, made.memory, replicated=replicated)
         if restored:
             made.load()
-        self._generators.append(made)
+        self._generators[self._path, name] = made
         return restored
 
     @contextlib.contextmanager
     def context(self, name):
         """A part of the program. What it yields is False where the saved run had done with it: then do nothing in it."""
-        entered = _library.check("mend_app_enter", _library.text(name)) != _library.SKIP
-        yield entered
-        if entered:
-            _library.check("mend_app_leave")
+        if _library.check("mend_app_enter", _library.text(name)) == _library.SKIP:
+            yield False
+            return
+        before = self._path
+        self._path = (*before, name)
+        try:
+            yield True
+        finally:
+            _library.call("mend_app_leave")
+            for kept in (self._kept, self._generators):
+                for key in [key for key in kept if key[0] == self._path]:
+                    del kept[key]
+            self._path = before
 
     def forget(self, name):
         """Ends a registration of this context."""
         _library.check("mend_app_forget", _library.text(name))
-        self._generators = [generator for generator in self._generators if generator.name != name]
-        self._kept.pop(name, None)
+        self._generators.pop((self._path, name), None)
+        self._kept.pop((self._path, name), None)
 
     def checkpoint(self, now=False):
-        """A safe point: nothing is under way between ranks. "restored", "taken", or None. With `now` all ranks take a checkpoint here."""
+        """A safe point: nothing is under way between ranks. "restored", "taken", "moved", or None. With `now` all ranks take a checkpoint here."""
         done = _library.check("mend_app_checkpoint_now" if now else "mend_app_checkpoint")
         if done == _library.RESTORED:
             return "restored"
@@ -214,7 +235,9 @@ class Session:
     @property
     def world(self):
         """The ranks' communicator, whose object stays the same when ranks move. A program whose ranks shall be able to move uses it in place of MPI.COMM_WORLD."""
-        return self._communicators().world
+        communicators = self._communicators()
+        communicators.world_is_used = True
+        return communicators.world
 
     def _communicators(self):
         if self._transport is None:

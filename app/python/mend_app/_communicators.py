@@ -36,6 +36,7 @@ class Communicators:
         self.fresh_world = MPI.COMM_NULL
         self.entries = []
         self.arriving = False
+        self.world_is_used = False  # by the program: it isn't tied to MPI.COMM_WORLD
 
     def recipes(self):
         """For the new process of this rank."""

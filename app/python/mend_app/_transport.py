@@ -134,6 +134,9 @@ class Transport:
     def _hindrance(self, _):
         """What a move can't take along, as text in memory that stays. Files and communicators that the session didn't make aren't seen here."""
         why = self.communicators.left_over()
+        # A process that arrives may use it after its safe point only.
+        if why is None and not self.communicators.world_is_used and not self.communicators.arriving:
+            why = "the program doesn't use session.world: with MPI.COMM_WORLD ranks can't move"
         own = {id(request) for request in self.receiving} | {id(request) for request, _data in self.sending} | {id(request) for slot in self.slots for request in slot}
         for thing in gc.get_objects() if why is None else ():
             if isinstance(thing, MPI.Win) and thing != MPI.WIN_NULL:

@@ -2,7 +2,7 @@
  *
  *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP]
  *
- * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for forty steps: window, request, persistent, communicator, file. -a: in a new process:
+ * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for forty steps: window, request, persistent, exscan, communicator, graph, inter, file. -a: in a new process:
  * order (registers in another order), missing (doesn't register `total`), more (registers another variable), early (ends before the safe point), silent (leaves out a
  * communicator). -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step. -u: rank 0 waits at STEP until there is a file `go`.
  */
@@ -48,6 +48,16 @@ static void open_it(MPI_Comm world) {
     } else if (is(what_open, "communicator")) {
         MPI_Comm_dup(world, &other);
         MPI_Comm_set_name(other, "mine");
+    } else if (is(what_open, "graph")) {
+        int degrees[] = {1, 2}, edges[] = {1, 0};
+        MPI_Graph_create(world, 2, degrees, edges, 0, &other);
+        MPI_Comm_set_name(other, "mine");
+    } else if (is(what_open, "inter")) {
+        MPI_Intercomm_create(MPI_COMM_SELF, 0, world, 1 - rank, 7, &other);
+        MPI_Comm_set_name(other, "mine");
+    } else if (is(what_open, "exscan")) {
+        /* It isn't complete at either rank before both have asked. */
+        MPI_Iexscan(&rank, &received, 1, MPI_INT, MPI_SUM, world, &request);
     } else if (is(what_open, "file")) {
         MPI_File_open(world, "moves.out", MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file);
     } else if (is(what_open, "request") && self) {
@@ -66,6 +76,8 @@ static void close_it(MPI_Comm world) {
         MPI_File_close(&file);
     if (request != MPI_REQUEST_NULL && is(what_open, "persistent"))
         MPI_Request_free(&request);
+    if (request != MPI_REQUEST_NULL && is(what_open, "exscan"))
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
     if (request != MPI_REQUEST_NULL) {
         MPI_Send(&rank, 1, MPI_INT, rank, 77, world);
         MPI_Wait(&request, MPI_STATUS_IGNORE);

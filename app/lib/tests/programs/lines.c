@@ -1,0 +1,44 @@
+/* lines MODE STEPS FIRST STOP [shared]: the last rank, or with `shared` each one, writes a line in each step from FIRST on to out.txt, opened by mode MODE. With mode w or w+ its first line has the number of lines, and is
+ * written anew each time, so that the file's position is behind that. Rank 0 ends the job in step STOP. */
+#include <mend_app_mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (argc < 5 || mend_app_init_mpi(MPI_COMM_WORLD, "lines 1", NULL) < 0)
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    const char *mode = argv[1];
+    long steps = atol(argv[2]), first = atol(argv[3]), stop = atol(argv[4]), step = 0;
+    mend_app_enter("main");
+    mend_app_variable("step", &step, MEND_APP_LONG, 0, NULL, MEND_APP_REPLICATED);
+    const int writes = rank == size - 1 || (argc > 5 && argv[5][0]);
+    FILE *out = writes ? mend_app_fopen("out", "out.txt", mode) : NULL;
+    if (writes && !out)
+        MPI_Abort(MPI_COMM_WORLD, 3);
+    if (out && mode[0] == 'w' && !mend_app_restarting())
+        fprintf(out, "lines %6d\n", 0);
+    for (; step < steps; step++) {
+        mend_app_checkpoint();
+        if (step == stop && rank == 0) {
+            fflush(NULL);
+            MPI_Abort(MPI_COMM_WORLD, 1);
+        }
+        if (!out || step < first)
+            continue;
+        fseek(out, 0, SEEK_END);
+        fprintf(out, "line %ld\n", step);
+        if (mode[0] != 'w')
+            continue;
+        rewind(out);
+        fprintf(out, "lines %6ld\n", step + 1);
+    }
+    if (rank == 0)
+        printf("lines end %ld\n", step);
+    mend_app_leave();
+    mend_app_finalize();
+    MPI_Finalize();
+}

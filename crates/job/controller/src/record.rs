@@ -6,7 +6,6 @@
 //! before anything is promised that needs it.
 
 use crate::lock_identity::LockIdentity;
-use crate::removal;
 use mend_job::event::MeasuredRates;
 use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
@@ -446,6 +445,19 @@ pub fn list() -> Result<Vec<(JobDirectory, JobRecord)>, RecordError> {
     Ok(found)
 }
 
+/// When a job ended, seconds since 1970; if its controller was killed, when it last wrote something of its own.
+#[must_use]
+pub fn ended(directory: &JobDirectory, record: &JobRecord) -> u64 {
+    if let Some((ended, _)) = record.ended {
+        return ended;
+    }
+    let written = |name: &str| {
+        let modified = fs::metadata(directory.path().join(name)).and_then(|found| found.modified()).ok()?;
+        Some(modified.duration_since(UNIX_EPOCH).ok()?.as_secs())
+    };
+    ["job.json", "shown.json", "shown.log", "spool", "checkpoints"].into_iter().filter_map(written).max().unwrap_or(record.started)
+}
+
 /// In a batch script its own jobs are meant where no name is given, if there are any: the user may have others.
 fn keep_own<T>(jobs: &mut Vec<T>, batch_job: Option<&str>, batch_of: impl Fn(&T) -> Option<&BatchRecord>) {
     let is_own = |job: &T| batch_of(job).is_some_and(|batch| Some(batch.job.as_str()) == batch_job);
@@ -471,7 +483,7 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
             return Err(RecordError::SeveralRun { known });
         }
         // A job that began later may have ended earlier.
-        jobs.sort_by_cached_key(|(directory, record)| Reverse(removal::ended(directory, record)));
+        jobs.sort_by_cached_key(|(directory, record)| Reverse(ended(directory, record)));
         return match (jobs.into_iter().next(), running) {
             (Some(found), _) => Ok(found),
             (None, true) => Err(RecordError::None { qualifier: " that runs" }),

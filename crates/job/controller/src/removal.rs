@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 /// What one removal did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,23 +56,10 @@ fn elsewhere<'a>(directory: &JobDirectory, record: &'a JobRecord) -> Option<&'a 
     (!path.starts_with(directory.path())).then_some(path)
 }
 
-/// When a job ended, seconds since 1970; if its controller was killed, when it last wrote something of its own.
-#[must_use]
-pub fn ended(directory: &JobDirectory, record: &JobRecord) -> u64 {
-    if let Some((ended, _)) = record.ended {
-        return ended;
-    }
-    let written = |name: &str| {
-        let modified = fs::metadata(directory.path().join(name)).and_then(|found| found.modified()).ok()?;
-        Some(modified.duration_since(UNIX_EPOCH).ok()?.as_secs())
-    };
-    ["job.json", "shown.json", "shown.log", "spool", "checkpoints"].into_iter().filter_map(written).max().unwrap_or(record.started)
-}
-
 /// True if the job ended that long ago.
 #[must_use]
 pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> bool {
-    now().saturating_sub(ended(directory, record)) >= age.as_secs()
+    now().saturating_sub(record::ended(directory, record)) >= age.as_secs()
 }
 
 /// Removes a job that does not run, with the portable checkpoints that it has taken.

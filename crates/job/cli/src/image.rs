@@ -193,11 +193,21 @@ fn verify(arguments: &ImageFiles) -> Result<i32, Failure> {
     match &arguments.files[..] {
         [checkpoint] if checkpoint.is_dir() => {
             let chains = images::chains_of(checkpoint)?;
-            let all = chains.iter().map(|files| verify_chain(files)).collect::<Result<Vec<_>, _>>()?;
+            let all: Vec<_> = chains.iter().map(|files| verify_chain(files).map_err(|failure| (files, failure))).collect();
             if arguments.json {
-                report::json(&all)?;
+                let told = all.iter().map(|one| match one {
+                    Ok(good) => serde_json::json!(good),
+                    Err((files, failure)) => serde_json::json!({ "good": false, "files": files, "error": failure.text() }),
+                });
+                report::json(&told.collect::<Vec<_>>())?;
             } else {
-                all.iter().for_each(|one| println!("rank {}: {}", one.rank, one.sentence()));
+                all.iter().flatten().for_each(|one| println!("rank {}: {}", one.rank, one.sentence()));
+            }
+            // Each rank that is bad is named, the last as the command's own failure.
+            let mut bad: Vec<Failure> = all.into_iter().filter_map(|one| Some(one.err()?.1)).collect();
+            if let Some(last) = bad.pop() {
+                bad.iter().for_each(|failure| eprintln!("mend: {}", failure.text()));
+                return Err(last);
             }
         }
         files => {

@@ -60,7 +60,7 @@ fn line(entry: &Entry) -> String {
 }
 
 /// Whether a job has a controller, or is about to have another one.
-fn goes_on(directory: &JobDirectory) -> bool {
+pub fn goes_on(directory: &JobDirectory) -> bool {
     directory.is_running() || directory.record().is_ok_and(|record| record.ended.is_none()) && failover::is_expected(directory)
 }
 

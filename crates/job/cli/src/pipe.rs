@@ -21,7 +21,7 @@ pub enum PipeCommand {
 #[command(after_help = "\
 Examples:
   mend pipe mount --listen /tmp/in &               on node b, where it is read
-  mend pipe mount --to b /tmp/out &                on node a, where it is written
+  mend pipe mount --to b /tmp/out &                on node a, where it is written, when it has said `ready`
   tar -C run7 -cf /tmp/out/run7.tar .              on a
   tar -C run7 -xf /tmp/in/run7.tar                 on b, while it is written
 

@@ -55,10 +55,19 @@ pub struct Create {
 
 /// `mend data destroy`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data destroy input
+
+A target that does not answer keeps what it has, and the space stays, so that it can be removed later. With --force the space is \
+forgotten, and what such targets have is yours to remove.")]
 pub struct Destroy {
     /// Which one
     #[arg(value_name = "NAME")]
     pub name: String,
+    /// Forget the space even where something of it cannot be removed
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `mend data ls`.
@@ -366,8 +375,8 @@ impl From<Remove> for SpaceRequest {
 }
 
 impl From<Destroy> for SpaceRequest {
-    fn from(Destroy { name }: Destroy) -> Self {
-        Self::Destroy { name }
+    fn from(Destroy { name, force }: Destroy) -> Self {
+        Self::Destroy { name, force }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobRecord, RecordError, put_end_on_record};
 use crate::run::LifeEnd;
 use crate::signals::Signals;
-use crate::start::{JobStart, absent, begin, configured, load_key, names, reference, tell_beyond_slots, tier_rate};
+use crate::start::{JobStart, absent, begin, configured, drop_credentials, load_key, names, reference, tell_beyond_slots, tier_rate};
 use crate::tiers::is_plain;
 use mend_coordination::checkpoint::image_name;
 use mend_image::cpu::CpuNeeds;
@@ -303,6 +303,8 @@ async fn restart_from(
     let places = with_gone(&gone, places);
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;
+    let mut program = manifest.program.clone();
+    drop_credentials(&mut program, &tiers);
     let plan = plan(&spec.periodic, record.as_ref().and_then(|record| record.plan.as_ref()))?;
     let taken = manifest.input.map(|input| input.at).unwrap_or_default();
     let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
@@ -343,7 +345,7 @@ async fn restart_from(
         absent,
         id: manifest.job.clone(),
         identity: manifest.identity,
-        program: manifest.program.clone(),
+        program,
         places,
         worlds,
         gone,

@@ -407,6 +407,15 @@ pub(crate) fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, 
     })
 }
 
+/// Takes credentials of object storage out of the environment of a job that stores its checkpoints there: they would be in every manifest, and with that in
+/// the store.
+pub(crate) fn drop_credentials(program: &mut Program, tiers: &[TierSpec]) {
+    if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
+        let keep = |(name, _): &(String, String)| !CREDENTIAL_VARIABLES.contains(&name.as_str());
+        program.environments().for_each(|environment| environment.retain(keep));
+    }
+}
+
 /// The first life of a new job.
 ///
 /// # Errors
@@ -422,11 +431,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     let healing = spec.healing.begin()?;
     removal::expire(spec.quiet)?;
     let tiers = configured(spec.tiers.take())?;
-    if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
-        // They would be in every manifest and image, and with these in the store.
-        let keep = |(name, _): &(String, String)| !CREDENTIAL_VARIABLES.contains(&name.as_str());
-        spec.program.environments().for_each(|environment| environment.retain(keep));
-    }
+    drop_credentials(&mut spec.program, &tiers);
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
     check_distinct(&all)?;
     let wanted = WantedHosts::of_start(&names(&spec.hosts), &names(&spec.spares), Kept::default());

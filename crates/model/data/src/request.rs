@@ -100,6 +100,8 @@ pub enum SpaceRequest {
     Destroy {
         /// Which one.
         name: String,
+        /// Forget it even where something of it cannot be removed.
+        force: bool,
     },
     /// `mend data ls`.
     List {

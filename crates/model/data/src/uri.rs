@@ -69,6 +69,17 @@ impl<'a> Address<'a> {
         Ok(Self { scheme, user, place, path })
     }
 
+    /// The name of its file, as it is written: before a query or a fragment where these have a meaning, after the `#` of a plug-in's member.
+    #[must_use]
+    pub fn file_name(&self) -> &'a str {
+        let path = match self.scheme.as_str() {
+            "http" | "https" | "webdav" | "webdavs" => self.path.split(['?', '#']).next().unwrap_or_default(),
+            scheme if known(scheme) => self.path,
+            _ => self.path.rsplit('#').next().unwrap_or_default(),
+        };
+        path.rsplit('/').next().unwrap_or_default()
+    }
+
     /// True if it names a directory: its path ends with a slash.
     #[must_use]
     pub fn is_directory(&self) -> bool {

@@ -173,9 +173,8 @@ fn destination(uri: &str, path: &[u8], space: Option<&Arc<Client>>) -> Result<Pa
         // A link's target is replaced, not the link.
         return Ok(if given.is_symlink() { fs::canonicalize(&given).unwrap_or(given) } else { given });
     }
-    let whole = Address::parse(uri).map(|address| decoded(address.path)).unwrap_or_default();
-    let name = whole.split(['?', '#']).next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
-    let name = safe_name(name)
+    let name = Address::parse(uri).map(|address| decoded(address.file_name())).unwrap_or_default();
+    let name = safe_name(&name)
         .ok_or_else(|| Failure::bad_value(format!("{uri} has no name for a file in {}", given.display()), "name the file, too"))?;
     Ok(given.join(name))
 }

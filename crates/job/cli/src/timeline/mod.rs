@@ -42,7 +42,7 @@ pub fn run(arguments: &arguments::Timeline) -> Result<i32, Failure> {
     }
     let (directory, job) = record::find_any(arguments.job.as_deref())?;
     // Asked before it is read: the end of a job that ends meanwhile is not missed.
-    let running = directory.is_running();
+    let running = journal::goes_on(&directory);
     let mut found = journal_file::read(directory.path())?;
     if found.damaged > 0 {
         eprintln!("mend: {} bytes of the journal are damaged and left out", found.damaged);

@@ -11,9 +11,12 @@ use mend_data::record::Version;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+/// For a session that is told to end, to do so.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
 /// A source's program.
 pub struct Plugin {
@@ -31,7 +34,7 @@ struct Shared {
 
 struct Session {
     /// Killed when this is dropped.
-    _child: Child,
+    child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -100,6 +103,26 @@ impl Plugin {
     }
 }
 
+impl Drop for Shared {
+    /// Sessions that serve nothing are told to end, and may let go of what they hold.
+    fn drop(&mut self) {
+        let idle = std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let told = idle.into_iter().map(|Session { child, to, .. }| {
+            if let Ok(to) = to.into_owned_fd() {
+                // It may be gone already.
+                let _ = rustix::io::write(&to, b"quit\n");
+            }
+            child
+        });
+        let until = Instant::now() + LEAVE_LIMIT;
+        for mut child in told.collect::<Vec<_>>() {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
 impl Shared {
     fn lies(&self, what: &str) -> Fault {
         Fault::Final(format!("{} {what}; it was killed", self.name))
@@ -117,7 +140,7 @@ impl Shared {
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Fault::Final(format!("{} has no pipes", self.name)));
         };
-        let mut session = Session { _child: child, to, from: BufReader::with_capacity(1 << 17, from) };
+        let mut session = Session { child, to, from: BufReader::with_capacity(1 << 17, from) };
         self.say(&mut session, GREETING).await?;
         match self.hear(&mut session).await? {
             Answer::Greeting => {}

@@ -40,7 +40,7 @@ pub struct Beginning {
 pub async fn begin(beginning: Beginning, fetcher: &Fetcher) -> Result<i32, Failure> {
     let Beginning { job, again, nodes, spaces, stage, quiet } = beginning;
     let mut made = Vec::new();
-    let undo = |made: &[String]| made.iter().for_each(|name| drop(making::destroy(name)));
+    let undo = |made: &[String]| made.iter().for_each(|name| drop(making::destroy(name, true)));
     for (name, how) in spaces {
         let there = tokio::task::block_in_place(|| find_or_make(&job, again, &nodes, &name, &how, quiet));
         match there {
@@ -193,7 +193,8 @@ pub fn end(job: &str, names: &[String], kept: &[String]) -> Result<i32, Failure>
             }
             Err(failure) => eprintln!("mend: the data space {name} goes with job {job}; what was in it is not known: {}", failure.what),
         }
-        if let Err(failure) = making::destroy(name) {
+        // Nodes that the job has lost do not answer any more.
+        if let Err(failure) = making::destroy(name, true) {
             code = failure.report();
         }
     }

@@ -1,7 +1,7 @@
 //! `mend data create`, `destroy`, `rm`, `setstripe`.
 
 use super::{client, named, opened};
-use crate::failure::{BAD_VALUE, FAILED, Failure};
+use crate::failure::{BAD_VALUE, FAILED, Failure, UNREACHABLE};
 use crate::report;
 use mend_data::space::catalogue::Node;
 use mend_data::space::{FORMAT, MAX_TARGETS, Space, Striping, Target, is_name};
@@ -89,12 +89,17 @@ pub fn make(space: &Space) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends a space.
-pub fn destroy(name: &str) -> Result<i32, Failure> {
+/// Ends a space. If a target cannot be told, the space stays, unless this is forced: nothing else knows where the rest is.
+pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
     let name = name.trim_end_matches(':');
     let client = client(descriptor::load(name)?, false)?;
-    for fault in client.end() {
-        eprintln!("mend data: {name}: {fault}; what is in its directory stays");
+    let faults = client.end();
+    for fault in &faults {
+        eprintln!("mend data: {name}: {fault}; what it has of the space stays");
+    }
+    if !faults.is_empty() && !force {
+        let hint = format!("again when all its targets answer; `mend data destroy --force {name}` forgets it as it is");
+        return Err(Failure::new(format!("the data space {name} could not be removed from all its targets"), hint, UNREACHABLE));
     }
     descriptor::remove(name)?;
     super::ledger_file::forget(name)?;

@@ -78,7 +78,7 @@ pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failur
         SpaceRequest::ReplicateFor { .. } | SpaceRequest::Offload { .. } | SpaceRequest::Begin { .. } => Ok(0),
         SpaceRequest::End { job, names, kept } => for_job::end(&job, &names, &kept),
         SpaceRequest::Create { name, targets, striping, copies } => making::create(&name, targets, striping, copies),
-        SpaceRequest::Destroy { name } => making::destroy(&name),
+        SpaceRequest::Destroy { name, force } => making::destroy(&name, force),
         SpaceRequest::List { place: None, json } => showing::spaces(json),
         SpaceRequest::List { place: Some(place), json } => showing::list(&place, json),
         SpaceRequest::Room { name, json } => showing::room(&name, json),

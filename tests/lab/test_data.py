@@ -453,6 +453,56 @@ class Plugins(Data):
         self.assertEqual(self.read(os.path.join(self.directory, "copy", "a b")), b"x" * 70_000)
         self.assertIn("there is no file nope in", self.data("stage", f"tar://{archive}#nope", "x", code=UNREACHABLE).stderr)
 
+    def test_archives_that_change_and_hard_links(self):
+        archive = os.path.join(self.directory, "b.tar")
+        os.makedirs(os.path.join(self.directory, "pair"))
+        first = self.write("pair/first", b"x" * 70_000)
+        os.link(first, os.path.join(self.directory, "pair", "second"))
+
+        def pack(content):
+            with open(first, "wb") as file:
+                file.write(content)
+            with tarfile.open(archive, "w") as opened:
+                opened.add(os.path.join(self.directory, "pair"), "pair")
+
+        pack(b"x" * 70_000)
+        self.data("stage", f"tar://{archive}#pair/", "pair-copy/")
+        for name in ("first", "second"):
+            self.assertEqual(self.read(os.path.join(self.directory, "pair-copy", name)), b"x" * 70_000)
+        self.data("stage", f"tar://{archive}#/", "all/")
+        self.assertEqual(sorted(os.listdir(os.path.join(self.directory, "all", "pair"))), ["first", "second"])
+        self.assertIn("no file below nope/", self.data("stage", f"tar://{archive}#nope/", "x/", code=UNREACHABLE).stderr)
+        # A member keeps the name that it has in the archive.
+        self.data("stage", f"tar://{archive}#pair/first", "all/")
+        self.assertEqual(self.read(os.path.join(self.directory, "all", "first")), b"x" * 70_000)
+        # Within one session, too.
+        session = subprocess.Popen([os.path.join(ROOT, "plugins", "mend-source-tar")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(session.communicate)
+
+        def asked(line):
+            session.stdin.write(line + "\n")
+            session.stdin.flush()
+            return session.stdout.readline()
+
+        before = asked(f"stat tar://{archive}#pair/first")
+        self.assertEqual(asked(f"stat tar://{archive}#pair/first"), before)
+        pack(b"y" * 70_000)
+        self.assertNotEqual(asked(f"stat tar://{archive}#pair/first"), before)
+
+    def test_one_that_is_no_more_needed_is_told_to_end(self):
+        said = os.path.join(self.directory, "said")
+        self.plugin("polite", "#!/bin/sh\nwhile read line; do echo $line >> " + said + '''
+            case $line in
+                mend-source*) echo mend-source 1;;
+                stat*) echo size 4;;
+                read*) echo data 4; printf data;;
+                quit) exit;;
+            esac
+        done\n''')
+        self.data("stage", "polite://x/y", self.path)
+        self.assertEqual(self.read(self.path), b"data")
+        self.assertEqual(self.read(said).decode().splitlines()[-1], "quit")
+
     def test_one_that_hangs_or_lies_is_killed_and_named(self):
         self.machine.set("MEND_DATA_TIMEOUT_MS", "1000")
         self.machine.set("MEND_DATA_ATTEMPTS", "2")

@@ -54,6 +54,12 @@ class Images(InDirectory):
         self.assertIn("incomplete", self.image("verify", damaged, code=65).stderr)
         self.assertIn("hint:", self.image("verify", "/no/such/image", code=65).stderr)
 
+    def test_an_image_of_a_checkpoint_is_not_written_over(self):
+        before = os.stat(self.second).st_ino
+        said = self.image("compact", self.second, "--to", self.second, code=65).stderr
+        self.assertIn("belongs to a checkpoint", said)
+        self.assertEqual(os.stat(self.second).st_ino, before)
+
     def test_verify_of_a_checkpoint_looks_at_all_ranks(self):
         said = self.image("verify", os.path.dirname(self.second)).stdout
         self.assertRegex(said, r"^rank 0: 2 image\(s\), .*, every checksum fits; .* of live pages\n$")

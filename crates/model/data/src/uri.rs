@@ -142,6 +142,21 @@ mod tests {
     }
 
     #[test]
+    fn names_of_files() {
+        for (uri, name) in [
+            ("https://host/a/b?version=2#x", "b"),
+            ("file:///d/a%231.dat", "a%231.dat"),
+            ("s3://bucket/a#1?", "a#1?"),
+            ("tar:///runs/run.tar#in/mesh", "mesh"),
+            ("tar:///run.tar#in.dat", "in.dat"),
+            ("hpss://home/a", "a"),
+            ("https://host", ""),
+        ] {
+            assert_eq!(Address::parse(uri).unwrap().file_name(), name, "{uri}");
+        }
+    }
+
+    #[test]
     fn what_is_no_address_is_told() {
         for (uri, said) in [
             ("data/x", "no SCHEME://"),

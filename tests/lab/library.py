@@ -8,6 +8,7 @@
 """
 
 import concurrent.futures
+import contextlib
 import errno
 import hashlib
 import os
@@ -58,10 +59,58 @@ def files(name):
     fails(errno.EPERM, mend_data.open, f"mend://{name}/in.dat", "wb")
     fails(errno.ENOENT, mend_data.Space, "no-such-space")
     space.unlink("other.txt")
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if mend_data.Space(name).stat("in.dat")["staged"] else 1)
-    must(os.waitpid(child, 0)[1] == 0, "a child opens the space anew")
+    refused(space.stat, "in.dat\0none")
+    forked(name, space)
+    closed_while_read(space)
+    with space.open("cut", os.O_RDWR | os.O_CREAT) as file:
+        fails(errno.EINVAL, file.truncate, -1)
+        fails(errno.EFBIG, file.truncate, 1 << 64)
+        fails(errno.EINVAL, file.pread, 1, -1)
+    space.unlink("cut")
+    with mend_data.Space(name) as left, left.open("in.dat") as file:
+        left.close()
+        must(len(file.readall()) == left_size(name), "an open file outlives the use of its space")
+    refused(left.stat, "in.dat")
+
+
+def left_size(name):
+    return mend_data.Space(name).stat("in.dat")["size"]
+
+
+def refused(action, *arguments, **options):
+    try:
+        action(*arguments, **options)
+    except ValueError:
+        return
+    sys.exit(f"not so: {action} refuses {arguments} {options}")
+
+
+def forked(name, space):
+    with space.open("in.dat") as read_only, space.open("written", os.O_RDWR | os.O_CREAT) as written:
+        before = read_only.pread(1000, 5000)
+        child = os.fork()
+        if child == 0:
+            right = space is mend_data.Space(name) and space.stat("in.dat")["staged"] and read_only.pread(1000, 5000) == before
+            fails(errno.EBADF, written.write, b"x")
+            os._exit(0 if right else 1)
+        must(os.waitpid(child, 0)[1] == 0, "a child opens anew what it was given")
+        must(written.write(b"x") == 1, "the parent goes on")
+    space.unlink("written")
+
+
+def closed_while_read(space):
+    file = space.open("in.dat")
+
+    def reads():
+        with contextlib.suppress(ValueError):
+            while True:
+                file.pread(1 << 16, 0)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        readers = [threads.submit(reads) for _ in range(4)]
+        time.sleep(0.1)
+        file.close()
+    must(all(reader.exception() is None for reader in readers), "who reads what another thread closes is told so")
 
 
 def by_fsspec(name, directory):

@@ -35,8 +35,8 @@ struct mend_data_stat {
 /* Why the last call of this thread failed; valid until its next one. */
 const char *mend_data_error(void);
 
-/* Uses a space, and no longer. Its description is read once: after `mend data destroy` and `create` of the same name it takes leaving, and using it again. Close its files
-   first. */
+/* Uses a space, and no longer. Its description is read once: after `mend data destroy` and `create` of the same name it takes leaving, and using it again. Files that
+   are open go on until they are closed. */
 mend_data_space_t *mend_data_space(const char *name);
 void mend_data_leave(mend_data_space_t *space);
 

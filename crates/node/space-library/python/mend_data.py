@@ -8,9 +8,13 @@
     pandas.read_csv("mend://input/table.csv")
 
 It stands on libmend-data.so, which it looks for beside itself, one directory above, and where MEND_DATA_LIBRARY says. What a file or directory is, and what can go wrong, is said in
-mend_data.h; errors are OSErrors. With `fsspec` installed, `MendFileSystem` is a file system of it; without, `Space` and `open` serve. In a process made by fork() spaces are opened anew.
+mend_data.h; errors are OSErrors. With `fsspec` installed, `MendFileSystem` is a file system of it; without, `Space` and `open` serve.
+
+In a process made by fork() spaces that it was given are opened anew when they are used, and so are files that are open for reading only, by their path. A file that is open for
+writing is refused there (EBADF): open it again.
 """
 
+import contextlib
 import ctypes
 import errno
 import io
@@ -20,6 +24,10 @@ import threading
 __all__ = ["MendFileSystem", "Space", "open"]
 
 _NAME = 512
+# No file is longer than this.
+_LONGEST = (1 << 63) - 1
+# How many forks lie between this process and the one that loaded the module. Connections that were made before a fork are the parent's.
+_forks = 0
 
 
 class _Stat(ctypes.Structure):
@@ -75,12 +83,59 @@ def _done(answer, path=None):
     return answer
 
 
+def _text(path):
+    """A path as the library takes it. It would take one with a zero byte for a shorter one, which may be another file's."""
+    if "\0" in path:
+        raise ValueError("embedded null byte: no path of a data space has one")
+    return path.encode()
+
+
+def _position(number, path):
+    """An offset or length as the library takes it, which wraps those that are too large or negative."""
+    if number < 0:
+        raise OSError(errno.EINVAL, f"{number} is negative", path)
+    if number > _LONGEST:
+        raise OSError(errno.EFBIG, "no file is that long", path)
+    return number
+
+
+class _Handle:
+    """What the library gave out. `with` it for a call; it ends when no thread is in one."""
+
+    def __init__(self, raw):
+        self._raw, self._calls, self._turn, self.forks = raw, [], threading.Condition(), _forks
+
+    def __enter__(self):
+        with self._turn:
+            if self._raw is None:
+                raise ValueError("I/O operation on closed file")
+            self._calls.append(threading.get_ident())
+            return self._raw
+
+    def __exit__(self, *_):
+        with self._turn:
+            self._calls.remove(threading.get_ident())
+            self._turn.notify_all()
+
+    def taken(self):
+        """The library's handle, which the caller has to end; None if it was taken already, or is that of a parent."""
+        if self.forks != _forks:
+            return None
+        with self._turn:
+            if threading.get_ident() in self._calls:
+                raise RuntimeError("closed by a signal handler while the same thread is in a call with it")
+            raw, self._raw = self._raw, None
+            while self._calls:
+                self._turn.wait()
+        return raw
+
+
 def _about(stat):
     return {"size": stat.size, "type": "directory" if stat.is_directory else "file", "mode": stat.mode, "mtime": stat.changed_ns / 1e9, "staged": bool(stat.is_staged)}
 
 
 def _listed(handle, path):
-    listing = _done(_lib.mend_data_list(handle, path.encode()), path)
+    listing = _done(_lib.mend_data_list(handle, _text(path)), path)
     name, stat = ctypes.create_string_buffer(_NAME), _Stat()
     found = {}
     try:
@@ -92,21 +147,50 @@ def _listed(handle, path):
 
 
 class Space:
-    """A data space by its name. The same object serves all threads."""
+    """A data space by its name. The same object serves all threads, until it is closed."""
 
     _open = {}
-    _turn = threading.Lock()
+    _turn = threading.RLock()
 
     def __new__(cls, name):
         # One for each name and process: a space has a cache, and connections.
-        key = (os.getpid(), name)
-        with cls._turn:
-            if key not in cls._open:
+        with Space._turn:
+            space = cls._open.get(name)
+            if space is None:
                 space = super().__new__(cls)
-                space.name = name
-                space._handle = _done(_lib.mend_data_space(name.encode()), name)
-                cls._open[key] = space
-            return cls._open[key]
+                space.name, space._held, space._left = name, None, False
+            space._handle()
+            cls._open[name] = space
+            return space
+
+    def _handle(self):
+        if self._left:
+            raise ValueError(f"the data space `{self.name}` was closed: Space({self.name!r}) uses it again")
+        held = self._held
+        if held is not None and held.forks == _forks:
+            return held
+        with Space._turn:
+            if self._held is None or self._held.forks != _forks:
+                self._held = _Handle(_done(_lib.mend_data_space(_text(self.name)), self.name))
+            return self._held
+
+    def close(self):
+        """Leaves the space, for all that have this object: its connections end, and the memory of its cache is free once its last file is closed. `Space(name)` finds it anew
+        then, as it has to after `mend data destroy` and `create` of the same name."""
+        with Space._turn:
+            self._left = True
+            if Space._open.get(self.name) is self:
+                del Space._open[self.name]
+        raw = self._held.taken()
+        if raw is not None:
+            _lib.mend_data_leave(raw)
+
+    def __enter__(self):
+        self._handle()
+        return self
+
+    def __exit__(self, *_):
+        self.close()
 
     @staticmethod
     def names():
@@ -115,29 +199,44 @@ class Space:
 
     def stat(self, path):
         """What is known of a path: size in bytes, type, mode, mtime in seconds, whether it was staged."""
-        stat = _Stat()
-        _done(_lib.mend_data_stat(self._handle, path.encode(), stat), path)
+        stat, path_text = _Stat(), _text(path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_stat(handle, path_text, stat), path)
         return _about(stat)
 
     def list(self, path=""):
         """The same of what is in a directory, by name."""
-        return _listed(self._handle, path)
+        with self._handle() as handle:
+            return _listed(handle, path)
 
     def unlink(self, path):
-        _done(_lib.mend_data_unlink(self._handle, path.encode()), path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_unlink(handle, _text(path)), path)
 
     def mkdir(self, path):
-        _done(_lib.mend_data_mkdir(self._handle, path.encode()), path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_mkdir(handle, _text(path)), path)
 
     def rmdir(self, path):
-        _done(_lib.mend_data_rmdir(self._handle, path.encode()), path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_rmdir(handle, _text(path)), path)
 
     def rename(self, path, new):
-        _done(_lib.mend_data_rename(self._handle, path.encode(), new.encode()), path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_rename(handle, _text(path), _text(new)), path)
 
     def open(self, path, flags=os.O_RDONLY, mode=0o666):
         """A raw file, opened as by os.open."""
         return RawFile(self, path, flags, mode)
+
+
+def _forked():
+    global _forks
+    # Another thread of the parent may have had its turn: nobody would end it here.
+    _forks, Space._turn = _forks + 1, threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class RawFile(io.RawIOBase):
@@ -145,11 +244,14 @@ class RawFile(io.RawIOBase):
 
     def __init__(self, space, path, flags, mode):
         super().__init__()
-        self._file = None
-        self._file = _done(_lib.mend_data_open(space._handle, path.encode(), flags, mode), path)
-        # The handle does not outlive its space.
+        self._held = None
         self._space, self._path, self._flags, self._at = space, path, flags, 0
+        self._held = self._opened(flags, mode)
         self.name = f"mend://{space.name}/{path.strip('/')}"
+
+    def _opened(self, flags, mode):
+        with self._space._handle() as space:
+            return _Handle(_done(_lib.mend_data_open(space, _text(self._path), flags, mode), self._path))
 
     def readable(self):
         return self._flags & os.O_ACCMODE != os.O_WRONLY
@@ -162,13 +264,26 @@ class RawFile(io.RawIOBase):
 
     def _size(self):
         stat = _Stat()
-        _done(_lib.mend_data_fstat(self._handle(), stat), self._path)
+        with self._handle() as file:
+            _done(_lib.mend_data_fstat(file, stat), self._path)
         return stat.size
 
     def _handle(self):
-        if self._file is None:
+        held = self._held
+        if held is None:
             raise ValueError("I/O operation on closed file")
-        return self._file
+        if held.forks == _forks:
+            return held
+        if self.writable():
+            raise OSError(errno.EBADF, "it was opened for writing before fork(), and is the parent's: open it again in this process", self._path)
+        anew = self._opened(os.O_RDONLY, 0)
+        with Space._turn:
+            if self._held is held:
+                self._held = anew
+                return anew
+        # Another thread was faster, or has closed the file.
+        _lib.mend_data_close(anew.taken())
+        return self._handle()
 
     def seek(self, offset, whence=os.SEEK_SET):
         base = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._at, os.SEEK_END: self._size}[whence]()
@@ -189,7 +304,16 @@ class RawFile(io.RawIOBase):
         if not len(into):
             return 0
         place = (ctypes.c_char * len(into)).from_buffer(into)
-        return _done(_lib.mend_data_pread(self._handle(), ctypes.byref(place), len(into), offset), self._path)
+        with self._handle() as file:
+            return _done(_lib.mend_data_pread(file, ctypes.byref(place), len(into), _position(offset, self._path)), self._path)
+
+    def readall(self):
+        pieces = []
+        # A checkpoint waits for calls to end: none reads all of a large file.
+        while piece := self.pread(_PIECE, self._at):
+            pieces.append(piece)
+            self._at += len(piece)
+        return b"".join(pieces)
 
     def readinto(self, into):
         with memoryview(into).cast("B") as view:
@@ -201,21 +325,31 @@ class RawFile(io.RawIOBase):
         with memoryview(data).cast("B") as view:
             # What cannot be changed has no address that ctypes gives.
             content = bytes(view) if view.readonly else (ctypes.c_char * len(view)).from_buffer(view)
-            done = _done(_lib.mend_data_pwrite(self._handle(), content, len(view), self._at), self._path) if len(view) else 0
-        self._at = self._size() if self._flags & os.O_APPEND else self._at + done
+            with self._handle() as file:
+                done = _done(_lib.mend_data_pwrite(file, content, len(view), _position(self._at, self._path)), self._path) if len(view) else 0
+        self._at += done
+        if self._flags & os.O_APPEND:
+            # An error here must not look like one of writing: what is there would be appended once more.
+            with contextlib.suppress(OSError):
+                self._at = self._size()
         return done
 
     def truncate(self, size=None):
-        size = self._at if size is None else size
-        _done(_lib.mend_data_truncate(self._handle(), size), self._path)
+        size = _position(self._at if size is None else size, self._path)
+        with self._handle() as file:
+            _done(_lib.mend_data_truncate(file, size), self._path)
         return size
 
     def sync(self):
         """What was written is durable on two targets then."""
-        _done(_lib.mend_data_sync(self._handle()), self._path)
+        with self._handle() as file:
+            _done(_lib.mend_data_sync(file), self._path)
 
     def close(self):
-        file, self._file = getattr(self, "_file", None), None
+        held = getattr(self, "_held", None)
+        # Other threads may read or write: the handle is gone once they are done.
+        file = held.taken() if held is not None else None
+        self._held = None
         super().close()
         if file is not None:
             _done(_lib.mend_data_close(file), self._path)
@@ -224,6 +358,8 @@ class RawFile(io.RawIOBase):
 _FLAGS = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
 # Bytes that a buffered file asks for at once.
 _BUFFER = 1 << 20
+# Bytes of a whole file that are read at once.
+_PIECE = 8 << 20
 
 
 def _flags(mode):

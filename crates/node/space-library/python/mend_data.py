@@ -17,8 +17,10 @@ writing is refused there (EBADF): open it again.
 import contextlib
 import ctypes
 import errno
+import glob
 import io
 import os
+import shutil
 import threading
 
 __all__ = ["MendFileSystem", "Space", "open"]
@@ -364,8 +366,8 @@ _PIECE = 8 << 20
 
 def _flags(mode):
     letters = mode.replace("b", "").replace("t", "").replace("+", "")
-    if letters not in _FLAGS:
-        raise ValueError(f"invalid mode: {mode!r}")
+    if letters not in _FLAGS or len(set(mode)) != len(mode) or {"b", "t"} <= set(mode):
+        raise ValueError(f"invalid mode: {mode!r}: one of r, w, x and a, with + for reading and writing, and b or t")
     flags = _FLAGS[letters]
     return flags & ~os.O_ACCMODE | os.O_RDWR if "+" in mode else flags
 
@@ -376,31 +378,50 @@ def _split(address):
     return space, path
 
 
-def open(address, mode="rb", buffering=_BUFFER, encoding=None, errors=None, newline=None):
-    """Opens `mend://SPACE/PATH` as the built-in open does a path."""
+def open(address, mode="rb", buffering=-1, encoding=None, errors=None, newline=None):
+    """Opens `mend://SPACE/PATH` as the built-in open does a path. What differs: without a mode it is binary ("rb"); a buffer has 1 MiB unless its size is given; there is no closefd
+    and no opener."""
+    flags, binary = _flags(mode), "b" in mode
+    if binary and (encoding, errors, newline) != (None, None, None):
+        raise ValueError("a binary file has no encoding, errors or newline: leave the b out of its mode for text")
+    if buffering == 0 and not binary:
+        raise ValueError("text has a buffer: add b to the mode, or use buffering=1, which writes line by line")
     name, path = _split(address)
-    raw = Space(name).open(path, _flags(mode))
-    if raw._flags & os.O_APPEND:
-        raw.seek(0, os.SEEK_END)
-    if buffering == 0:
-        return raw
-    kind = io.BufferedRandom if "+" in mode else io.BufferedReader if raw.readable() else io.BufferedWriter
-    buffered = kind(raw, buffering)
-    return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+    raw = Space(name).open(path, flags)
+    try:
+        if flags & os.O_APPEND:
+            raw.seek(0, os.SEEK_END)
+        if buffering == 0:
+            return raw
+        kind = io.BufferedRandom if "+" in mode else io.BufferedReader if raw.readable() else io.BufferedWriter
+        # One byte stands for lines in text, and for no size in binary, as in the built-in one.
+        buffered = kind(raw, buffering if buffering > 1 else _BUFFER)
+        return buffered if binary else io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+    except BaseException:
+        raw.close()
+        raise
 
 
 try:
     import fsspec
     from fsspec.spec import AbstractFileSystem
+    from fsspec.transaction import Transaction
 except ImportError:
     MendFileSystem = None
 else:
+
+    _NO_TRANSACTIONS = "data spaces have no transactions, files are seen as they are written: write to another name, and mv it when all is there"
+
+    class _NoTransaction(Transaction):
+        def start(self):
+            raise io.UnsupportedOperation(_NO_TRANSACTIONS)
 
     class MendFileSystem(AbstractFileSystem):
         """Data spaces as a file system of fsspec; their names are its first directories."""
 
         protocol = "mend"
         root_marker = ""
+        transaction_type = _NoTransaction
 
         @classmethod
         def _strip_protocol(cls, path):
@@ -432,7 +453,9 @@ else:
             space, inner = self._at(path)
             return {"name": path, **space.stat(inner)}
 
-        def _open(self, path, mode="rb", block_size=None, **_):
+        def _open(self, path, mode="rb", block_size=None, autocommit=True, **_):
+            if not autocommit and mode != "rb":
+                raise io.UnsupportedOperation(_NO_TRANSACTIONS)
             return open(f"mend://{path}", mode, block_size or _BUFFER)
 
         def cat_file(self, path, start=None, end=None, **_):
@@ -475,10 +498,49 @@ else:
             space, inner = self._at(self._strip_protocol(path))
             space.rmdir(inner)
 
-        def mv(self, path1, path2, **options):
-            one, other = (self._at(self._strip_protocol(path)) for path in (path1, path2))
-            if one[0] is not other[0] or self.isdir(path1):
-                return super().mv(path1, path2, **options)
-            return one[0].rename(one[1], other[1])
+        def start_transaction(self):
+            raise io.UnsupportedOperation(_NO_TRANSACTIONS)
+
+        def cp_file(self, path1, path2, **_):
+            path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+            if path1 == path2:
+                raise OSError(errno.EINVAL, "both are the same file", path1)
+            if self.isdir(path1):
+                if not self.isdir(path2):
+                    self.makedirs(path2, exist_ok=True)
+                return
+            with open(f"mend://{path1}", buffering=0) as source, open(f"mend://{path2}", "wb", _PIECE) as target:
+                shutil.copyfileobj(source, target, _PIECE)
+
+        def mv(self, path1, path2, recursive=True, maxdepth=None, **_):
+            """Moves a file or a directory, into the second one if that is a directory. Files within a space get another name; all else is copied, and then removed."""
+            if maxdepth is not None or not isinstance(path1, str) or not isinstance(path2, str) or glob.has_magic(path1):
+                raise ValueError("mv moves one file, or all of one directory: call it for each")
+            one, other = self._strip_protocol(path1), self._strip_protocol(path2)
+            if self.isdir(other):
+                other = f"{other}/{one.rpartition('/')[2]}"
+            (space, inner), (target, name) = self._at(one), self._at(other)
+            if not inner or not name:
+                raise OSError(errno.EPERM, "a data space is not moved, and nothing takes its place: move what is in it", path1)
+            if one == other:
+                return
+            if self.info(one)["type"] == "file":
+                found = {one: self.info(one)}
+                if space is target:
+                    space.rename(inner, name)
+                    return
+            else:
+                if other.startswith(f"{one}/"):
+                    raise OSError(errno.EINVAL, f"{other} would lie in what is moved", path1)
+                found = {one: self.info(one), **self.find(one, withdirs=True, detail=True)}
+            staged = next((path for path, about in found.items() if about.get("staged")), None)
+            if staged is not None:
+                raise OSError(errno.EPERM, f"{staged} was staged, and is not removed so: copy it instead", path1)
+            for path in found:
+                self.cp_file(path, other + path[len(one) :])
+            # Only what was copied: others may have put more there.
+            for path, about in reversed(found.items()):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.rmdir if about["type"] == "directory" else self.rm_file)(path)
 
     fsspec.register_implementation("mend", MendFileSystem, clobber=True)

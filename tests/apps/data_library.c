@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "mend_data.h"
 
@@ -74,10 +75,15 @@ static void written(void) {
   FAILS(!mend_data_open(space, "new/file", O_RDONLY | O_DIRECTORY, 0), EINVAL);
   FAILS(!mend_data_open(space, NULL, O_RDONLY, 0), EINVAL);
   FAILS(mend_data_pwrite(file, "x", 1, UINT64_MAX - 3) == -1, EFBIG);
+  FAILS(mend_data_truncate(file, UINT64_MAX) == -1, EFBIG);
   MUST(!mend_data_truncate(file, 4) && !mend_data_sync(file) && !mend_data_fstat(file, &about) && about.size == 4 && about.mode == 0640);
   mend_data_file_t *end = mend_data_open(space, "new/file", O_WRONLY | O_APPEND, 0);
   MUST(end && mend_data_pwrite(end, "end", 3, 0) == 3 && !mend_data_close(end));
   MUST(mend_data_pread(file, bytes, 20, 0) == 7 && !memcmp(bytes, "\0\0\0hend", 7));
+  mode_t mask = umask(0077);
+  mend_data_file_t *own = mend_data_open(space, "new/own", O_WRONLY | O_CREAT, 0666);
+  umask(mask);
+  MUST(own && !mend_data_fstat(own, &about) && about.mode == 0600 && !mend_data_close(own) && !mend_data_unlink(space, "new/own"));
   MUST(!mend_data_rename(space, "new/file", "new/other") && !mend_data_close(file));
   FAILS(mend_data_stat(space, "new/file", &about) == -1, ENOENT);
   MUST(!mend_data_mkdir(space, "empty") && !mend_data_stat(space, "empty", &about) && about.is_directory && !mend_data_rmdir(space, "empty"));
@@ -101,6 +107,8 @@ static void listed(void) {
   if (strcmp(all, "by/ in.dat new/ ")) fprintf(stderr, "listed: %s\n", all), exit(3);
   MUST((list = mend_data_list(space, "by")));
   FAILS(mend_data_next(list, name, 3, &about) == -1, ERANGE);
+  FAILS(mend_data_next(list, name, sizeof name, NULL) == -1, EINVAL);
+  MUST(mend_data_next(list, name, sizeof name, &about) == 1 && !strcmp(name, "threads") && mend_data_next(list, name, sizeof name, &about) == 0);
   mend_data_end_list(list);
   FAILS(!mend_data_list(space, "in.dat"), ENOTDIR);
   FAILS(!mend_data_list(space, "none"), ENOENT);

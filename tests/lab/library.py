@@ -8,6 +8,7 @@
 """
 
 import concurrent.futures
+import contextlib
 import errno
 import hashlib
 import os
@@ -58,10 +59,64 @@ def files(name):
     fails(errno.EPERM, mend_data.open, f"mend://{name}/in.dat", "wb")
     fails(errno.ENOENT, mend_data.Space, "no-such-space")
     space.unlink("other.txt")
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if mend_data.Space(name).stat("in.dat")["staged"] else 1)
-    must(os.waitpid(child, 0)[1] == 0, "a child opens the space anew")
+    refused(space.stat, "in.dat\0none")
+    for mode, options in (("w", {"buffering": 0}), ("rb", {"encoding": "utf-8"}), ("rbt", {}), ("rw", {}), ("", {})):
+        refused(mend_data.open, f"mend://{name}/in.dat", mode, **options)
+    with mend_data.open(f"mend://{name}/lines", "w", buffering=1) as file:
+        file.write("one\ntwo")
+        must(space.stat("lines")["size"] > 0, "lines are written as they end")
+    space.unlink("lines")
+    forked(name, space)
+    closed_while_read(space)
+    with space.open("cut", os.O_RDWR | os.O_CREAT) as file:
+        fails(errno.EINVAL, file.truncate, -1)
+        fails(errno.EFBIG, file.truncate, 1 << 64)
+        fails(errno.EINVAL, file.pread, 1, -1)
+    space.unlink("cut")
+    with mend_data.Space(name) as left, left.open("in.dat") as file:
+        left.close()
+        must(len(file.readall()) == left_size(name), "an open file outlives the use of its space")
+    refused(left.stat, "in.dat")
+
+
+def left_size(name):
+    return mend_data.Space(name).stat("in.dat")["size"]
+
+
+def refused(action, *arguments, **options):
+    try:
+        action(*arguments, **options)
+    except ValueError:
+        return
+    sys.exit(f"not so: {action} refuses {arguments} {options}")
+
+
+def forked(name, space):
+    with space.open("in.dat") as read_only, space.open("written", os.O_RDWR | os.O_CREAT) as written:
+        before = read_only.pread(1000, 5000)
+        child = os.fork()
+        if child == 0:
+            right = space is mend_data.Space(name) and space.stat("in.dat")["staged"] and read_only.pread(1000, 5000) == before
+            fails(errno.EBADF, written.write, b"x")
+            os._exit(0 if right else 1)
+        must(os.waitpid(child, 0)[1] == 0, "a child opens anew what it was given")
+        must(written.write(b"x") == 1, "the parent goes on")
+    space.unlink("written")
+
+
+def closed_while_read(space):
+    file = space.open("in.dat")
+
+    def reads():
+        with contextlib.suppress(ValueError):
+            while True:
+                file.pread(1 << 16, 0)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        readers = [threads.submit(reads) for _ in range(4)]
+        time.sleep(0.1)
+        file.close()
+    must(all(reader.exception() is None for reader in readers), "who reads what another thread closes is told so")
 
 
 def by_fsspec(name, directory):
@@ -82,6 +137,18 @@ def by_fsspec(name, directory):
     must(fs.cat_file(f"{root}/put/there.dat") == fs.cat_file(f"{root}/in.dat"), "put and get")
     fs.mv(f"{root}/put/there.dat", f"{root}/put/moved.dat")
     must(fs.ls(f"{root}/put", detail=False) == [f"{name}/put/moved.dat"] and fs.modified(f"{root}/put/moved.dat").timestamp() > time.time() - 3600, "moved")
+    fs.copy(f"{root}/many", f"{root}/copied", recursive=True)
+    fs.mv(f"{root}/copied", f"{root}/put")
+    must(fs.find(f"{root}/put/copied") == [f"{name}/put/copied/{at}.bin" for at in range(3)] and not fs.exists(f"{root}/copied"), "a directory is moved into another")
+    must(fs.cat_file(f"{root}/put/copied/2.bin") == fs.cat_file(f"{root}/many/2.bin"), "with what is in it")
+    fs.mv(f"{root}/put/copied/1.bin", f"{root}/put")
+    must(fs.exists(f"{root}/put/1.bin") and not fs.exists(f"{root}/put/copied/1.bin"), "a file is moved into a directory")
+    fails(errno.EPERM, fs.mv, f"{root}/in.dat", f"{root}/put")
+    fails(errno.EINVAL, fs.mv, f"{root}/put", f"{root}/put/copied")
+    fails(errno.EINVAL, fs.cp_file, f"{root}/put/1.bin", f"{root}/put/1.bin")
+    refused(fs.start_transaction)
+    refused(fs.transaction.__enter__)
+    fs.rm(f"{root}/put", recursive=True)
     fs.rm(f"{root}/many", recursive=True)
     must(not fs.exists(f"{root}/many/1.bin"), "removed")
     fs.makedirs(f"{root}/made", exist_ok=True)

@@ -8,18 +8,28 @@
     pandas.read_csv("mend://input/table.csv")
 
 It stands on libmend-data.so, which it looks for beside itself, one directory above, and where MEND_DATA_LIBRARY says. What a file or directory is, and what can go wrong, is said in
-mend_data.h; errors are OSErrors. With `fsspec` installed, `MendFileSystem` is a file system of it; without, `Space` and `open` serve. In a process made by fork() spaces are opened anew.
+mend_data.h; errors are OSErrors. With `fsspec` installed, `MendFileSystem` is a file system of it; without, `Space` and `open` serve.
+
+In a process made by fork() spaces that it was given are opened anew when they are used, and so are files that are open for reading only, by their path. A file that is open for
+writing is refused there (EBADF): open it again.
 """
 
+import contextlib
 import ctypes
 import errno
+import glob
 import io
 import os
+import shutil
 import threading
 
 __all__ = ["MendFileSystem", "Space", "open"]
 
 _NAME = 512
+# No file is longer than this.
+_LONGEST = (1 << 63) - 1
+# How many forks lie between this process and the one that loaded the module. Connections that were made before a fork are the parent's.
+_forks = 0
 
 
 class _Stat(ctypes.Structure):
@@ -75,12 +85,59 @@ def _done(answer, path=None):
     return answer
 
 
+def _text(path):
+    """A path as the library takes it. It would take one with a zero byte for a shorter one, which may be another file's."""
+    if "\0" in path:
+        raise ValueError("embedded null byte: no path of a data space has one")
+    return path.encode()
+
+
+def _position(number, path):
+    """An offset or length as the library takes it, which wraps those that are too large or negative."""
+    if number < 0:
+        raise OSError(errno.EINVAL, f"{number} is negative", path)
+    if number > _LONGEST:
+        raise OSError(errno.EFBIG, "no file is that long", path)
+    return number
+
+
+class _Handle:
+    """What the library gave out. `with` it for a call; it ends when no thread is in one."""
+
+    def __init__(self, raw):
+        self._raw, self._calls, self._turn, self.forks = raw, [], threading.Condition(), _forks
+
+    def __enter__(self):
+        with self._turn:
+            if self._raw is None:
+                raise ValueError("I/O operation on closed file")
+            self._calls.append(threading.get_ident())
+            return self._raw
+
+    def __exit__(self, *_):
+        with self._turn:
+            self._calls.remove(threading.get_ident())
+            self._turn.notify_all()
+
+    def taken(self):
+        """The library's handle, which the caller has to end; None if it was taken already, or is that of a parent."""
+        if self.forks != _forks:
+            return None
+        with self._turn:
+            if threading.get_ident() in self._calls:
+                raise RuntimeError("closed by a signal handler while the same thread is in a call with it")
+            raw, self._raw = self._raw, None
+            while self._calls:
+                self._turn.wait()
+        return raw
+
+
 def _about(stat):
     return {"size": stat.size, "type": "directory" if stat.is_directory else "file", "mode": stat.mode, "mtime": stat.changed_ns / 1e9, "staged": bool(stat.is_staged)}
 
 
 def _listed(handle, path):
-    listing = _done(_lib.mend_data_list(handle, path.encode()), path)
+    listing = _done(_lib.mend_data_list(handle, _text(path)), path)
     name, stat = ctypes.create_string_buffer(_NAME), _Stat()
     found = {}
     try:
@@ -92,21 +149,50 @@ def _listed(handle, path):
 
 
 class Space:
-    """A data space by its name. The same object serves all threads."""
+    """A data space by its name. The same object serves all threads, until it is closed."""
 
     _open = {}
-    _turn = threading.Lock()
+    _turn = threading.RLock()
 
     def __new__(cls, name):
         # One for each name and process: a space has a cache, and connections.
-        key = (os.getpid(), name)
-        with cls._turn:
-            if key not in cls._open:
+        with Space._turn:
+            space = cls._open.get(name)
+            if space is None:
                 space = super().__new__(cls)
-                space.name = name
-                space._handle = _done(_lib.mend_data_space(name.encode()), name)
-                cls._open[key] = space
-            return cls._open[key]
+                space.name, space._held, space._left = name, None, False
+            space._handle()
+            cls._open[name] = space
+            return space
+
+    def _handle(self):
+        if self._left:
+            raise ValueError(f"the data space `{self.name}` was closed: Space({self.name!r}) uses it again")
+        held = self._held
+        if held is not None and held.forks == _forks:
+            return held
+        with Space._turn:
+            if self._held is None or self._held.forks != _forks:
+                self._held = _Handle(_done(_lib.mend_data_space(_text(self.name)), self.name))
+            return self._held
+
+    def close(self):
+        """Leaves the space, for all that have this object: its connections end, and the memory of its cache is free once its last file is closed. `Space(name)` finds it anew
+        then, as it has to after `mend data destroy` and `create` of the same name."""
+        with Space._turn:
+            self._left = True
+            if Space._open.get(self.name) is self:
+                del Space._open[self.name]
+        raw = self._held.taken()
+        if raw is not None:
+            _lib.mend_data_leave(raw)
+
+    def __enter__(self):
+        self._handle()
+        return self
+
+    def __exit__(self, *_):
+        self.close()
 
     @staticmethod
     def names():
@@ -115,29 +201,44 @@ class Space:
 
     def stat(self, path):
         """What is known of a path: size in bytes, type, mode, mtime in seconds, whether it was staged."""
-        stat = _Stat()
-        _done(_lib.mend_data_stat(self._handle, path.encode(), stat), path)
+        stat, path_text = _Stat(), _text(path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_stat(handle, path_text, stat), path)
         return _about(stat)
 
     def list(self, path=""):
         """The same of what is in a directory, by name."""
-        return _listed(self._handle, path)
+        with self._handle() as handle:
+            return _listed(handle, path)
 
     def unlink(self, path):
-        _done(_lib.mend_data_unlink(self._handle, path.encode()), path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_unlink(handle, _text(path)), path)
 
     def mkdir(self, path):
-        _done(_lib.mend_data_mkdir(self._handle, path.encode()), path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_mkdir(handle, _text(path)), path)
 
     def rmdir(self, path):
-        _done(_lib.mend_data_rmdir(self._handle, path.encode()), path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_rmdir(handle, _text(path)), path)
 
     def rename(self, path, new):
-        _done(_lib.mend_data_rename(self._handle, path.encode(), new.encode()), path)
+        with self._handle() as handle:
+            _done(_lib.mend_data_rename(handle, _text(path), _text(new)), path)
 
     def open(self, path, flags=os.O_RDONLY, mode=0o666):
         """A raw file, opened as by os.open."""
         return RawFile(self, path, flags, mode)
+
+
+def _forked():
+    global _forks
+    # Another thread of the parent may have had its turn: nobody would end it here.
+    _forks, Space._turn = _forks + 1, threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class RawFile(io.RawIOBase):
@@ -145,11 +246,14 @@ class RawFile(io.RawIOBase):
 
     def __init__(self, space, path, flags, mode):
         super().__init__()
-        self._file = None
-        self._file = _done(_lib.mend_data_open(space._handle, path.encode(), flags, mode), path)
-        # The handle does not outlive its space.
+        self._held = None
         self._space, self._path, self._flags, self._at = space, path, flags, 0
+        self._held = self._opened(flags, mode)
         self.name = f"mend://{space.name}/{path.strip('/')}"
+
+    def _opened(self, flags, mode):
+        with self._space._handle() as space:
+            return _Handle(_done(_lib.mend_data_open(space, _text(self._path), flags, mode), self._path))
 
     def readable(self):
         return self._flags & os.O_ACCMODE != os.O_WRONLY
@@ -162,13 +266,26 @@ class RawFile(io.RawIOBase):
 
     def _size(self):
         stat = _Stat()
-        _done(_lib.mend_data_fstat(self._handle(), stat), self._path)
+        with self._handle() as file:
+            _done(_lib.mend_data_fstat(file, stat), self._path)
         return stat.size
 
     def _handle(self):
-        if self._file is None:
+        held = self._held
+        if held is None:
             raise ValueError("I/O operation on closed file")
-        return self._file
+        if held.forks == _forks:
+            return held
+        if self.writable():
+            raise OSError(errno.EBADF, "it was opened for writing before fork(), and is the parent's: open it again in this process", self._path)
+        anew = self._opened(os.O_RDONLY, 0)
+        with Space._turn:
+            if self._held is held:
+                self._held = anew
+                return anew
+        # Another thread was faster, or has closed the file.
+        _lib.mend_data_close(anew.taken())
+        return self._handle()
 
     def seek(self, offset, whence=os.SEEK_SET):
         base = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._at, os.SEEK_END: self._size}[whence]()
@@ -189,7 +306,16 @@ class RawFile(io.RawIOBase):
         if not len(into):
             return 0
         place = (ctypes.c_char * len(into)).from_buffer(into)
-        return _done(_lib.mend_data_pread(self._handle(), ctypes.byref(place), len(into), offset), self._path)
+        with self._handle() as file:
+            return _done(_lib.mend_data_pread(file, ctypes.byref(place), len(into), _position(offset, self._path)), self._path)
+
+    def readall(self):
+        pieces = []
+        # A checkpoint waits for calls to end: none reads all of a large file.
+        while piece := self.pread(_PIECE, self._at):
+            pieces.append(piece)
+            self._at += len(piece)
+        return b"".join(pieces)
 
     def readinto(self, into):
         with memoryview(into).cast("B") as view:
@@ -201,21 +327,31 @@ class RawFile(io.RawIOBase):
         with memoryview(data).cast("B") as view:
             # What cannot be changed has no address that ctypes gives.
             content = bytes(view) if view.readonly else (ctypes.c_char * len(view)).from_buffer(view)
-            done = _done(_lib.mend_data_pwrite(self._handle(), content, len(view), self._at), self._path) if len(view) else 0
-        self._at = self._size() if self._flags & os.O_APPEND else self._at + done
+            with self._handle() as file:
+                done = _done(_lib.mend_data_pwrite(file, content, len(view), _position(self._at, self._path)), self._path) if len(view) else 0
+        self._at += done
+        if self._flags & os.O_APPEND:
+            # An error here must not look like one of writing: what is there would be appended once more.
+            with contextlib.suppress(OSError):
+                self._at = self._size()
         return done
 
     def truncate(self, size=None):
-        size = self._at if size is None else size
-        _done(_lib.mend_data_truncate(self._handle(), size), self._path)
+        size = _position(self._at if size is None else size, self._path)
+        with self._handle() as file:
+            _done(_lib.mend_data_truncate(file, size), self._path)
         return size
 
     def sync(self):
         """What was written is durable on two targets then."""
-        _done(_lib.mend_data_sync(self._handle()), self._path)
+        with self._handle() as file:
+            _done(_lib.mend_data_sync(file), self._path)
 
     def close(self):
-        file, self._file = getattr(self, "_file", None), None
+        held = getattr(self, "_held", None)
+        # Other threads may read or write: the handle is gone once they are done.
+        file = held.taken() if held is not None else None
+        self._held = None
         super().close()
         if file is not None:
             _done(_lib.mend_data_close(file), self._path)
@@ -224,12 +360,14 @@ class RawFile(io.RawIOBase):
 _FLAGS = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND}
 # Bytes that a buffered file asks for at once.
 _BUFFER = 1 << 20
+# Bytes of a whole file that are read at once.
+_PIECE = 8 << 20
 
 
 def _flags(mode):
     letters = mode.replace("b", "").replace("t", "").replace("+", "")
-    if letters not in _FLAGS:
-        raise ValueError(f"invalid mode: {mode!r}")
+    if letters not in _FLAGS or len(set(mode)) != len(mode) or {"b", "t"} <= set(mode):
+        raise ValueError(f"invalid mode: {mode!r}: one of r, w, x and a, with + for reading and writing, and b or t")
     flags = _FLAGS[letters]
     return flags & ~os.O_ACCMODE | os.O_RDWR if "+" in mode else flags
 
@@ -240,31 +378,50 @@ def _split(address):
     return space, path
 
 
-def open(address, mode="rb", buffering=_BUFFER, encoding=None, errors=None, newline=None):
-    """Opens `mend://SPACE/PATH` as the built-in open does a path."""
+def open(address, mode="rb", buffering=-1, encoding=None, errors=None, newline=None):
+    """Opens `mend://SPACE/PATH` as the built-in open does a path. What differs: without a mode it is binary ("rb"); a buffer has 1 MiB unless its size is given; there is no closefd
+    and no opener."""
+    flags, binary = _flags(mode), "b" in mode
+    if binary and (encoding, errors, newline) != (None, None, None):
+        raise ValueError("a binary file has no encoding, errors or newline: leave the b out of its mode for text")
+    if buffering == 0 and not binary:
+        raise ValueError("text has a buffer: add b to the mode, or use buffering=1, which writes line by line")
     name, path = _split(address)
-    raw = Space(name).open(path, _flags(mode))
-    if raw._flags & os.O_APPEND:
-        raw.seek(0, os.SEEK_END)
-    if buffering == 0:
-        return raw
-    kind = io.BufferedRandom if "+" in mode else io.BufferedReader if raw.readable() else io.BufferedWriter
-    buffered = kind(raw, buffering)
-    return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+    raw = Space(name).open(path, flags)
+    try:
+        if flags & os.O_APPEND:
+            raw.seek(0, os.SEEK_END)
+        if buffering == 0:
+            return raw
+        kind = io.BufferedRandom if "+" in mode else io.BufferedReader if raw.readable() else io.BufferedWriter
+        # One byte stands for lines in text, and for no size in binary, as in the built-in one.
+        buffered = kind(raw, buffering if buffering > 1 else _BUFFER)
+        return buffered if binary else io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+    except BaseException:
+        raw.close()
+        raise
 
 
 try:
     import fsspec
     from fsspec.spec import AbstractFileSystem
+    from fsspec.transaction import Transaction
 except ImportError:
     MendFileSystem = None
 else:
+
+    _NO_TRANSACTIONS = "data spaces have no transactions, files are seen as they are written: write to another name, and mv it when all is there"
+
+    class _NoTransaction(Transaction):
+        def start(self):
+            raise io.UnsupportedOperation(_NO_TRANSACTIONS)
 
     class MendFileSystem(AbstractFileSystem):
         """Data spaces as a file system of fsspec; their names are its first directories."""
 
         protocol = "mend"
         root_marker = ""
+        transaction_type = _NoTransaction
 
         @classmethod
         def _strip_protocol(cls, path):
@@ -296,7 +453,9 @@ else:
             space, inner = self._at(path)
             return {"name": path, **space.stat(inner)}
 
-        def _open(self, path, mode="rb", block_size=None, **_):
+        def _open(self, path, mode="rb", block_size=None, autocommit=True, **_):
+            if not autocommit and mode != "rb":
+                raise io.UnsupportedOperation(_NO_TRANSACTIONS)
             return open(f"mend://{path}", mode, block_size or _BUFFER)
 
         def cat_file(self, path, start=None, end=None, **_):
@@ -339,10 +498,49 @@ else:
             space, inner = self._at(self._strip_protocol(path))
             space.rmdir(inner)
 
-        def mv(self, path1, path2, **options):
-            one, other = (self._at(self._strip_protocol(path)) for path in (path1, path2))
-            if one[0] is not other[0] or self.isdir(path1):
-                return super().mv(path1, path2, **options)
-            return one[0].rename(one[1], other[1])
+        def start_transaction(self):
+            raise io.UnsupportedOperation(_NO_TRANSACTIONS)
+
+        def cp_file(self, path1, path2, **_):
+            path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+            if path1 == path2:
+                raise OSError(errno.EINVAL, "both are the same file", path1)
+            if self.isdir(path1):
+                if not self.isdir(path2):
+                    self.makedirs(path2, exist_ok=True)
+                return
+            with open(f"mend://{path1}", buffering=0) as source, open(f"mend://{path2}", "wb", _PIECE) as target:
+                shutil.copyfileobj(source, target, _PIECE)
+
+        def mv(self, path1, path2, recursive=True, maxdepth=None, **_):
+            """Moves a file or a directory, into the second one if that is a directory. Files within a space get another name; all else is copied, and then removed."""
+            if maxdepth is not None or not isinstance(path1, str) or not isinstance(path2, str) or glob.has_magic(path1):
+                raise ValueError("mv moves one file, or all of one directory: call it for each")
+            one, other = self._strip_protocol(path1), self._strip_protocol(path2)
+            if self.isdir(other):
+                other = f"{other}/{one.rpartition('/')[2]}"
+            (space, inner), (target, name) = self._at(one), self._at(other)
+            if not inner or not name:
+                raise OSError(errno.EPERM, "a data space is not moved, and nothing takes its place: move what is in it", path1)
+            if one == other:
+                return
+            if self.info(one)["type"] == "file":
+                found = {one: self.info(one)}
+                if space is target:
+                    space.rename(inner, name)
+                    return
+            else:
+                if other.startswith(f"{one}/"):
+                    raise OSError(errno.EINVAL, f"{other} would lie in what is moved", path1)
+                found = {one: self.info(one), **self.find(one, withdirs=True, detail=True)}
+            staged = next((path for path, about in found.items() if about.get("staged")), None)
+            if staged is not None:
+                raise OSError(errno.EPERM, f"{staged} was staged, and is not removed so: copy it instead", path1)
+            for path in found:
+                self.cp_file(path, other + path[len(one) :])
+            # Only what was copied: others may have put more there.
+            for path, about in reversed(found.items()):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.rmdir if about["type"] == "directory" else self.rm_file)(path)
 
     fsspec.register_implementation("mend", MendFileSystem, clobber=True)

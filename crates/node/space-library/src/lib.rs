@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 thread_local! {
     /// What went wrong last in this thread.
@@ -37,8 +37,10 @@ impl From<About> for MendDataStat {
     }
 }
 
-/// Names of a directory that are given out one after the other.
-pub struct MendDataList(std::vec::IntoIter<(String, About)>);
+/// Names of a directory that are given out one after the other, to whichever thread asks.
+pub struct MendDataList(Mutex<Listed>);
+
+type Listed = std::iter::Peekable<std::vec::IntoIter<(String, About)>>;
 
 fn failed<T>(problem: Problem, value: T) -> T {
     WHY.with_borrow_mut(|why| *why = CString::new(problem.why.replace('\0', " ")).unwrap_or_default());
@@ -59,6 +61,14 @@ fn answered<T>(value: T, work: impl FnOnce() -> Result<T, Problem>) -> T {
 
 fn invalid(why: &str) -> Problem {
     Problem { errno: libc::EINVAL, why: why.to_owned() }
+}
+
+/// The permissions that new files do not get, as open(2) has it. To ask umask(2) is to set it, which other threads would notice.
+fn umask() -> u32 {
+    let told = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mask = told.lines().find_map(|line| line.strip_prefix("Umask:")).and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok());
+    // Without /proc the usual one counts: a file that others cannot write to is the safe side.
+    mask.unwrap_or(0o022)
 }
 
 /// Where this library lies, beside the other parts of Mend.
@@ -157,7 +167,7 @@ pub unsafe extern "C" fn mend_data_list(space: *const Arc<Space>, path: *const c
             // SAFETY: the caller's promise.
             unsafe { of(space)?.list(text(path)?)? }
         };
-        Ok(Box::into_raw(Box::new(MendDataList(listed.into_iter()))))
+        Ok(Box::into_raw(Box::new(MendDataList(Mutex::new(listed.into_iter().peekable())))))
     })
 }
 
@@ -166,20 +176,26 @@ pub unsafe extern "C" fn mend_data_list(space: *const Arc<Space>, path: *const c
 /// # Safety
 /// As the header says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mend_data_next(list: *mut MendDataList, name: *mut c_char, room: usize, out: *mut MendDataStat) -> c_int {
+pub unsafe extern "C" fn mend_data_next(list: *const MendDataList, name: *mut c_char, room: usize, out: *mut MendDataStat) -> c_int {
     answered(-1, || {
         // SAFETY: the caller's promise.
-        let list = unsafe { list.as_mut() }.ok_or_else(|| invalid("a handle is missing"))?;
-        let Some((next, about)) = list.0.next() else { return Ok(0) };
-        if name.is_null() || next.len() >= room {
-            return Err(Problem { errno: libc::ERANGE, why: format!("`{next}` needs {} bytes", next.len() + 1) });
+        let list = unsafe { of(list)? };
+        if name.is_null() || out.is_null() {
+            return Err(invalid("nowhere to tell the next name"));
+        }
+        let mut names = list.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A name that finds no room stays the next one, so that none is lost.
+        let Some((next, about)) = names.peek() else { return Ok(0) };
+        if next.len() >= room {
+            return Err(Problem { errno: libc::ERANGE, why: format!("`{next}` needs room for {} bytes", next.len() + 1) });
         }
         // SAFETY: the caller's promise: there is room for as many bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(next.as_ptr(), name.cast(), next.len());
             name.add(next.len()).write(0);
-            tell(about, out)?;
+            tell(*about, out)?;
         }
+        names.next();
         Ok(1)
     })
 }
@@ -216,7 +232,7 @@ pub unsafe extern "C" fn mend_data_open(space: *const Arc<Space>, path: *const c
             exclusive: has(libc::O_EXCL),
             cuts: has(libc::O_TRUNC),
             appends: has(libc::O_APPEND),
-            mode: mode & 0o777,
+            mode: if has(libc::O_CREAT) { mode & 0o777 & !umask() } else { 0 },
         };
         // SAFETY: the caller's promise.
         unsafe { Ok(Box::into_raw(Box::new(of(space)?.open_file(text(path)?, how)?))) }
@@ -265,8 +281,7 @@ pub unsafe extern "C" fn mend_data_pwrite(file: *const OpenFile, from: *const c_
         // SAFETY: the caller's promise: there are as many bytes.
         let (file, from) =
             unsafe { (of(file)?, std::slice::from_raw_parts(if length > 0 { from.cast() } else { std::ptr::dangling() }, length)) };
-        file.write(offset, from)?;
-        Ok(length as isize)
+        Ok(file.write(offset, from)? as isize)
     })
 }
 

@@ -332,25 +332,31 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// Writes bytes, at the end if it was opened so. All of them are on two targets then, and durable after [`Self::sync`].
+    /// Writes bytes, at the end if it was opened so; how many. They are on two targets then, and durable after [`Self::sync`]. Fewer than were given: an error came
+    /// after them.
     ///
     /// # Errors
     /// EBADF, EFBIG, ENOSPC, EIO, ESTALE if it was removed elsewhere.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Problem> {
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<usize, Problem> {
         self.may(self.how.writes)?;
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
             return Err(Problem::new(libc::EFBIG, "no file is that long"));
         }
         let _call = self.space.call();
-        let mut at = offset;
+        let mut done = 0;
         for piece in bytes.chunks(PIECE) {
-            match self.how.appends {
-                true => drop(self.space.writer.append(&self.entry.id, piece)?),
-                false => self.space.writer.write(&self.entry.id, at, piece)?,
+            let wrote = match self.how.appends {
+                true => self.space.writer.append(&self.entry.id, piece).map(drop),
+                false => self.space.writer.write(&self.entry.id, offset + done as u64, piece),
+            };
+            match wrote {
+                Ok(()) => done += piece.len(),
+                // Whoever was told of an error only would append once more what is there already.
+                Err(_) if done > 0 => break,
+                Err(refused) => return Err(refused.into()),
             }
-            at += piece.len() as u64;
         }
-        Ok(())
+        Ok(done)
     }
 
     /// Has it end there.
@@ -359,6 +365,9 @@ impl OpenFile {
     /// As [`Self::write`].
     pub fn cut(&self, length: u64) -> Result<(), Problem> {
         self.may(self.how.writes)?;
+        if i64::try_from(length).is_err() {
+            return Err(Problem::new(libc::EFBIG, "no file is that long"));
+        }
         let _call = self.space.call();
         Ok(self.space.writer.cut(&self.entry.id, length)?)
     }

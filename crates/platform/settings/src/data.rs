@@ -105,7 +105,7 @@ pub const SPACE_CACHE: Setting = Setting {
     name: "MEND_SPACE_CACHE_MB",
     kind: Kind::Number { min: 1, max: 1_048_576 },
     default: "256",
-    meaning: "MiB of memory on a node in which blocks of a data space are kept that its ranks have read, besides the kernel's page cache.",
+    meaning: "MiB of memory in which blocks of a data space are kept that were read, besides the kernel's page cache: of each node for a mount, of each process for libmend-data.",
 };
 /// Threads of a mount.
 pub const SPACE_THREADS: Setting = Setting {

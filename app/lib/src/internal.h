@@ -193,6 +193,9 @@ struct open_file {
     bool restored;
 };
 char *context_path(const struct context *c);
+/* Forgets the files; they stay open. */
+void files_clear(void);
+int files_flush(void);
 
 /* ---- the store ---- */
 struct manifest {

@@ -308,8 +308,7 @@ static void clear(void) {
         mend_app_leave();
     while (app.variables)
         mend_app_forget(app.variables->name);
-    while (app.files)
-        mend_app_fclose(app.files->stream);
+    files_clear();
     free_contexts(&app.root);
     saved_clear();
     unlock_directory();
@@ -327,14 +326,19 @@ EXPORT int mend_app_finalize(void) {
     }
     safe_point_end();
     requests_stop();
+    /* A run whose output isn't all written hasn't ended well. Every rank is here. */
+    int flushed = files_flush();
+    bool all_flushed = all_say(flushed == 0);
     if (unfinished)
         fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
-    else if (app.transport.rank == 0)
+    else if (flushed == 0 && !all_flushed)
+        flushed = fail(MEND_APP_SYSTEM, "another rank can't write its files, and says why");
+    else if (all_flushed && app.transport.rank == 0)
         store_mark_ended(app.settings.directory, app.newest);
     clear();
     if (app.transport.end)
         app.transport.end(app.transport.state);
-    return unfinished ? MEND_APP_REFUSED : MEND_APP_OK;
+    return unfinished ? MEND_APP_REFUSED : flushed;
 }
 
 EXPORT void mend_app_abandon(void) {

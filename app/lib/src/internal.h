@@ -220,8 +220,8 @@ void manifest_clear(struct manifest *m);
 /* Numbers of all directories of checkpoints, newest first. */
 size_t store_list(const char *directory, uint64_t **numbers);
 void store_remove(const char *directory, uint64_t checkpoint);
-/* A damaged checkpoint no longer counts; its files stay until retention removes them. */
-void store_set_aside(const char *directory, uint64_t checkpoint);
+/* A damaged checkpoint no longer counts; its files stay until retention removes them. Below 0: errno tells why it still counts. */
+int store_set_aside(const char *directory, uint64_t checkpoint);
 bool store_is_set_aside(const char *directory, uint64_t checkpoint);
 /* Removes what neither is among the `keep` newest nor is copied nor linked to by either, nor above `newest`. */
 void store_retain(const char *directory, uint64_t keep, uint64_t newest);
@@ -373,6 +373,7 @@ struct saved_state {
     char own_path[TEXT];
     struct table **all; /* other numbers of ranks: every table, loaded when needed */
     char **paths;       /* of their files */
+    bool all_compared;
     bool same_ranks;
     bool verify_values; /* not yet compared with their hashes */
 };
@@ -427,8 +428,9 @@ enum snapshot { SNAPSHOT_IN_PLACE, SNAPSHOT_COPY, SNAPSHOT_MOVE };
 struct table *snapshot_take(enum snapshot how, char error[TEXT]);
 int restore_variable(struct variable *v);
 int spread_restore(struct variable *v, const struct block *like);
-/* Every rank's table, into app.saved.all. */
-int saved_load_all(void);
+/* Every rank's table, into app.saved.all. `contents`: copies of nodes are compared as a whole, too. None where one can't be read: `error` tells. */
+int saved_load_all(bool contents, char error[TEXT]);
+void saved_drop_all(void);
 int restore_pointers(bool all);
 int restore_file(struct open_file *f);
 int restore_check_complete(void);

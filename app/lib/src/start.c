@@ -224,7 +224,8 @@ static int choose(void) {
         return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one", p.checkpoint, t->program, app.program);
     /* Else it would be kept in the older one's place. */
     for (size_t i = 0; i < passed_over && app.transport.rank == 0; i++)
-        store_set_aside(app.settings.directory, damaged[i]);
+        if (store_set_aside(app.settings.directory, damaged[i]) != 0 && errno != ENOENT)
+            note("checkpoint %" PRIu64 " is damaged, and can't be set aside: %s: it counts among those that are kept", damaged[i], strerror(errno));
     if (passed_over && app.transport.rank == 0)
         note("checkpoint %" PRIu64 " is used instead: it is older, and whole", p.checkpoint);
     app.number_offset = (int64_t)p.largest - (int64_t)t->call;

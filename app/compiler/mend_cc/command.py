@@ -94,7 +94,7 @@ def main(arguments=None):
         _say([f"{error.filename}: {error.strerror}" if error.filename else str(error)])
     except ImportError as error:
         # What reads Fortran is imported when there is some.
-        if (error.name or "").split(".", maxsplit=1)[0] not in ("fparser", "clang"):
+        if (error.name or "").split(".", maxsplit=1)[0] != "fparser":
             raise
         _say([f"{error.name} is missing: pip install libclang fparser"])
     return 1

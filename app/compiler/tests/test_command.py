@@ -5,9 +5,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import unittest
 
-from building import MPICC, PROGRAMS, InDirectory
+from building import MPICC, PROGRAMS, InDirectory, environment
 from cases import skip
 
 RING = """
@@ -133,6 +134,17 @@ class Make(InDirectory):
         self.assertNotIn(b"mend-cc-", self.read("ring.d"))
         self.mend_cc(MPICC, "-I", "include", "ring.c", "-o", "ring", "libpart.a", "-l", "m", "-Xlinker", "--as-needed", "-L", ".")
         self.good(self.run_ranks(2, ["./ring", "3"]))
+
+
+    def test_what_make_reads_of_one_step(self):
+        self.write("steps.h", "#define EXTRA 1\n")
+        self.write("ring.c", ring().replace("int main", "#include \"steps.h\"\nint main").replace("seen += in", "seen += in + EXTRA"))
+        self.mend_cc(MPICC, "-MMD", "-MF", "own.d", "ring.c", "-o", "ring")
+        self.mend_cc(MPICC, "-MD", "ring.c", "-o", "ring")
+        for name in ("own.d", "ring.d"):
+            words = self.read(name).split()
+            self.assertEqual(words[:2], [b"ring:", b"ring.c"])
+            self.assertIn(b"steps.h", words)
 
 
 class Directives(InDirectory):
@@ -283,6 +295,11 @@ class Wrong(InDirectory):
         self.assertIn("part.cpp: C++ isn't read", output)
         self.good(self.run_ranks(2, ["./ring", "20"], calls=5))
         self.assertEqual(self.checkpoints(), [15, 20])
+
+    def test_what_python_lacks_is_named(self):
+        script = "import sys\nsys.modules['clang'] = None\nfrom mend_cc.__main__ import main\nsys.exit(main())\n"
+        done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "mend-cc: clang is missing: pip install libclang fparser\n"))
 
     def test_no_traceback(self):
         self.write("ring.c", ring())

@@ -222,6 +222,8 @@ size_t store_list(const char *directory, uint64_t **numbers);
 void store_remove(const char *directory, uint64_t checkpoint);
 /* A damaged checkpoint no longer counts; its files stay until retention removes them. Below 0: errno tells why it still counts. */
 int store_set_aside(const char *directory, uint64_t checkpoint);
+/* Its manifest is there, or can't be reached. */
+bool store_counts(const char *directory, uint64_t checkpoint);
 bool store_is_set_aside(const char *directory, uint64_t checkpoint);
 /* Removes what neither is among the `keep` newest nor is copied nor linked to by either, nor above `newest`. */
 void store_retain(const char *directory, uint64_t keep, uint64_t newest);

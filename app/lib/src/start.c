@@ -135,10 +135,7 @@ static bool names_a_number(void) {
 
 /* Without a manifest it never counted. One that can't be reached may count: who reads it hears why. */
 static bool counts(uint64_t checkpoint) {
-    char path[TEXT], manifest[TEXT + 16];
-    store_path(path, app.settings.directory, checkpoint, -1);
-    snprintf(manifest, sizeof manifest, "%s/manifest", path);
-    return access(manifest, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+    return store_counts(app.settings.directory, checkpoint);
 }
 
 /* The newest, of those below p->checkpoint, that a restart may use. */
@@ -206,8 +203,8 @@ static int choose(void) {
             return 0;
         }
         done = check_part(p.checkpoint, why);
-        if (done)
-            fail(done, "checkpoint %" PRIu64 " can't be %s: %s", p.checkpoint, done == MEND_APP_DAMAGED ? "used" : "restored here", why);
+        if (done == MEND_APP_DAMAGED)
+            fail(done, "checkpoint %" PRIu64 " can't be used: %s", p.checkpoint, why);
         enum verdict all = least_of_all(done == 0 ? GOOD : done == MEND_APP_DAMAGED ? DAMAGED : NOT_HERE);
         if (all == GOOD)
             break;
@@ -243,7 +240,7 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     app.slow = true;
     app.scheduled_in = UINT64_MAX;
     if (!getcwd(app.directory_at_start, sizeof app.directory_at_start))
-        strcpy(app.directory_at_start, "/");
+        app.directory_at_start[0] = 0;
     if (program && (strlen(program) >= TEXT || strchr(program, '\n')))
         return fail(MEND_APP_INVALID, "the program's name is one line of less than %d characters", TEXT);
     snprintf(app.program, sizeof app.program, "%s", program ? program : "");

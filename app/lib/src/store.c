@@ -325,6 +325,12 @@ int store_set_aside(const char *directory, uint64_t checkpoint) {
     return rename(manifest, aside);
 }
 
+bool store_counts(const char *directory, uint64_t checkpoint) {
+    char manifest[TEXT + 32];
+    manifest_path(manifest, directory, checkpoint, false);
+    return access(manifest, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 bool store_is_set_aside(const char *directory, uint64_t checkpoint) {
     char aside[TEXT + 32];
     manifest_path(aside, directory, checkpoint, true);

@@ -250,25 +250,23 @@ void mend_cc_fields(int level, const char *name, void *address, size_t count, si
     n->field = copy_fields(fields, field);
 }
 
-void mend_cc_heap(const char *name, int site, int type, size_t size, int whose) {
+static struct note *add_heap(const char *name, int site, int type, size_t size, int whose) {
     struct note *n = add(-1, name, NULL, type, whose);
     n->site = site;
     n->size = size;
+    return n;
+}
+
+void mend_cc_heap(const char *name, int site, int type, size_t size, int whose) {
+    add_heap(name, site, type, size, whose);
 }
 
 void mend_cc_heap_array(const char *name, int site, int type, size_t size, int dimensions, const mend_app_dimension *shape) {
-    mend_cc_heap(name, site, type, size, MEND_APP_PRIVATE);
-    struct note *n = cc.notes;
-    while (n->next)
-        n = n->next;
-    set_shape(n, size, dimensions, shape);
+    set_shape(add_heap(name, site, type, size, MEND_APP_PRIVATE), size, dimensions, shape);
 }
 
 void mend_cc_heap_fields(const char *name, int site, size_t size, int fields, const mend_cc_field *field, int whose) {
-    mend_cc_heap(name, site, MEND_APP_BYTES, size, whose);
-    struct note *n = cc.notes;
-    while (n->next)
-        n = n->next;
+    struct note *n = add_heap(name, site, MEND_APP_BYTES, size, whose);
     n->fields = fields;
     n->field = copy_fields(fields, field);
 }

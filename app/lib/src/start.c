@@ -203,8 +203,9 @@ static int choose(void) {
             return 0;
         }
         done = check_part(p.checkpoint, why);
-        if (done == MEND_APP_DAMAGED)
-            fail(done, "checkpoint %" PRIu64 " can't be used: %s", p.checkpoint, why);
+        /* Before the other ranks hear of it: they end the job then, and what is said later may be lost. */
+        if (done)
+            fail(done, "checkpoint %" PRIu64 " can't be %s: %s", p.checkpoint, done == MEND_APP_DAMAGED ? "used" : "restored here", why);
         enum verdict all = least_of_all(done == 0 ? GOOD : done == MEND_APP_DAMAGED ? DAMAGED : NOT_HERE);
         if (all == GOOD)
             break;
@@ -222,7 +223,7 @@ static int choose(void) {
     /* Else it would be kept in the older one's place. */
     for (size_t i = 0; i < passed_over && app.transport.rank == 0; i++)
         if (store_set_aside(app.settings.directory, damaged[i]) != 0 && errno != ENOENT)
-            note("checkpoint %" PRIu64 " is damaged, and can't be set aside: %s: it counts among those that are kept", damaged[i], strerror(errno));
+            complain("checkpoint %" PRIu64 " is damaged, and can't be set aside: %s: it counts among those that are kept", damaged[i], strerror(errno));
     if (passed_over && app.transport.rank == 0)
         note("checkpoint %" PRIu64 " is used instead: it is older, and whole", p.checkpoint);
     app.number_offset = (int64_t)p.largest - (int64_t)t->call;
@@ -342,6 +343,9 @@ EXPORT int mend_app_finalize(void) {
 EXPORT void mend_app_abandon(void) {
     if (app.arriving)
         arrival_failed();
-    if (app.started)
-        clear();
+    if (!app.started)
+        return;
+    /* The job may be ended next, without an exit. */
+    files_flush();
+    clear();
 }

@@ -93,6 +93,24 @@ def _c_compiler(compiler):
     return [wanted]
 
 
+def _write_dependencies(unit, line):
+    """What make is to know of a source that is compiled and linked at once. The compilation of our text would name our files."""
+    asked = [pair for pair in pairs(unit["flags"]) if pair[0] in DEPENDENCIES]
+    kinds = {pair[0] for pair in asked}
+    if "object" in unit or is_fortran(unit["source"]) or not kinds & {"-MD", "-MMD"}:
+        return
+    output, stem = line.output or "a.out", os.path.splitext(line.output or "a.out")[0]
+    if len(line.sources) > 1 or not line.output:
+        stem += "-" + os.path.splitext(os.path.basename(unit["source"]))[0]
+    command = [*unit["compiler"], "-MM" if "-MMD" in kinds else "-M", *for_compiling(unit)]
+    command += [word for pair in asked if pair[0] not in ("-MD", "-MMD") for word in pair]
+    command += [] if "-MF" in kinds else ["-MF", stem + ".d"]
+    command += [] if kinds & {"-MT", "-MQ"} else ["-MT", output]
+    source = next((one for one in line.sources if os.path.abspath(one) == unit["source"]), unit["source"])
+    if subprocess.run([*command, source], cwd=unit["directory"], check=False).returncode:
+        raise Stop(f"what make reads can't be written: {shlex.join([*command, source])} fails")
+
+
 def build(options, compiler, line, units, texts, plain, room):
     """Exit code of the link. `texts`: the new sources by the paths of the old ones; `plain`: objects that mend-cc hasn't compiled."""
     home = app_home(options.app)
@@ -120,6 +138,7 @@ def build(options, compiler, line, units, texts, plain, room):
             write(kept, texts)
             raise Stop(f"the sources with the calls added don't compile ({shlex.join(command)}): they are kept in {kept}")
         objects.append(target)
+        _write_dependencies(unit, line)
     ours = [(os.path.join(home, "share", "mend-app", "mend_app_mpi.c"), UNCOUNTED if options.check else []), (os.path.join(RUNTIME, "mend_cc.c"), [])]
     include = [f"-I{os.path.join(home, 'include')}", f"-I{RUNTIME}"]
     if options.check:

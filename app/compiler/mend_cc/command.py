@@ -94,7 +94,7 @@ def main(arguments=None):
         _say([f"{error.filename}: {error.strerror}" if error.filename else str(error)])
     except ImportError as error:
         # What reads Fortran is imported when there is some.
-        if (error.name or "").split(".", maxsplit=1)[0] not in ("fparser", "clang"):
+        if (error.name or "").split(".", maxsplit=1)[0] != "fparser":
             raise
         _say([f"{error.name} is missing: pip install libclang fparser"])
     return 1
@@ -224,7 +224,9 @@ def _link(options, compiler, line):
             try:
                 rewriter = (FortranRewriter if fortran else Rewriter)(program, found.memory, found.plan, options.poison, name)
                 texts = rewriter.run()
-                _say(rewriter.warnings())
+                _say([] if fortran else rewriter.warnings())
+                if options.report != "-":
+                    _say(f"safe point {point.number}: {warning}" for point in found.plan.points for warning in point.warnings)
             except Refused as refusal:
                 found.plan.refused.append((None, str(refusal)))
         _report(options, found)

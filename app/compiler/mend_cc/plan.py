@@ -43,6 +43,7 @@ class Point:
     kept: set = field(default_factory=set)  # live, but made again by running again
     dead: set = field(default_factory=set)
     excluded: set = field(default_factory=set)  # names in directives
+    left_out: set = field(default_factory=set)  # blocks of memory that excluded variables lead to
     replicated: set = field(default_factory=set)
     files: set = field(default_factory=set)
     forced: bool = False
@@ -239,7 +240,8 @@ class Planner:
         if exposed is not None:
             live = {place for place in live if not self._is_array(place) or place in exposed}
         self._check_calls(point, cycle)
-        excluded = point.excluded = self._excluded(name)
+        point.excluded = self._excluded(name)
+        point.left_out = self._left_out(point.excluded, names)
         for place in sorted(live, key=self._order):
             if not self._lives(place[0], levels, chain, stmt):
                 continue
@@ -247,7 +249,7 @@ class Planner:
                 if place[0].kind == "unknown" and place in changed:
                     self._object(point, "memory that can't be seen changes between checkpoints, and is used after them")
                 continue
-            if place[0].name in excluded:
+            if self._is_excluded(point, place[0]):
                 point.warnings.append(f"{self.name_of(place)} is excluded by a directive")
                 continue
             if place in changed:
@@ -326,6 +328,25 @@ class Planner:
                     found |= {name.lower() if self.program.language == "fortran" else name for name in excluded_names(directive.text)}
         return found
 
+    def _left_out(self, excluded, functions):
+        """What is allocated for excluded variables. Another array may have the same name, as a structure's field: it is saved."""
+        visible = [*self.program.globals]
+        for name in functions:
+            visible += [*self.program.functions[name].params, *self.program.functions[name].variables]
+        found, left = set(), [variable for variable in visible if variable.name in excluded]
+        while left:
+            holder = left.pop()
+            for (thing, _), targets in self.memory.content.items():
+                if thing is holder:
+                    more = {target for target, _ in targets if isinstance(target, Heap) and target.name in excluded} - found
+                    found |= more
+                    left += more
+        return found
+
+    @staticmethod
+    def _is_excluded(point, thing):
+        return thing in point.left_out if isinstance(thing, Heap) else thing.name in point.excluded
+
     @staticmethod
     def _nameable(place):
         """The location, or the array of structures that it is a field of: there is no name for one field of all elements."""
@@ -382,7 +403,7 @@ class Planner:
                     if isinstance(target[0], Mark):
                         self._object(point, f"{self.name_of(leaf)} changes between checkpoints, and may point into {'a constant text' if target[0].kind == 'text' else 'code' if target[0].kind == 'code' else 'memory that can not be seen'}")
                         continue
-                    if target[0].name in point.excluded:
+                    if self._is_excluded(point, target[0]):
                         # A saved pointer must lead to what is saved.
                         self._object(point, f"{self.name_of(leaf)} points to {target[0].name}, which a directive excludes: exclude {leaf[0].name} as well")
                         continue

@@ -20,11 +20,6 @@ class Rewriter:
         self.above = {one: parent_map(function.body) for one, function in program.functions.items()}
         self.using, self.declared, self.targets = set(), {}, set()
 
-    @staticmethod
-    def warnings():
-        """There are none yet."""
-        return []
-
     def run(self):
         """path -> its new text, of all files."""
         if any(directive.kind == "shape" for directive in self.program.directives):

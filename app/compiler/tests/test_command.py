@@ -5,9 +5,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import unittest
 
-from building import MPICC, PROGRAMS, InDirectory
+from building import MPICC, PROGRAMS, InDirectory, environment
 from cases import skip
 
 RING = """
@@ -135,6 +136,17 @@ class Make(InDirectory):
         self.good(self.run_ranks(2, ["./ring", "3"]))
 
 
+    def test_what_make_reads_of_one_step(self):
+        self.write("steps.h", "#define EXTRA 1\n")
+        self.write("ring.c", ring().replace("int main", "#include \"steps.h\"\nint main").replace("seen += in", "seen += in + EXTRA"))
+        self.mend_cc(MPICC, "-MMD", "-MF", "own.d", "ring.c", "-o", "ring")
+        self.mend_cc(MPICC, "-MD", "ring.c", "-o", "ring")
+        for name in ("own.d", "ring.d"):
+            words = self.read(name).split()
+            self.assertEqual(words[:2], [b"ring:", b"ring.c"])
+            self.assertIn(b"steps.h", words)
+
+
 class Directives(InDirectory):
     def test_a_directive_decides_where(self):
         self.write("ring.c", ring(start=CHECKPOINT))
@@ -165,6 +177,14 @@ class Directives(InDirectory):
         report = self.mend_cc("--report", MPICC, "ring.c", "-o", "ring")
         self.assertRegex(report, r"Safe point 1.*\n(.*\n)*.*seen is excluded by a directive")
         self.assertNotIn("    seen (", report)
+
+    def test_exclude_leaves_out_no_other_array_of_that_name(self):
+        text = ring(start="\n#pragma mend exclude(u)\n").replace(", seen = 0", ", seen = 0, *u = calloc(9, sizeof *u);\n    struct { double *u; } grid = {0}").replace("IN_BETWEEN", "")
+        text = text.replace("    MPI_Init(", "    grid.u = calloc(9, sizeof *grid.u);\n    MPI_Init(").replace("seen += in;", "seen += in; u[1] += in; grid.u[1] += in;").replace("seen);", "seen + u[1] + (int)grid.u[1]);")
+        self.write("ring.c", text)
+        self.assertIn("u is excluded by a directive", self.mend_cc(MPICC, "ring.c", "-o", "ring"))
+        report = self.mend_cc("--report", MPICC, "ring.c", "-o", "ring")
+        self.assertRegex(report, r"\n    u \(ring.c:\d+; as large as allocated")
 
     def test_directives_that_name_nothing(self):
         for directive, message in (("exclude(seeen)", "seeen"), ("exclude(seen, stepp)", "stepp"), ("shape(inn) mend_app_whole(1)", "inn")):
@@ -275,6 +295,11 @@ class Wrong(InDirectory):
         self.assertIn("part.cpp: C++ isn't read", output)
         self.good(self.run_ranks(2, ["./ring", "20"], calls=5))
         self.assertEqual(self.checkpoints(), [15, 20])
+
+    def test_what_python_lacks_is_named(self):
+        script = "import sys\nsys.modules['clang'] = None\nfrom mend_cc.__main__ import main\nsys.exit(main())\n"
+        done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "mend-cc: clang is missing: pip install libclang fparser\n"))
 
     def test_no_traceback(self):
         self.write("ring.c", ring())
@@ -408,6 +433,36 @@ class Files(InDirectory):
         self.assertNotEqual(self.run_ranks(2, ["./ring", "20", "stop"], calls=5)[0], 0)
         self.good(self.run_ranks(2, ["./ring", "20"]))
         self.assertEqual([self.read(name) for name in names], expected)
+
+
+    def test_a_place_that_opens_one_file_after_another(self):
+        opened = '    FILE *log = NULL;\n    for (int i = 0; i < 2; i++) {\n        char name[20];\n        sprintf(name, "log-%d-%d", rank, i);\n        log = fopen(name, "w");\n        if (i == 0) {\n            fprintf(log, "longer than all that the other one gets\\n");\n            fclose(log);\n        }\n    }\n    for (int step'
+        text = ring().replace("    for (int step", opened).replace("seen += in;", 'seen += in;\n        fprintf(log, "%d\\n", in);\n        if (step == 4 && argc > 2)\n            abort();')
+        self.write("ring.c", text)
+        self.mend_cc(MPICC, "ring.c", "-o", "ring")
+        names = ("log-0-0", "log-0-1", "log-1-0", "log-1-1")
+        self.good(self.run_ranks(2, ["./ring", "6"]))
+        expected = [self.read(name) for name in names]
+        self.assertNotEqual(self.run_ranks(2, ["./ring", "6", "stop"], calls=3)[0], 0)
+        code, output, errors = self.run_ranks(2, ["./ring", "6"])
+        self.assertEqual(code, 0, output + errors)
+        self.assertIn("is restored", errors)
+        self.assertEqual([self.read(name) for name in names], expected)
+
+    def test_a_file_after_the_end_of_mpi(self):
+        text = ring().replace("    for (int step", '    FILE *log = fopen(rank ? "other" : "log", "w");\n    for (int step').replace("seen += in;", 'seen += in;\n        fprintf(log, "%d\\n", in);')
+        self.write("ring.c", text.replace("    MPI_Finalize();", '    MPI_Finalize();\n    fprintf(log, "end\\n");\n    if (fclose(log) != 0)\n        return 1;'))
+        self.mend_cc(MPICC, "ring.c", "-o", "ring")
+        self.good(self.run_ranks(2, ["./ring", "3"]))
+        self.assertEqual(self.read("log"), b"1\n2\n3\nend\n")
+
+    def test_a_full_disk_ends_the_run_with_an_error(self):
+        self.write("ring.c", ring().replace("    for (int step", '    FILE *log = fopen("/dev/full", "w");\n    for (int step').replace("seen += in;", 'seen += in;\n        fprintf(log, "%d\\n", in);'))
+        self.mend_cc(MPICC, "ring.c", "-o", "ring")
+        code, output, errors = self.run_ranks(2, ["./ring", "3"])
+        self.assertNotEqual(code, 0, output + errors)
+        self.assertIn("can't be written: No space left on device", errors)
+        self.assertFalse(os.path.exists(self.path("checkpoints", "ended")))
 
 
 class Fortran(InDirectory):

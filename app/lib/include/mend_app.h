@@ -85,10 +85,12 @@ mend_app_dimension mend_app_list(uint64_t global, uint64_t count, const uint64_t
  * version, or NULL: a checkpoint of another one is refused. `configuration` is the file of settings, or NULL: the
  * environment's MEND_APP_CONFIG, else mend-app.conf if it exists. */
 int mend_app_init(const char *program, const char *configuration);
-/* Waits until all ranks are here and all is written. Closes what mend_app_fopen opened. MPI must still run. */
+/* Waits until all ranks are here and all is written. What mend_app_fopen opened stays open: close it before or after. MPI must still run. MEND_APP_SYSTEM: a file
+ * of a rank can't be written, so the run hasn't ended well, and the next one goes on from the newest checkpoint. */
 int mend_app_finalize(void);
-/* Ends the library on this rank alone, after an error: nobody is waited for, and what is being written doesn't count. Closes what
- * mend_app_fopen opened. The next run goes on from the newest checkpoint. */
+/* Ends the library on this rank alone, after an error: nobody is waited for, and what is being written doesn't count. What
+ * mend_app_fopen opened stays open. The next run goes on from the newest checkpoint. The other ranks wait for this one at their next checkpoint or in mend_app_finalize: in
+ * a job of several ranks have MPI end all of it afterwards (MPI_Abort). */
 void mend_app_abandon(void);
 
 /* 1 from the start until a saved state is restored, else 0. */
@@ -114,8 +116,8 @@ int mend_app_enter(const char *name);
 int mend_app_leave(void);
 
 /* Opens a file whose position and length are saved. After a restart or a move a file that is written is not emptied: it has the length and the position that it had at
- * the checkpoint. A file of mode w or a is one rank's. One of mode r+ ranks may share, by the same path: it keeps its length then. `mode` as for fopen. NULL: errno
- * tells. Close it with mend_app_fclose; what is open at mend_app_finalize or mend_app_abandon is closed there. */
+ * the checkpoint. A file of mode w or a is one rank's. One of mode r+ ranks may share, by the same path: it keeps its length then. In a restart a file has the path that it had. `mode` as for fopen. NULL: errno
+ * tells. Close it with mend_app_fclose, also after the library's end, or with fclose then; an exit closes what is left. */
 FILE *mend_app_fopen(const char *name, const char *path, const char *mode);
 int mend_app_fclose(FILE *stream);
 
@@ -160,7 +162,7 @@ typedef struct mend_app_transport {
     int (*receive)(void *state, void *bytes, size_t length);
     /* From rank 0 to all; waits. Only at the start. */
     int (*broadcast)(void *state, void *bytes, size_t length);
-    /* The least of all ranks' values; waits. Only at the start. */
+    /* The least of all ranks' values; waits. Only at the start and at the end. */
     int (*least)(void *state, int64_t *value);
     void (*end)(void *state);
     /* Ends the job. */

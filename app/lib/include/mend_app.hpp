@@ -113,8 +113,8 @@ private:
     bool entered_;
 };
 
-// The library from here to the end of the block. In MPI programs that ends before MPI_Finalize. Where an exception leaves the block, the run hasn't ended well: nobody is waited
-// for then, and the next run goes on from the newest checkpoint.
+// The library from here to the end of the block. In MPI programs that ends before MPI_Finalize. Where an exception leaves the block, the run hasn't ended well: this rank waits
+// for nobody then, and the next run goes on from the newest checkpoint. The other ranks do wait for this one: catch the exception outside, and end the job (MPI_Abort).
 class Session {
 public:
     enum Adopt { adopt };

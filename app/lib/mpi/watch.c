@@ -136,6 +136,8 @@ MAKES_REQUEST(Ineighbor_alltoallw,
               (const void *s, const int n[], const MPI_Aint e[], const MPI_Datatype t[], void *r, const int m[], const MPI_Aint d[], const MPI_Datatype u[], MPI_Comm c,
                MPI_Request *request),
               (s, n, e, t, r, m, d, u, c, request))
+MAKES_REQUEST(Grequest_start, (MPI_Grequest_query_function *query, MPI_Grequest_free_function *gone, MPI_Grequest_cancel_function *cancel, void *state, MPI_Request *request),
+              (query, gone, cancel, state, request))
 MAKES_REQUEST(Imrecv, (void *b, int n, MPI_Datatype t, MPI_Message *message, MPI_Request *request), (b, n, t, message, request))
 MAKES_REQUEST(Iexscan, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
 MAKES_REQUEST(Ireduce_scatter, (const void *s, void *r, const int n[], MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
@@ -222,6 +224,10 @@ MAKES(open_communicators, Comm_spawn, COMM,
       (const char *command, char *words[], int n, MPI_Info i, int root, MPI_Comm c, MPI_Comm *made, int errors[]), (command, words, n, i, root, c, made, errors))
 MAKES(open_communicators, Comm_accept, COMM, (const char *port, MPI_Info i, int root, MPI_Comm c, MPI_Comm *made), (port, i, root, c, made))
 MAKES(open_communicators, Comm_connect, COMM, (const char *port, MPI_Info i, int root, MPI_Comm c, MPI_Comm *made), (port, i, root, c, made))
+MAKES(open_communicators, Comm_spawn_multiple, COMM,
+      (int count, char *commands[], char **words[], const int n[], const MPI_Info i[], int root, MPI_Comm c, MPI_Comm *made, int errors[]),
+      (count, commands, words, n, i, root, c, made, errors))
+MAKES(open_communicators, Comm_join, COMM, (int fd, MPI_Comm *made), (fd, made))
 
 /* The request is there at once; the communicator counts from then on, too. */
 int MPI_Comm_idup(MPI_Comm c, MPI_Comm *made, MPI_Request *request) {

@@ -193,6 +193,9 @@ struct open_file {
     bool restored;
 };
 char *context_path(const struct context *c);
+/* Forgets the files; they stay open. */
+void files_clear(void);
+int files_flush(void);
 
 /* ---- the store ---- */
 struct manifest {
@@ -217,8 +220,10 @@ void manifest_clear(struct manifest *m);
 /* Numbers of all directories of checkpoints, newest first. */
 size_t store_list(const char *directory, uint64_t **numbers);
 void store_remove(const char *directory, uint64_t checkpoint);
-/* A damaged checkpoint no longer counts; its files stay until retention removes them. */
-void store_set_aside(const char *directory, uint64_t checkpoint);
+/* A damaged checkpoint no longer counts; its files stay until retention removes them. Below 0: errno tells why it still counts. */
+int store_set_aside(const char *directory, uint64_t checkpoint);
+/* Its manifest is there, or can't be reached. */
+bool store_counts(const char *directory, uint64_t checkpoint);
 bool store_is_set_aside(const char *directory, uint64_t checkpoint);
 /* Removes what neither is among the `keep` newest nor is copied nor linked to by either, nor above `newest`. */
 void store_retain(const char *directory, uint64_t keep, uint64_t newest);
@@ -370,6 +375,7 @@ struct saved_state {
     char own_path[TEXT];
     struct table **all; /* other numbers of ranks: every table, loaded when needed */
     char **paths;       /* of their files */
+    bool all_compared;
     bool same_ranks;
     bool verify_values; /* not yet compared with their hashes */
 };
@@ -424,8 +430,9 @@ enum snapshot { SNAPSHOT_IN_PLACE, SNAPSHOT_COPY, SNAPSHOT_MOVE };
 struct table *snapshot_take(enum snapshot how, char error[TEXT]);
 int restore_variable(struct variable *v);
 int spread_restore(struct variable *v, const struct block *like);
-/* Every rank's table, into app.saved.all. */
-int saved_load_all(void);
+/* Every rank's table, into app.saved.all. `contents`: copies of nodes are compared as a whole, too. None where one can't be read: `error` tells. */
+int saved_load_all(bool contents, char error[TEXT]);
+void saved_drop_all(void);
 int restore_pointers(bool all);
 int restore_file(struct open_file *f);
 int restore_check_complete(void);

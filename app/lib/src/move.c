@@ -129,7 +129,7 @@ static int write_script(char error[TEXT]) {
     size_t length = 0, words = 0;
     if (file) {
         fprintf(file, "cd ");
-        quoted(file, app.directory_at_start);
+        quoted(file, app.directory_at_start[0] ? app.directory_at_start : "/");
         fprintf(file, " || exit 1\n");
         for (char **e = environ; *e; e++)
             for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)

@@ -15,35 +15,42 @@ static void pass_over(int done, const char *path, int at, const char *why) {
         place_not_good(path, at);
 }
 
-/* Of several copies the one that may be good speaks for all. */
-static int worse(int before, int done) {
-    return before == MEND_APP_SYSTEM ? before : done;
+static int weight(int done) {
+    return done == MEND_APP_SYSTEM ? 3 : done == MEND_APP_REFUSED ? 2 : done == MEND_APP_DAMAGED;
 }
 
-/* The next place that has a linked file. `before`: what was wrong with the copy before. */
+/* Of several copies the one that may be good speaks for all: its code and its text. 0 stands for no copy so far. */
+static void take_reason(int *done, char why[TEXT], int found, const char *reason) {
+    if (weight(found) <= weight(*done))
+        return;
+    *done = found;
+    snprintf(why, TEXT, "%s", reason);
+}
+
+/* The next place that has a linked file. `before`: what was wrong with the copy before, or 0; its text is in `why`. */
 static int find_ancestor(struct ancestor *a, uint32_t rank, int before, char why[TEXT]) {
-    char path[TEXT];
+    char path[TEXT], reason[TEXT];
     uint64_t table[2];
     int done = before;
     free(a->path);
     a->path = NULL;
     while (!a->path && place_next(path, a->checkpoint, rank, &a->at)) {
-        int found = seal_check(path, a->digest, table, NULL, why);
-        if (found == 0)
+        int found = seal_check(path, a->digest, table, NULL, reason);
+        if (found == 0) {
             a->path = must_copy(path);
-        else
-            pass_over(found, path, a->at, why);
-        if (found)
-            done = worse(done, found);
+        } else {
+            pass_over(found, path, a->at, reason);
+            take_reason(&done, why, found, reason);
+        }
     }
-    return a->path ? 0 : done;
+    return a->path ? 0 : done ? done : MEND_APP_DAMAGED;
 }
 
 static int find_ancestors(struct table *t, uint32_t rank, char why[TEXT]) {
     int done = 0;
     for (size_t i = 0; i < t->ancestors_count && done == 0; i++) {
         snprintf(why, TEXT, "what it links to isn't there: rank %" PRIu32 "'s file of checkpoint %" PRIu64, rank, t->ancestors[i].checkpoint);
-        done = find_ancestor(&t->ancestors[i], rank, MEND_APP_DAMAGED, why);
+        done = find_ancestor(&t->ancestors[i], rank, 0, why);
     }
     return done;
 }
@@ -97,18 +104,23 @@ static int load_from(const char *path, uint32_t rank, bool contents, struct tabl
 
 int load_part(uint32_t rank, bool contents, struct table **into, char path[TEXT], char why[TEXT]) {
     uint64_t checkpoint = app.saved.manifest.checkpoint;
-    int at = 0, done = MEND_APP_DAMAGED;
+    char reason[TEXT];
+    int at = 0, done = 0;
     bool lost = false;
     *into = NULL;
     store_path(path, app.settings.directory, checkpoint, rank);
     snprintf(why, TEXT, "%.900s isn't there%s", path, places_offered() ? ", nor on any node of this job" : "");
     while (place_next(path, checkpoint, rank, &at)) {
-        int found = load_from(path, rank, contents, into, &lost, why);
+        int found = load_from(path, rank, contents, into, &lost, reason);
+        if (found == 0)
+            return 0;
         /* Each copy of it has the same links, and is read by the same plug-ins. */
-        if (found == 0 || lost || found == MEND_APP_REFUSED)
+        if (lost || found == MEND_APP_REFUSED) {
+            snprintf(why, TEXT, "%s", reason);
             return found;
-        pass_over(found, path, at, why);
-        done = worse(done, found);
+        }
+        pass_over(found, path, at, reason);
+        take_reason(&done, why, found, reason);
     }
-    return done;
+    return done ? done : MEND_APP_DAMAGED;
 }

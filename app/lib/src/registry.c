@@ -305,8 +305,18 @@ EXPORT FILE *mend_app_fopen(const char *name, const char *path, const char *mode
             return NULL;
         }
     bool saved = false;
-    for (size_t i = 0; app.restarting && i < app.saved.own->files_count; i++)
-        saved |= strcmp(app.saved.own->files[i].name, name) == 0;
+    for (size_t i = 0; app.restarting && i < app.saved.own->files_count; i++) {
+        const struct saved_file *file = &app.saved.own->files[i];
+        if (strcmp(file->name, name) != 0)
+            continue;
+        saved = true;
+        /* To cut another file to this one's length would lose what is in it. */
+        if (strcmp(file->path, path) != 0) {
+            fail_restore(MEND_APP_REFUSED, "file `%s` was %.400s when checkpoint %llu was taken, and is %.400s now: open the same one, or set restart = none to start anew", name, file->path, (unsigned long long)app.saved.own->checkpoint, path);
+            errno = EINVAL;
+            return NULL;
+        }
+    }
     /* What was written before the checkpoint is kept. */
     FILE *stream = fopen(path, saved && mode[0] == 'w' ? "r+" : mode);
     if (!stream)
@@ -326,15 +336,33 @@ EXPORT FILE *mend_app_fopen(const char *name, const char *path, const char *mode
     return stream;
 }
 
+static void drop_file(struct open_file **at) {
+    struct open_file *f = *at;
+    *at = f->next;
+    free(f->name);
+    free(f->path);
+    free(f->mode);
+    free(f);
+}
+
+/* The program may use and close its files after the library's end. */
+void files_clear(void) {
+    while (app.files)
+        drop_file(&app.files);
+}
+
+int files_flush(void) {
+    int done = 0;
+    for (const struct open_file *f = app.files; f; f = f->next)
+        if ((f->mode[0] != 'r' || strchr(f->mode, '+')) && fflush(f->stream) != 0)
+            done = fail(MEND_APP_SYSTEM, "file `%s` (%s) can't be written: %s: make room or put right what is wrong there, and run the program again; it goes on from the newest checkpoint", f->name, f->path, strerror(errno));
+    return done;
+}
+
 EXPORT int mend_app_fclose(FILE *stream) {
     for (struct open_file **at = &app.files; *at; at = &(*at)->next)
         if ((*at)->stream == stream) {
-            struct open_file *f = *at;
-            *at = f->next;
-            free(f->name);
-            free(f->path);
-            free(f->mode);
-            free(f);
+            drop_file(at);
             break;
         }
     return fclose(stream) == 0 ? MEND_APP_OK : fail(MEND_APP_SYSTEM, "a file can't be closed: %s", strerror(errno));

@@ -101,7 +101,8 @@ int restore_variable(struct variable *v) {
     if (app.arriving)
         arrival_has_read(seconds_now() - since);
     if (done == MEND_APP_DAMAGED && !app.arriving) {
-        store_set_aside(app.settings.directory, t->checkpoint);
+        if (store_set_aside(app.settings.directory, t->checkpoint) != 0 && errno != ENOENT)
+            return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " can't be set aside (%s): make the directory writable, or set restart to an older one's number", v->name, where, error, t->checkpoint, strerror(errno));
         return fail_restore(done, "`%s`%s: %s. Checkpoint %" PRIu64 " is set aside: start the program again, and an older one is used", v->name, where, error, t->checkpoint);
     }
     if (done && done != MEND_APP_DAMAGED && !app.arriving)
@@ -161,22 +162,24 @@ int restore_pointers(bool all) {
 }
 
 /* Whether a file is to be cut to its length. One that is changed in place (r+) several ranks may have open: their lengths aren't of the same moment, and who cuts it could cut off what
- * another rank has written. In a move nobody has written since. Below 0: it can't be told. */
-static int is_cut(const struct saved_file *file) {
+ * another rank has written. In a move nobody has written since. */
+static bool is_cut(const struct saved_file *file) {
+    char why[TEXT];
     if (file->mode[0] != 'r')
-        return 1;
+        return true;
     if (!strchr(file->mode, '+') || file->length < 0 || app.arriving)
-        return 0;
-    int done = app.transport.size > 1 ? saved_load_all() : 0;
-    if (done)
-        return done;
+        return false;
+    if (app.transport.size > 1 && saved_load_all(false, why) != 0) {
+        complain("file `%.200s` (%.300s) is longer than when checkpoint %" PRIu64 " was taken, and isn't cut: whether another rank had it open can't be told: %s", file->name, file->path, app.saved.manifest.checkpoint, why);
+        return false;
+    }
     for (uint32_t rank = 0; app.transport.size > 1 && rank < app.saved.manifest.ranks; rank++) {
         const struct table *other = app.saved.all[rank];
         for (size_t i = 0; i < other->files_count; i++)
             if (rank != (uint32_t)app.transport.rank && strcmp(other->files[i].path, file->path) == 0)
-                return 0;
+                return false;
     }
-    return 1;
+    return true;
 }
 
 int restore_file(struct open_file *f) {
@@ -194,9 +197,7 @@ int restore_file(struct open_file *f) {
             return fail_restore(MEND_APP_SYSTEM, "file `%s` (%s): its length can't be told: %s", f->name, f->path, strerror(errno));
         if (status.st_size < needed)
             return fail_restore(MEND_APP_REFUSED, "file `%s` (%s) is shorter than when checkpoint %" PRIu64 " was taken: %" PRId64 " bytes are needed", f->name, f->path, t->checkpoint, needed);
-        int cut = status.st_size > whole ? is_cut(saved) : 0;
-        if (cut < 0)
-            return cut;
+        bool cut = status.st_size > whole && is_cut(saved);
         if ((cut && ftruncate(fileno(f->stream), whole) != 0) || fseeko(f->stream, saved->position, SEEK_SET) != 0)
             return fail_restore(MEND_APP_SYSTEM, "file `%s` (%s) can't be set to where it was: %s", f->name, f->path, strerror(errno));
         f->restored = true;
@@ -262,15 +263,19 @@ EXPORT int mend_app_saved_shape(const char *name, uint64_t *extents) {
     return b->dimensions;
 }
 
-void saved_clear(void) {
-    if (app.saved.all)
-        for (uint32_t i = 0; i < app.saved.manifest.ranks; i++)
-            table_free(app.saved.all[i]);
-    if (app.saved.paths)
-        for (uint32_t i = 0; i < app.saved.manifest.ranks; i++)
-            free(app.saved.paths[i]);
+void saved_drop_all(void) {
+    for (uint32_t i = 0; app.saved.all && i < app.saved.manifest.ranks; i++)
+        table_free(app.saved.all[i]);
+    for (uint32_t i = 0; app.saved.paths && i < app.saved.manifest.ranks; i++)
+        free(app.saved.paths[i]);
     free(app.saved.all);
     free(app.saved.paths);
+    app.saved.all = NULL;
+    app.saved.paths = NULL;
+}
+
+void saved_clear(void) {
+    saved_drop_all();
     table_free(app.saved.own);
     manifest_clear(&app.saved.manifest);
     memset(&app.saved, 0, sizeof app.saved);

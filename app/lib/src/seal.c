@@ -70,6 +70,7 @@ int seal_write(struct table *t, const char *path, char error[TEXT]) {
         from = data[i]->at + data[i]->elements * data[i]->size;
     }
     good = good && hash_span(fd, from, (uint64_t)status.st_size, stream);
+    int why = good ? 0 : errno;
     hash_end(stream, rest);
     if (fd >= 0)
         close(fd);
@@ -85,10 +86,11 @@ int seal_write(struct table *t, const char *path, char error[TEXT]) {
     }
     free(data);
     seal_path(name, path);
+    errno = why;
     fd = out ? open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     good = fd >= 0 && write(fd, text, length) == (ssize_t)length && fsync(fd) == 0;
     if (!good)
-        snprintf(error, TEXT, "%.900s can't be written: %s", name, strerror(errno));
+        snprintf(error, TEXT, "%.900s can't be written: %s", name, errno ? strerror(errno) : "the file system took a part only");
     if (fd >= 0)
         close(fd);
     free(text);

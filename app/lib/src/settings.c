@@ -183,6 +183,8 @@ static int make_absolute(struct settings *s) {
         char path[2 * TEXT];
         if (!paths[i][0] || paths[i][0] == '/')
             continue;
+        if (!app.directory_at_start[0])
+            return fail(MEND_APP_SYSTEM, "the directory that the program is in can't be told, so %s could be anywhere: start the program in a directory that is there, or set absolute paths", paths[i]);
         if (snprintf(path, sizeof path, "%s/%s", app.directory_at_start, paths[i]) >= TEXT - 64)
             return fail(MEND_APP_INVALID, "%s/%s is too long: %d characters at most", app.directory_at_start, paths[i], TEXT - 65);
         strcpy(paths[i], path);

@@ -175,11 +175,14 @@ static int read_source(const struct source *s, const char *path, uint64_t number
     return done;
 }
 
-int saved_load_all(void) {
-    char path[TEXT], error[TEXT];
+int saved_load_all(bool contents, char error[TEXT]) {
+    char path[TEXT];
     uint32_t ranks = app.saved.manifest.ranks;
-    if (app.saved.all)
+    contents = contents && places_offered() && strcmp(app.settings.verify, "no") != 0;
+    if (app.saved.all && (app.saved.all_compared || !contents))
         return 0;
+    saved_drop_all();
+    app.saved.all_compared = contents;
     app.saved.all = must_alloc(ranks * sizeof *app.saved.all);
     app.saved.paths = must_alloc(ranks * sizeof *app.saved.paths);
     for (uint32_t i = 0; i < ranks; i++) {
@@ -187,11 +190,13 @@ int saved_load_all(void) {
         store_path(path, app.settings.directory, app.saved.manifest.checkpoint, i);
         int done = 0;
         if (places_offered())
-            done = load_part(i, strcmp(app.settings.verify, "no") != 0, &app.saved.all[i], path, error);
+            done = load_part(i, contents, &app.saved.all[i], path, error);
         else if (!(app.saved.all[i] = rank_file_load(path, NULL, error)))
             done = MEND_APP_SYSTEM;
-        if (done)
-            return fail_restore(done, "%s", error);
+        if (done) {
+            saved_drop_all();
+            return done;
+        }
         app.saved.paths[i] = must_copy(path);
     }
     return 0;
@@ -227,9 +232,9 @@ int spread_restore(struct variable *v, const struct block *like) {
             return fail_restore(MEND_APP_REFUSED, "array `%s`, dimension %d: it had %" PRIu64 " elements over all ranks, and has %" PRIu64 " now", v->name, d, like->dimension[d].global, x->global);
         mine[d] = (struct dimension){.kind = (uint32_t)x->kind, .extent = x->extent, .global = x->global, .first = x->first, .count = x->count, .start = x->start, .block = x->block, .part = x->part, .parts = x->parts, .indices = (uint64_t *)(uintptr_t)x->indices};
     }
-    int done = saved_load_all();
+    int done = saved_load_all(true, error);
     if (done)
-        return done;
+        return fail_restore(done, "%s", error);
     struct source s = {.v = v, .mine = mine, .size = element_size(v->type), .found = must_alloc(v->elements / 8 + 1)};
     char *context = context_path(v->context);
     for (uint32_t i = 0; i < app.saved.manifest.ranks && done == 0; i++) {

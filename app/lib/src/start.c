@@ -135,10 +135,7 @@ static bool names_a_number(void) {
 
 /* Without a manifest it never counted. One that can't be reached may count: who reads it hears why. */
 static bool counts(uint64_t checkpoint) {
-    char path[TEXT], manifest[TEXT + 16];
-    store_path(path, app.settings.directory, checkpoint, -1);
-    snprintf(manifest, sizeof manifest, "%s/manifest", path);
-    return access(manifest, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
+    return store_counts(app.settings.directory, checkpoint);
 }
 
 /* The newest, of those below p->checkpoint, that a restart may use. */
@@ -206,6 +203,7 @@ static int choose(void) {
             return 0;
         }
         done = check_part(p.checkpoint, why);
+        /* Before the other ranks hear of it: they end the job then, and what is said later may be lost. */
         if (done)
             fail(done, "checkpoint %" PRIu64 " can't be %s: %s", p.checkpoint, done == MEND_APP_DAMAGED ? "used" : "restored here", why);
         enum verdict all = least_of_all(done == 0 ? GOOD : done == MEND_APP_DAMAGED ? DAMAGED : NOT_HERE);
@@ -224,7 +222,8 @@ static int choose(void) {
         return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one", p.checkpoint, t->program, app.program);
     /* Else it would be kept in the older one's place. */
     for (size_t i = 0; i < passed_over && app.transport.rank == 0; i++)
-        store_set_aside(app.settings.directory, damaged[i]);
+        if (store_set_aside(app.settings.directory, damaged[i]) != 0 && errno != ENOENT)
+            complain("checkpoint %" PRIu64 " is damaged, and can't be set aside: %s: it counts among those that are kept", damaged[i], strerror(errno));
     if (passed_over && app.transport.rank == 0)
         note("checkpoint %" PRIu64 " is used instead: it is older, and whole", p.checkpoint);
     app.number_offset = (int64_t)p.largest - (int64_t)t->call;
@@ -242,7 +241,7 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     app.slow = true;
     app.scheduled_in = UINT64_MAX;
     if (!getcwd(app.directory_at_start, sizeof app.directory_at_start))
-        strcpy(app.directory_at_start, "/");
+        app.directory_at_start[0] = 0;
     if (program && (strlen(program) >= TEXT || strchr(program, '\n')))
         return fail(MEND_APP_INVALID, "the program's name is one line of less than %d characters", TEXT);
     snprintf(app.program, sizeof app.program, "%s", program ? program : "");
@@ -308,8 +307,7 @@ static void clear(void) {
         mend_app_leave();
     while (app.variables)
         mend_app_forget(app.variables->name);
-    while (app.files)
-        mend_app_fclose(app.files->stream);
+    files_clear();
     free_contexts(&app.root);
     saved_clear();
     unlock_directory();
@@ -327,19 +325,27 @@ EXPORT int mend_app_finalize(void) {
     }
     safe_point_end();
     requests_stop();
+    /* A run whose output isn't all written hasn't ended well. Every rank is here. */
+    int flushed = files_flush();
+    bool all_flushed = all_say(flushed == 0);
     if (unfinished)
         fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
-    else if (app.transport.rank == 0)
+    else if (flushed == 0 && !all_flushed)
+        flushed = fail(MEND_APP_SYSTEM, "another rank can't write its files, and says why");
+    else if (all_flushed && app.transport.rank == 0)
         store_mark_ended(app.settings.directory, app.newest);
     clear();
     if (app.transport.end)
         app.transport.end(app.transport.state);
-    return unfinished ? MEND_APP_REFUSED : MEND_APP_OK;
+    return unfinished ? MEND_APP_REFUSED : flushed;
 }
 
 EXPORT void mend_app_abandon(void) {
     if (app.arriving)
         arrival_failed();
-    if (app.started)
-        clear();
+    if (!app.started)
+        return;
+    /* The job may be ended next, without an exit. */
+    files_flush();
+    clear();
 }

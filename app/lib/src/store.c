@@ -318,11 +318,17 @@ static void manifest_path(char into[TEXT + 32], const char *directory, uint64_t 
     snprintf(into, TEXT + 32, "%s/manifest%s", path, aside ? ".damaged" : "");
 }
 
-void store_set_aside(const char *directory, uint64_t checkpoint) {
+int store_set_aside(const char *directory, uint64_t checkpoint) {
     char manifest[TEXT + 32], aside[TEXT + 32];
     manifest_path(manifest, directory, checkpoint, false);
     manifest_path(aside, directory, checkpoint, true);
-    rename(manifest, aside);
+    return rename(manifest, aside);
+}
+
+bool store_counts(const char *directory, uint64_t checkpoint) {
+    char manifest[TEXT + 32];
+    manifest_path(manifest, directory, checkpoint, false);
+    return access(manifest, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 bool store_is_set_aside(const char *directory, uint64_t checkpoint) {

@@ -209,6 +209,16 @@ class Opened(InDirectory):
                 self.good(run(2, [*arguments, "-1", shared], self.directory))
                 self.assertEqual("after the checkpoint" in self.contents(), not cut, self.contents())
 
+    def test_another_file_is_not_cut(self):
+        arguments = [program("lines"), "w", "9", "0"]
+        self.assertNotEqual(run(1, [*arguments, "7"], self.directory, calls=5)[0], 0)
+        self.write("other.txt", "a longer text\n" * 9)
+        code, output = run(1, [*arguments, "-1", "", "other.txt"], self.directory)
+        self.assertNotEqual(code, 0)
+        self.assertIn("file `out` was out.txt when checkpoint 5 was taken, and is other.txt now", output)
+        with open(self.path("other.txt"), encoding="utf-8") as file:
+            self.assertEqual(len(file.readlines()), 9)
+
     def test_a_file_that_is_too_short(self):
         arguments = [program("lines"), "w", "9", "0"]
         self.assertNotEqual(run(1, [*arguments, "7"], self.directory, calls=5)[0], 0)

@@ -253,10 +253,15 @@ with mend_app.Session(MPI.COMM_WORLD, program="tied 1") as session:
         until = time.monotonic() + PATIENCE
         while not os.path.exists(self.path("other", "lock")) and time.monotonic() < until:
             time.sleep(0.02)
-        time.sleep(0.3)
-        with open(self.path("move.part"), "w", encoding="utf-8") as file:
-            file.write("ranks = 1\n")
-        os.rename(self.path("move.part"), self.path("other", "move"))
+        asked = self.path("other", "move")
+        while process.poll() is None and time.monotonic() < until:
+            # What is there when the program looks for the first time asks for nothing.
+            with open(self.path("move.part"), "w", encoding="utf-8") as file:
+                file.write("ranks = 1\n")
+            os.rename(self.path("move.part"), asked)
+            time.sleep(0.4)
+            if not os.path.exists(asked):
+                break
         output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 0, output)
         self.assertIn("no move: the program doesn't ask for mend_app_world(): with MPI_COMM_WORLD ranks can't move", output)

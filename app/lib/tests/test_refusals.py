@@ -98,6 +98,12 @@ class Changed(InDirectory):
         self.assertIn("MEND_APP_INTERVALL in the environment is no setting, and is ignored", output)
         self.assertEqual(output.count("is no setting"), 1, output)
 
+    def test_a_relative_path_where_the_program_is_nowhere(self):
+        script = "import os, mend_app\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\nmend_app.Session()\n"
+        code, output = run(0, [PYTHON, "-c", script], self.directory, directory=self.path("checkpoints"), watch="request")
+        self.assertNotEqual(code, 0)
+        self.assertIn("so request could be anywhere", output)
+
     def test_a_file_of_settings(self):
         self.write("mend-app.conf", "#quiet = yes\ndirectory = run#3 # mine\n  # and\nkeep = 1\t#one\n")
         self.good(self.python(SAVE, restart="none"))
@@ -203,10 +209,16 @@ class Unreadable(InDirectory):
             skip("a disk that fails", "strace isn't there")
         self.good(self.python(self.LARGE.replace("4096", "400000").replace("2048", "200000")))
         script = self.write("again.py", restore(shape=(2, 200000)))
-        for verify in ("start", "values", "no"):
-            with self.subTest(verify=verify):
+        watched = ["strace", "-f", "-P", self.path("checkpoints", "checkpoint-000002", "rank-00000.h5"), "-e", "trace=pread64"]
+        for verify, last in (("start", False), ("start", True), ("values", True), ("no", True)):
+            with self.subTest(verify=verify, last=last):
+                # The first read is the seal's, the last one is of the values.
+                self.good(run(0, [*watched, "-o", self.path("reads"), PYTHON, script], self.directory, restart="newest", verify=verify))
+                with open(self.path("reads"), encoding="utf-8") as file:
+                    reads = sum("pread64(" in line for line in file)
+                os.remove(self.path("reads"))
                 before = self.files()
-                command = ["strace", "-f", "-o", "/dev/null", "-P", self.path("checkpoints", "checkpoint-000002", "rank-00000.h5"), "-e", "trace=pread64", "-e", "inject=pread64:error=EIO", PYTHON, script]
+                command = [*watched, "-o", "/dev/null", "-e", f"inject=pread64:error=EIO:when={reads if last else 1}+", PYTHON, script]
                 code, output = run(0, command, self.directory, restart="newest", verify=verify)
                 self.assertEqual(code, 1, output)
                 self.assertIn("Input/output error", output)
@@ -375,6 +387,20 @@ class Named(InDirectory):
             self.assertRegex(said[what], f"^{what}: {code} .*{re.escape(word)}")
             self.assertTrue(any(line.startswith("mend-app: ") and word in line for line in lines), lines)
         self.assertEqual(said["row"], "row: 0")
+
+    def test_those_of_python(self):
+        script = """
+import mend_app
+from mpi4py import MPI
+with mend_app.Session(MPI.COMM_WORLD, program="named 1") as session:
+    session.world.Set_errhandler(MPI.ERRORS_RETURN)
+    try:
+        session.cart("row", session.world, [99])
+    except MPI.Exception:
+        print("refused")
+    print("row", session.split("row", session.world).size)
+"""
+        self.assertIn("refused\nrow 1\n", self.good(run(1, [PYTHON, "-c", script], self.directory)))
 
 
 class Mutated(InDirectory):

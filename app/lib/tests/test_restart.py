@@ -189,8 +189,11 @@ with mend_app.Session(program="names") as session:
             self.assertEqual(list(file["Context/main()"]), ["inner()", "x"])
 
     def test_the_library_is_found(self):
-        variables = {key: value for key, value in environment().items() if key != "MEND_APP_LIBRARY"}
-        for home, library in ((OUT, None), (None, os.path.join(ROOT, "target", "app", "lib", "libmend-app.so"))):
+        variables = {key: value for key, value in environment().items() if key not in ("MEND_APP_LIBRARY", "MEND_APP_HOME")}
+        # Not where it is looked for in any case.
+        os.makedirs(self.path("home", "lib"))
+        os.symlink(os.path.join(OUT, "lib", "libmend-app.so"), self.path("home", "lib", "libmend-app.so"))
+        for home, library in ((self.path("home"), None), (None, os.path.join(ROOT, "target", "app", "lib", "libmend-app.so"))):
             if library and not os.path.exists(library):
                 continue
             done = subprocess.run([PYTHON, "-c", "import mend_app; print(mend_app._library._find())"], env={**variables, **({"MEND_APP_HOME": home} if home else {})}, capture_output=True, text=True, check=False)

@@ -104,6 +104,9 @@ class Session:
 
     `comm` is a communicator of mpi4py, whose ranks all start a session, or None; `program` names program and version, and a checkpoint of another one is
     refused; `configuration` is the file of settings.
+
+    Where an exception leaves the block, this rank waits for nobody, and the other ranks wait for it at their next checkpoint or at their end: catch it outside, and end
+    the job (`comm.Abort`).
     """
 
     def __init__(self, comm=None, program=None, configuration=None):

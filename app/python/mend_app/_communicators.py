@@ -73,8 +73,9 @@ class Communicators:
             raise ValueError(f"communicator {name}: it wasn't there when the rank moved")
         self._drop_older(recipe)
         entry = _Entry(*recipe[:2], self._number(comm), arguments)
-        self.entries.append(entry)
+        # One that can't be made isn't made again when ranks move, either.
         entry.made = entry.make(comm)
+        self.entries.append(entry)
         entry.kept = self._object(kind)
         set_handle(entry.kept, entry.made)
         return entry.kept

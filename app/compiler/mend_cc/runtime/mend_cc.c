@@ -31,8 +31,9 @@ struct block {
 
 struct opened {
     struct opened *next;
-    FILE *stream;
+    FILE *stream;     /* NULL: it is closed */
     const char *name; /* a constant of the program */
+    char *path;
     int number;
 };
 
@@ -158,7 +159,10 @@ void mend_cc_end(void) {
     if (!cc.started)
         return;
     leave();
-    if (mend_app_finalize() < 0)
+    int done = mend_app_finalize();
+    if (done == MEND_APP_SYSTEM)
+        stop("the program ends with an error: its files aren't all written. The cause stands above");
+    if (done < 0)
         stop("the program ends with an error: what it left out in this restart was never restored, so its results may be wrong");
     cc.started = 0;
 }
@@ -246,25 +250,23 @@ void mend_cc_fields(int level, const char *name, void *address, size_t count, si
     n->field = copy_fields(fields, field);
 }
 
-void mend_cc_heap(const char *name, int site, int type, size_t size, int whose) {
+static struct note *add_heap(const char *name, int site, int type, size_t size, int whose) {
     struct note *n = add(-1, name, NULL, type, whose);
     n->site = site;
     n->size = size;
+    return n;
+}
+
+void mend_cc_heap(const char *name, int site, int type, size_t size, int whose) {
+    add_heap(name, site, type, size, whose);
 }
 
 void mend_cc_heap_array(const char *name, int site, int type, size_t size, int dimensions, const mend_app_dimension *shape) {
-    mend_cc_heap(name, site, type, size, MEND_APP_PRIVATE);
-    struct note *n = cc.notes;
-    while (n->next)
-        n = n->next;
-    set_shape(n, size, dimensions, shape);
+    set_shape(add_heap(name, site, type, size, MEND_APP_PRIVATE), size, dimensions, shape);
 }
 
 void mend_cc_heap_fields(const char *name, int site, size_t size, int fields, const mend_cc_field *field, int whose) {
-    mend_cc_heap(name, site, MEND_APP_BYTES, size, whose);
-    struct note *n = cc.notes;
-    while (n->next)
-        n = n->next;
+    struct note *n = add_heap(name, site, MEND_APP_BYTES, size, whose);
     n->fields = fields;
     n->field = copy_fields(fields, field);
 }
@@ -464,45 +466,48 @@ void mend_cc_free(void *address) {
     free(address);
 }
 
-static int is_open(const char *name, int number) {
-    const struct opened *f = cc.opened;
-    while (f && (f->number != number || strcmp(f->name, name) != 0))
-        f = f->next;
-    return f != NULL;
+/* A file of this place, with the same number in a restart. One that was closed keeps its number, and gets it again when it is opened again: another file must not be taken for it. */
+static struct opened *numbered_file(const char *name, const char *path) {
+    int number = 1;
+    struct opened *first = NULL; /* the newest stand before it */
+    for (struct opened *f = cc.opened; f; f = f->next) {
+        if (strcmp(f->name, name) != 0)
+            continue;
+        if (!f->stream && strcmp(f->path, path) == 0)
+            first = f;
+        number++;
+    }
+    if (first)
+        return first;
+    struct opened *f = need(malloc(sizeof *f));
+    *f = (struct opened){cc.opened, NULL, name, need(strdup(path)), number};
+    cc.opened = f;
+    return f;
 }
 
 FILE *mend_cc_fopen(const char *name, const char *path, const char *mode) {
     if (!cc.started)
         return fopen(path, mode);
-    /* Of the numbers of this place the first that no open file has: in a restart the files get the same ones. */
-    int number = 1;
-    while (is_open(name, number))
-        number++;
+    if (!path)
+        return fopen(path, mode);
+    struct opened *f = numbered_file(name, path);
     char numbered[2 * NAME];
-    if (number == 1)
+    if (f->number == 1)
         snprintf(numbered, sizeof numbered, "%s", name);
     else
-        snprintf(numbered, sizeof numbered, "%s, open file %d", name, number);
+        snprintf(numbered, sizeof numbered, "%s, open file %d", name, f->number);
     FILE *stream = mend_app_fopen(numbered, path, mode);
     if (!stream && errno == EINVAL && mend_app_restarting())
-        stop("the file %s isn't restored, so the program ends: to open it anew would empty it. The cause stands above", path);
-    if (stream) {
-        struct opened *f = need(malloc(sizeof *f));
-        *f = (struct opened){cc.opened, stream, name, number};
-        cc.opened = f;
-    }
+        stop("the file %s isn't restored, so the program ends%s. The cause stands above", path, mode[0] == 'w' ? ": to open it anew would empty it" : "");
+    f->stream = stream;
     return stream;
 }
 
 int mend_cc_fclose(FILE *stream) {
-    for (struct opened **at = &cc.opened; *at; at = &(*at)->next)
-        if ((*at)->stream == stream) {
-            struct opened *gone = *at;
-            *at = gone->next;
-            free(gone);
-            break;
-        }
-    return mend_app_fclose(stream);
+    for (struct opened *f = cc.opened; f; f = f->next)
+        if (stream && f->stream == stream)
+            f->stream = NULL;
+    return mend_app_fclose(stream) == MEND_APP_OK ? 0 : EOF;
 }
 
 void mend_cc_poison(void *address, size_t bytes) {

@@ -1,4 +1,4 @@
-/* lines MODE STEPS FIRST STOP [shared]: the last rank, or with `shared` each one, writes a line in each step from FIRST on to out.txt, opened by mode MODE. With mode w or w+ its first line has the number of lines, and is
+/* lines MODE STEPS FIRST STOP [shared [FILE]]: the last rank, or with `shared` each one, writes a line in each step from FIRST on to FILE (out.txt), opened by mode MODE. With mode w or w+ its first line has the number of lines, and is
  * written anew each time, so that the file's position is behind that. Rank 0 ends the job in step STOP. */
 #include <mend_app_mpi.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
     mend_app_enter("main");
     mend_app_variable("step", &step, MEND_APP_LONG, 0, NULL, MEND_APP_REPLICATED);
     const int writes = rank == size - 1 || (argc > 5 && argv[5][0]);
-    FILE *out = writes ? mend_app_fopen("out", "out.txt", mode) : NULL;
+    FILE *out = writes ? mend_app_fopen("out", argc > 6 ? argv[6] : "out.txt", mode) : NULL;
     if (writes && !out)
         MPI_Abort(MPI_COMM_WORLD, 3);
     if (out && mode[0] == 'w' && !mend_app_restarting())

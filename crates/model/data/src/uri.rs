@@ -149,7 +149,7 @@ mod tests {
             ("s3://bucket/a#1?", "a#1?"),
             ("tar:///runs/run.tar#in/mesh", "mesh"),
             ("tar:///run.tar#in.dat", "in.dat"),
-            ("hpss://home/a", "a"),
+            ("hpss://tape/a", "a"),
             ("https://host", ""),
         ] {
             assert_eq!(Address::parse(uri).unwrap().file_name(), name, "{uri}");

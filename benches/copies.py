@@ -93,7 +93,7 @@ def failover():
             finally:
                 on("node4", MEND, "data", "unmount", seen)
         finally:
-            lab.mend("data", "destroy", "input")
+            lab.mend("data", "destroy", "--force", "input")
     return well, stopped, later, killed, gone
 
 

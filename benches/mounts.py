@@ -260,7 +260,7 @@ class Space:
         return self
 
     def __exit__(self, *_):
-        self.lab.mend("data", "destroy", "bench")
+        self.lab.mend("data", "destroy", "--force", "bench")
         shutil.rmtree(self.store, ignore_errors=True)
         forget(self.lab)
 

@@ -90,7 +90,7 @@ def lab_with_space(work):
         try:
             yield lab
         finally:
-            lab.mend("data", "destroy", "scratch")
+            lab.mend("data", "destroy", "--force", "scratch")
 
 
 def by_placement(runs, work, argv, pattern):

@@ -39,7 +39,7 @@ class Coupled(InDirectory):
         targets = [word for node in STORAGE for word in ("--target", f"{node}:{self.directory}/targets/{node}")]
         created = self.lab.mend("data", "create", "scratch", *targets)
         self.assertEqual(created.returncode, 0, created.stderr)
-        self.addCleanup(self.lab.mend, "data", "destroy", "scratch")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "scratch")
         self.lab.set("MEND_FOLLOW_DATA_PAUSE_MS", "1000")
         self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_PAUSE_MS", None)
 

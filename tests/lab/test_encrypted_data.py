@@ -100,7 +100,7 @@ class EncryptedData(InDirectory):
         targets = [word for node in ("node1", "node2") for word in ("--target", f"{node}:{os.path.join(self.directory, node)}")]
         data = lambda *words: self.lab.mend("data", *words, cwd=self.directory)  # noqa: E731
         self.assertEqual(data("create", "listened", *targets).returncode, 0)
-        self.addCleanup(data, "destroy", "listened")
+        self.addCleanup(data, "destroy", "--force", "listened")
         listener = Listener(self.lab, "node3")
         self.addCleanup(listener.end)
         heard = {}

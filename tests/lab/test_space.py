@@ -43,7 +43,7 @@ class Space(InDirectory):
         self.source = self.write("source/in.dat", self.content)
         targets = [word for node in NODES for word in ("--target", f"{node}:{self.target(node)}")]
         self.data("create", "input", *targets)
-        self.addCleanup(self.lab.mend, "data", "destroy", "input")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "input")
 
     def target(self, node):
         return os.path.join(self.directory, "targets", node)
@@ -132,7 +132,7 @@ class Files(Space):
     def test_a_space_of_many_targets_whose_checks_ask_one_for_checksums(self):
         targets = [f"{node}:{self.target(node)}-{number}" for node in NODES for number in range(24)]
         self.data("create", "many", "--stripe", "64K", *[word for target in targets for word in ("--target", target)])
-        self.addCleanup(self.lab.mend, "data", "destroy", "many")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "many")
         self.stage("many:in.dat")
         self.assertEqual(len(json.loads(self.data("getstripe", "--json", "many:in.dat").stdout)["objects"]), len(targets))
         for _ in range(3):

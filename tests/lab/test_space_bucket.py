@@ -54,7 +54,7 @@ class InBucket(Space):
         self.source = self.write("source/in.dat", self.content)
         self.prefix = f"spaces/{os.path.basename(self.directory)}"
         self.create("input")
-        self.addCleanup(self.lab.mend, "data", "destroy", "input")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "input")
 
     def create(self, name, *options, code=0, nodes=NODES):
         return self.data("create", name, "--nodes", ",".join(nodes), "--bucket", f"s3://lab/{self.prefix}", *options, code=code)
@@ -100,7 +100,7 @@ class Files(InBucket):
         self.assertIn("1 whole", self.data("check", "input:").stdout)
         # Another space, and somebody else's object, in the same place.
         self.create("other")
-        self.addCleanup(self.lab.mend, "data", "destroy", "other")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "other")
         self.store.put(f"s3://lab/{self.prefix}/input-0/mine", b"of somebody else")
         self.data("rm", "input:in.dat")
         self.eventually(lambda: not any(self.all_objects().values()), "the objects are removed")
@@ -268,7 +268,7 @@ class Losses(InBucket):
         directory = os.path.join(self.directory, "targets")
         targets = [word for node in NODES[:2] for word in ("--target", f"{node}:{directory}/{node}")]
         self.data("create", "mixed", "--target", f"node3:s3://lab/{self.prefix}/mixed", *targets, "--count", "1")
-        self.addCleanup(self.lab.mend, "data", "destroy", "mixed")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "mixed")
         self.stage("mixed:in.dat")
         [held] = json.loads(self.data("getstripe", "--json", "mixed:in.dat").stdout)["objects"]
         self.assertEqual(held["target"], f"node3:s3://lab/{self.prefix}/mixed", "a bucket has most room")
@@ -329,7 +329,7 @@ class Jobs(Readers, InBucket):
 
     def test_a_space_of_a_job_is_in_a_bucket_and_a_restart_finds_it_on_other_nodes(self):
         script = self.write("job.sh", f"#!/bin/bash\n#MEND stage-in file://{self.source} scratch:in.dat\n".encode())
-        self.addCleanup(self.lab.mend, "data", "destroy", "scratch")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "scratch")
         self.addCleanup(self.all_back)
         held = self.write("held.py", HELD.encode())
         place = f"s3://lab/{self.prefix}/own"

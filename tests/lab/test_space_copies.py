@@ -88,7 +88,7 @@ class ByHand(Copies):
     def test_what_cannot_be_copied_is_told(self):
         self.assertIn("is not there", self.data("replicate", "input:no.dat", code=1).stderr)
         self.data("create", "one", "--target", f"node4:{self.target('one')}")
-        self.addCleanup(self.lab.mend, "data", "destroy", "one")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "one")
         self.stage("one:in.dat")
         self.assertIn("2 targets are asked for, 1 answer", self.data("replicate", "one:", code=1).stderr)
         small = os.path.join(self.directory, "small")
@@ -96,7 +96,7 @@ class ByHand(Copies):
         self.assertEqual(mounted.returncode, 0, mounted.stderr)
         self.addCleanup(self.lab.on, "node4", "umount", "-l", small)
         self.data("create", "small", "--target", f"node3:{self.target('large')}", "--target", f"node4:{small}", "--count", "1")
-        self.addCleanup(self.lab.mend, "data", "destroy", "small")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "small")
         self.stage("small:in.dat")
         self.assertIn("small:in.dat: its second copy is not made: there is no room for it", self.data("replicate", "small:", code=1).stderr)
         self.without_source()

@@ -26,7 +26,7 @@ class Losses(Space):
     def wide(self):
         nodes = ["node1", "node2", "node3", "node4"]
         self.data("create", "wide", "--count", "3", *[word for node in nodes for word in ("--target", f"{node}:{self.target(node)}-wide")])
-        self.addCleanup(self.lab.mend, "data", "destroy", "wide")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "wide")
         self.stage("wide:in.dat")
 
     def stripes(self, place):
@@ -86,6 +86,12 @@ class Healing(Losses):
         self.without_source()
         self.assertEqual(self.stripes("input:in.dat"), ({"node3": SIZE}, {"node3"}))
         self.got()
+        # Nothing else knows what the lost ones have, if they come back.
+        for _ in range(2):
+            said = self.data("destroy", "input", code=UNREACHABLE).stderr
+            self.assertIn("could not be removed from all its targets", said)
+            self.assertEqual([node for node in ("node1", "node2", "node3") if node in said], ["node1", "node2"])
+        self.data("destroy", "--force", "input")
 
     def test_damaged_blocks_alone_are_fetched_and_put_right(self):
         self.stage()

@@ -48,7 +48,7 @@ class OfJob(InDirectory):
         os.mkdir(self.local)
         self.lab.set("MEND_SPACE_DIRECTORY", self.local)
         self.addCleanup(self.lab.set, "MEND_SPACE_DIRECTORY", None)
-        self.addCleanup(self.lab.mend, "data", "destroy", "scratch")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "scratch")
 
     def write(self, name, content):
         path = os.path.join(self.directory, name)

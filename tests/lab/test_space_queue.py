@@ -30,7 +30,7 @@ class Queue(InDirectory):
         super().setUp()
         targets = [word for name in self.lab.node_names() for word in ("--target", f"{name}:{self.directory}/targets/{name}")]
         self.data("create", "input", *targets)
-        self.addCleanup(self.lab.mend, "data", "destroy", "input")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "input")
         for name in FILES:
             with open(os.path.join(self.directory, name), "wb") as file:
                 file.write(os.urandom(SIZE))

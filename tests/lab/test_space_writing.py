@@ -69,7 +69,7 @@ class Posix(Writes):
 
     def test_a_space_with_one_target_is_not_written_to(self):
         self.data("create", "alone", "--target", f"node1:{self.directory}/alone")
-        self.addCleanup(self.lab.mend, "data", "destroy", "alone")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "alone")
         script = f"echo x > {self.seen}/new"
         done = self.lab.mend("run", "--hosts", "node1", "--data", f"alone:{self.seen}:rw", "--", "bash", "-c", script, cwd=self.directory)
         self.assertNotEqual(done.returncode, 0)
@@ -80,7 +80,7 @@ class Posix(Writes):
     def test_a_space_of_one_copy_has_each_byte_once_and_loses_it_with_its_target(self):
         places = {node: f"{self.directory}/once-{node}" for node in NODES[:2]}
         self.data("create", "once", "--copies", "1", *(word for node, place in places.items() for word in ("--target", f"{node}:{place}")))
-        self.addCleanup(self.lab.mend, "data", "destroy", "once")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "once")
         # POSIX holds in it as with two copies.
         command = ["run", "--hosts", "node3", "--data", f"once:{self.seen}:rw", "--", sys.executable, PROGRAM, "posix", f"{self.seen}/own"]
         done = self.lab.mend(*command, cwd=self.directory)
@@ -126,7 +126,7 @@ class Posix(Writes):
             self.assertEqual(mounted.returncode, 0, mounted.stderr)
             self.addCleanup(self.lab.on, node, "umount", "-l", small)
         self.data("create", "small", *(word for node in NODES[:2] for word in ("--target", f"{node}:{small}")))
-        self.addCleanup(self.lab.mend, "data", "destroy", "small")
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "small")
         program = [sys.executable, PROGRAM, "full", self.seen]
         done = self.lab.mend("run", "--hosts", "node3", "--data", f"small:{self.seen}:rw", "--", *program, cwd=self.directory)
         self.assertEqual((done.returncode, done.stdout), (0, "as full as can be\n"), done.stderr)

@@ -5,7 +5,7 @@ use crate::failure::{BAD_VALUE, FAILED, Failure, UNREACHABLE};
 use crate::report;
 use mend_data::space::catalogue::Node;
 use mend_data::space::{FORMAT, MAX_TARGETS, Space, Striping, Target, is_name};
-use mend_space::descriptor;
+use mend_space::{Fault, descriptor};
 use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -98,6 +98,15 @@ pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
         eprintln!("mend data: {name}: {fault}; what it has of the space stays");
     }
     if !faults.is_empty() && !force {
+        let is_left = |target: &&Target| {
+            let named = |fault: &Fault| matches!(fault, Fault::Lost { target: name, .. } | Fault::Failed { target: name, .. } if *name == target.name());
+            faults.iter().any(named)
+        };
+        // The others know nothing of it any more, and are not asked again.
+        let targets: Vec<Target> = client.space.targets.iter().filter(is_left).cloned().collect();
+        if !targets.is_empty() {
+            descriptor::replace(&Space { targets, ..client.space.clone() })?;
+        }
         let hint = format!("again when all its targets answer; `mend data destroy --force {name}` forgets it as it is");
         return Err(Failure::new(format!("the data space {name} could not be removed from all its targets"), hint, UNREACHABLE));
     }

@@ -13,6 +13,33 @@ from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory  # 
 PROGRAMS = os.path.join(HERE, "programs")
 MPICC = os.path.join(VENV, "bin", "mpicc")
 sys.path.insert(0, os.path.join(ROOT, "app", "compiler"))
+RING = """
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv) {
+    int rank, size, steps = atoi(argv[1]), in = 0, seen = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    for (int step = 0; step < steps; step++) {
+        AT_THE_START
+        int out = rank + step;
+        MPI_Send(&out, 1, MPI_INT, (rank + 1) % size, 0, MPI_COMM_WORLD);
+        IN_BETWEEN
+        MPI_Recv(&in, 1, MPI_INT, (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        seen += in;
+    }
+    printf("ring digest %d\\n", seen);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+def ring(start="", between=""):
+    return RING.replace("AT_THE_START", start).replace("IN_BETWEEN", between)
 
 
 def environment(**settings):

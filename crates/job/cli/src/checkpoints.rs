@@ -159,8 +159,7 @@ async fn remove(directory: &JobDirectory, record: &JobRecord, arguments: &Checkp
     match directory.lock(&record.id) {
         // Nobody else removes, or builds on, anything while the lock is held.
         Ok(_lock) => {
-            let held = |number: &u64| mend_controller::tiers::held(&record.checkpoints.join(number.to_string()));
-            let in_tiers = arguments.remove.iter().any(|number| held(number).iter().any(|tier| tier != "shared"));
+            let in_tiers = mend_controller::tiers::hold_any(&record.checkpoints, &arguments.remove);
             remove_by_hand(&record.checkpoints, &arguments.remove).map_err(|error| Failure::new(with_causes(&error), error.hint(), 1))?;
             journal::note_removed(directory, &arguments.remove);
             if in_tiers {

@@ -61,7 +61,7 @@ fn line(entry: &Entry) -> String {
 
 /// Whether a job has a controller, or is about to have another one.
 pub fn goes_on(directory: &JobDirectory) -> bool {
-    directory.is_running() || directory.record().is_ok_and(|record| record.ended.is_none()) && failover::is_expected(directory)
+    directory.is_running() || failover::awaits_successor(directory)
 }
 
 /// A controller that was killed writes no end; the next one does. Until there is one, this stands for it.

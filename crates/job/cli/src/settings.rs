@@ -18,7 +18,7 @@ pub struct Settings {
     pub json: bool,
 }
 
-/// Shows them.
+/// Prints all settings, as a table or as JSON.
 pub fn settings(arguments: &Settings) -> Result<i32, Failure> {
     if !arguments.json {
         print!("{}", mend_settings::reference());

@@ -54,6 +54,11 @@ fn host(node: &BatchNode) -> Host {
     Host { name: node.name.clone(), slots: node.slots }
 }
 
+/// Of so many nodes those that ranks may take: one at least.
+fn hosts_left(nodes: usize, spares: u32) -> usize {
+    nodes.saturating_sub(spares as usize).max(1)
+}
+
 /// How the daemons of a job's allocation are reached, on all nodes of it; of a job in none: no other way than by their names.
 ///
 /// # Errors
@@ -118,7 +123,7 @@ impl BatchSession {
 
     /// How many ranks a job has that does not say: as many as the batch system was asked for, else as its nodes but the spares have room for.
     pub(crate) fn default_ranks(&self, spares: u32) -> u32 {
-        let most = self.nodes.len().saturating_sub(spares as usize).max(1);
+        let most = hosts_left(self.nodes.len(), spares);
         let room: u64 = self.nodes[..most].iter().map(|node| u64::from(node.slots)).sum();
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         if spares == 0 { self.system.tasks().unwrap_or(room) } else { room }
@@ -158,7 +163,7 @@ impl BatchSession {
     /// Nodes that get ranks, and spares: at least so many as are asked for, and those that are not needed.
     pub(crate) fn share_out(&self, ranks: u32, spares: u32, without: &BTreeSet<String>) -> (Vec<Host>, Vec<Host>) {
         let mut hosts = self.all_hosts(without);
-        let most = hosts.len().saturating_sub(spares as usize).max(1);
+        let most = hosts_left(hosts.len(), spares);
         if hosts.len() - most < spares as usize {
             eprintln!("mend: {} of {spares} spare nodes: the allocation has no more that the job can use", hosts.len() - most);
         }

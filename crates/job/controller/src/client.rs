@@ -122,7 +122,7 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
         record = directory.record()?;
     };
     drop(request);
-    let lost = || directory.record().is_ok_and(|record| record.ended.is_none()) && failover::is_expected(directory);
+    let lost = || failover::awaits_successor(directory);
     if let Err(error) = connection.sender.send(ask).await {
         return Err(if lost() { AskError::Lost { id: record.id } } else { error.into() });
     }

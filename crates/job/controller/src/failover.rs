@@ -42,6 +42,12 @@ pub fn is_expected(directory: &JobDirectory) -> bool {
     age.is_some_and(|age| age < if between { EXPECTED_BETWEEN } else { EXPECTED })
 }
 
+/// Whether a job that has no controller, and has not ended, may be about to have another one.
+#[must_use]
+pub fn awaits_successor(directory: &JobDirectory) -> bool {
+    directory.record().is_ok_and(|record| record.ended.is_none()) && is_expected(directory)
+}
+
 /// Whether a job has a controller that is about to begin another life, after that of `epoch`.
 #[must_use]
 pub fn is_between_lives(id: &str, epoch: u64) -> bool {

@@ -5,7 +5,7 @@
 //! Faults assumed: files vanish meanwhile; the record is damaged or names a place that is not the job's.
 
 use crate::record::{self, JobDirectory, JobRecord, RecordError, now};
-use crate::{failover, manifest, portable};
+use crate::{failover, manifest, portable, tiers};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fs;
@@ -69,14 +69,14 @@ pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> 
 pub fn remove(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
     // Refused before anything goes. Its ranks may live while another controller is about to take the place of one that was killed.
     drop(directory.lock(&record.id)?);
-    if record.ended.is_none() && failover::is_expected(directory) {
+    if failover::awaits_successor(directory) {
         return Err(RecordError::Running { id: record.id.clone() });
     }
     let place = portable::place(directory.path());
     let portable: Vec<_> = portable::kept(directory.path()).into_iter().map(|one| (size(&one.directory), one.tiers)).collect();
     let left = portable::remove(directory.path()).map_err(|source| RecordError::Io { path: place, source })?;
     let mut removed = remove_job(directory, record)?;
-    removed.in_tiers |= portable.iter().any(|(_, tiers)| tiers.iter().any(|tier| tier != "shared"));
+    removed.in_tiers |= portable.iter().any(|(_, held)| tiers::are_elsewhere(held));
     if left.is_none() {
         removed.bytes += portable.iter().map(|(bytes, _)| bytes).sum::<u64>();
     }
@@ -90,8 +90,7 @@ fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, R
         let path = path.to_owned();
         move |source| RecordError::Io { path, source }
     };
-    let held = |number: u64| crate::tiers::held(&record.checkpoints.join(number.to_string()));
-    let in_tiers = manifest::numbers(&record.checkpoints).into_iter().any(|number| held(number).iter().any(|tier| tier != "shared"));
+    let in_tiers = tiers::hold_any(&record.checkpoints, &manifest::numbers(&record.checkpoints));
     let bytes = size_of(directory, record);
     let mut left = None;
     if let Some(path) = elsewhere(directory, record) {

@@ -20,6 +20,17 @@ pub fn held(directory: &Path) -> Vec<String> {
     serde_json::from_slice::<Held>(&text).map(|held| held.complete).unwrap_or_default()
 }
 
+/// Whether other tiers than the shared directory have a whole copy of one of these checkpoints.
+#[must_use]
+pub fn hold_any(checkpoints: &Path, numbers: &[u64]) -> bool {
+    numbers.iter().any(|number| are_elsewhere(&held(&checkpoints.join(number.to_string()))))
+}
+
+/// Whether one of these tiers is another than the shared directory.
+pub(crate) fn are_elsewhere(tiers: &[String]) -> bool {
+    tiers.iter().any(|tier| tier != "shared")
+}
+
 /// Puts that on record.
 pub(crate) fn record_held(directory: &Path, complete: Vec<String>) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(&Held { complete })?;

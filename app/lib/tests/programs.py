@@ -68,7 +68,8 @@ def program(name):
 
 def environment(**settings):
     """Settings by their keys."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("MEND_APP_")}
+    # Unbuffered, one `print` is several writes, and those of two ranks come between each other.
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("MEND_APP_") and key != "PYTHONUNBUFFERED"}
     clean.update({f"MEND_APP_{key.upper()}": str(value) for key, value in settings.items()})
     # Open MPI asks twice.
     clean.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")

@@ -248,7 +248,7 @@ with mend_app.Session(MPI.COMM_WORLD, program="tied 1") as session:
 """
         output = self.good(run(2, [PYTHON, "-c", script], self.directory, watch_seconds=0.05))
         self.assertIn("no move: the program doesn't use session.world: with MPI.COMM_WORLD ranks can't move", output)
-        self.assertEqual(output.count("tied ends 60"), 2)
+        self.assertEqual(output.count("tied ends 60"), 2, output)
         process = start(2, [program("heat"), "1000", "60", "-p", "0", "50000"], self.directory, watch_seconds=0.05, restart="none", directory="other")
         until = time.monotonic() + PATIENCE
         while not os.path.exists(self.path("other", "lock")) and time.monotonic() < until:

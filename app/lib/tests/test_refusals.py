@@ -367,14 +367,14 @@ print(f"rank {{rank}} ends", flush=True)
         output = self.good(run(2, [PYTHON, "-c", self.SCRIPT.format(before="rank == 1", setting=False, directory=self.path("seen"))], self.directory))
         self.assertIn("rank 1 has: rank 1: the directory checkpoints isn't seen by this rank", output)
         self.assertIn("rank 0 has: rank 0: another rank couldn't start and says why", output)
-        self.assertEqual(output.count(" ends"), 2)
+        self.assertEqual(output.count(" ends"), 2, output)
 
     def test_a_setting_that_one_rank_has(self):
         output = self.good(run(2, [PYTHON, "-c", self.SCRIPT.format(before=False, setting=True, directory="checkpoints")], self.directory))
         self.assertIn("rank 1 has: rank 1: keep = 0: at least 1", output)
         self.assertIn("rank 0 has: rank 0: another rank couldn't start and says why", output)
         self.assertNotIn("another run uses", output)
-        self.assertEqual(output.count(" ends"), 2)
+        self.assertEqual(output.count(" ends"), 2, output)
 
 
 class Named(InDirectory):

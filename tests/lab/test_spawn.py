@@ -66,6 +66,34 @@ int main(int count, char **words) {
 """
 
 
+# Spawns a child as soon as there is a file `spawn`; both stay until there is a file `go`. With an argument another child comes first, which ends at once.
+LATE = """
+#include <mpi.h>
+#include <unistd.h>
+static void wait_for(const char *file) {
+    while (access(file, F_OK)) usleep(10000);
+}
+int main(int count, char **words) {
+    MPI_Comm parent, child;
+    MPI_Init(&count, &words);
+    MPI_Comm_get_parent(&parent);
+    if (parent == MPI_COMM_NULL) {
+        char *brief[] = {"brief", NULL};
+        wait_for("spawn");
+        if (count > 1) {
+            MPI_Comm_spawn(words[0], brief, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &child, MPI_ERRCODES_IGNORE);
+            MPI_Comm_disconnect(&child);
+        }
+        MPI_Comm_spawn(words[0], MPI_ARGV_NULL, 1, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &child, MPI_ERRCODES_IGNORE);
+    }
+    if (parent == MPI_COMM_NULL || count == 1) wait_for("go");
+    MPI_Comm_disconnect(parent == MPI_COMM_NULL ? &child : &parent);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
 def compiled(directory, name="starter", text=STARTER):
     source = os.path.join(directory, f"{name}.c")
     with open(source, "w", encoding="utf-8") as file:
@@ -205,6 +233,43 @@ class Worlds(Stays):
         self.lab.kill_daemon(self.host(name, 2))
         self.again(job, name, 1)
         self.ends(job, 2)
+
+
+class Late(Heals):
+    def ranks(self, name):
+        return next(one for one in self.lab.verb("ps") if one["id"] == name)["status"]["ranks"]
+
+    def spawns(self):
+        with open(os.path.join(self.directory, "spawn"), "w", encoding="utf-8"):
+            pass
+
+    def test_images_behind_the_place_of_one_that_has_ended_are_copied(self):
+        self.argv = [compiled(self.work, "late", LATE), "brief"]
+        self.spawns()
+        job, name = self.start(2, "node1,node2,node3", "--spares", "node4", "--tiers", "memory,partner")
+        job.wait_for(lambda: [bool(rank["ended"]) for rank in self.ranks(name)] == [False, False, True, False], "one child has ended, another one runs")
+        for _ in range(3):
+            self.lab.verb("checkpoint", name)
+            job.wait_for(lambda: self.lab.verb("checkpoints", name)[-1]["tiers"] == ["memory", "partner"], "partners have their copies")
+        self.lab.kill_daemon(self.ranks(name)[3]["host"])
+        self.again(job, name, 1)
+        job.let_go()
+        job.finish()
+
+    def test_a_child_of_after_the_checkpoint_makes_room_for_the_next_one(self):
+        self.argv = [compiled(self.work, "late", LATE)]
+        job, name = self.start(2, "node1")
+        self.lab.verb("checkpoint", name)
+        self.spawns()
+        states = lambda: [rank["state"] for rank in self.ranks(name)]
+        job.wait_for(lambda: states() == ["running"] * 3, "the child runs")
+        # The child, which is of no checkpoint, has stood still; the next one is rank 2, too, and has its process id.
+        self.assertTrue(self.lab.kill_rank("node1", 1, signal.SIGKILL))
+        self.again(job, name, 1)
+        job.wait_for(lambda: states() == ["running"] * 3, "another child runs")
+        job.let_go()
+        job.finish()
+        self.assertNotIn("MPI error", job.stderr())
 
 
 class Intel(Stays):

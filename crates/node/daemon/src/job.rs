@@ -27,7 +27,7 @@ use crate::conversation;
 use crate::job_link::carry;
 use crate::node::{JobQueues, Node};
 use crate::outbox::{Ordered, Urgent, queues};
-use crate::paused::{PausedJob, PausedRank};
+use crate::paused::{self, PausedJob, PausedRank};
 use crate::program::{Agentless, ExaminedPrograms};
 use crate::progress_news::may_follow_data;
 use crate::rank::{Command, Milestone, NotInPlace, RankEvent};
@@ -53,6 +53,7 @@ use mend_transfer::progress::Progress;
 use mend_wire::Connection;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
@@ -162,7 +163,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     };
     let (urgent, ordered, outbox) = queues();
     let lease = Duration::from_micros(lease_us(introduction.lease_ms.saturating_mul(1000)));
-    let before = match node.paused.take(&introduction) {
+    let before = match node.paused.take(&introduction, lease) {
         Some(paused) => paused,
         None => match AgentSocket::open() {
             Ok(agents) => PausedJob {
@@ -223,6 +224,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         agent_socket,
         tasks: HashMap::new(),
         rank_tasks: JoinSet::new(),
+        putting: JoinSet::new(),
+        stop_putting: Arc::default(),
         not_in_place: None,
         agentless: HashMap::new(),
         rendezvous: Rendezvous::default(),
@@ -288,6 +291,9 @@ struct Job {
     /// The tasks of ranks that are here: of which process, and what tells them. Dropping an entry releases its rank.
     tasks: HashMap<Rank, (u64, mpsc::UnboundedSender<Command>)>,
     rank_tasks: JoinSet<(Rank, u64, Option<NotInPlace>)>,
+    /// Files that are put back. When the job leaves nobody writes to them any more.
+    putting: JoinSet<()>,
+    stop_putting: Arc<AtomicBool>,
     /// Of the task that has just ended.
     not_in_place: Option<NotInPlace>,
     /// Why no agent speaks for ranks that have none.
@@ -415,6 +421,9 @@ impl Job {
     /// Kills everything and sees it dead.
     async fn release(&mut self) {
         self.tasks.clear();
+        self.stop_putting.store(true, Ordering::Release);
+        while self.putting.join_next().await.is_some() {}
+        paused::end(self.paused.drain().map(|(_, rank)| rank).collect(), &self.namespace).await;
         while self.rank_tasks.join_next().await.is_some() {}
         self.tiers.leave().await;
     }

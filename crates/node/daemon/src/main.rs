@@ -158,6 +158,8 @@ fn main() -> ExitCode {
 
 fn serve(arguments: Arguments) -> Result<(), ServeError> {
     start_log();
+    // Some are read when a job needs them, and nobody would hear of a mistake then.
+    mend_settings::check()?;
     let announcement = Announcement { ready_fd: arguments.ready_fd, under_batch: arguments.under_batch };
     let until_eof = arguments.until_eof || arguments.under_batch;
     if until_eof {

@@ -20,9 +20,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// How long a paused rank waits at least: a next life may wait for a lease to end, then for nodes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long ranks that are killed may take to be gone.
+const ENDING_TIME: Duration = Duration::from_secs(3);
 
 /// One rank that stands still.
 #[derive(Debug)]
@@ -52,11 +57,32 @@ pub struct PausedJob {
     pub spaces: Arc<JobSpaces>,
 }
 
+/// Kills ranks that stand still. Returns when none of their processes is left, or after a while: the next processes of these ranks need the
+/// same ids. A rank that is merely dropped would stay in a namespace that others of the job are in.
+pub async fn end(ranks: Vec<PausedRank>, namespace: &SharedNamespace) {
+    if ranks.is_empty() {
+        return;
+    }
+    let mut ends: JoinSet<()> = ranks.into_iter().map(|rank| rank.process.end()).collect();
+    let all = async { while ends.join_next().await.is_some() {} };
+    if timeout(ENDING_TIME, all).await.is_err() {
+        tracing::warn!("ranks that stood still do not end");
+    }
+    namespace.sweep();
+}
+
 impl PausedJob {
     /// For the job's next life: its memory files are empty, and ranks that shall not be here are gone.
-    fn taken_over(mut self, next: &JobIntroduction) -> Self {
-        self.ranks.retain(|rank, _| next.ranks.contains(rank));
+    fn taken_over(mut self, next: &JobIntroduction, lease: Duration) -> Self {
+        let unwanted = self.ranks.extract_if(|rank, _| !next.ranks.contains(rank)).map(|(_, rank)| rank).collect();
+        if self.namespace.has_ended() {
+            // Nobody has renewed it in time: what was in it is gone.
+            self.namespace = Arc::new(SharedNamespace::new(lease));
+        }
         self.namespace.renew(Duration::ZERO);
+        let namespace = self.namespace.clone();
+        // Whoever takes over is answered meanwhile.
+        tokio::spawn(async move { end(unwanted, &namespace).await });
         if let Some(shared_memory) = &self.shared_memory {
             // A restart begins with an empty one: what the checkpoint has of it comes back.
             shared_memory.clear();
@@ -96,10 +122,14 @@ impl PausedJobs {
     }
 
     /// What an earlier life of this job left standing here. Of no later, and no other job's.
-    pub fn take(&self, next: &JobIntroduction) -> Option<PausedJob> {
-        let job = self.all().remove(&next.identity)?;
-        // What is not taken over ends here.
-        (job.epoch < next.epoch).then(|| job.taken_over(next))
+    pub fn take(&self, next: &JobIntroduction, lease: Duration) -> Option<PausedJob> {
+        let mut all = self.all();
+        if all.get(&next.identity)?.epoch >= next.epoch {
+            return None;
+        }
+        let job = all.remove(&next.identity)?;
+        drop(all);
+        Some(job.taken_over(next, lease))
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<[u8; 16], PausedJob>> {

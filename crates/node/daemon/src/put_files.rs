@@ -16,7 +16,7 @@ use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile
 use mend_report::with_causes;
 use mend_sealed::{Key, Opener};
 use mend_transfer::TransferError;
-use mend_transfer::pipeline::{Nowhere, Source, Stage, Target, run};
+use mend_transfer::pipeline::{Nowhere, Rest, Source, Stage, Target, run};
 use mend_transfer::progress::Progress;
 use mend_transfer::stage::Checksum;
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, Uid, fchmod, fchown, futimens};
@@ -24,6 +24,8 @@ use std::fs::{File, Metadata, OpenOptions, create_dir_all, remove_file, symlink_
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file that is not as it was, and cannot be made so. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -63,17 +65,30 @@ impl PutError {
     }
 }
 
-/// Puts all of them back, those of data spaces where ranks see these. What users should know. Blocks.
+/// Puts all of them back, those of data spaces where ranks see these. What users should know. Blocks, until `stop` is set: then somebody else may
+/// put these files.
 ///
 /// # Errors
 /// The first file that cannot be what it was.
-pub fn put_files(order: &PutOrder, mounts: &[Mount], seal: Option<[u8; 32]>, progress: &Progress) -> Result<Vec<String>, PutError> {
+pub fn put_files(
+    order: &PutOrder,
+    mounts: &[Mount],
+    seal: Option<[u8; 32]>,
+    progress: &Progress,
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<String>, PutError> {
     let mut contents = Vec::new();
     for file in &order.files {
         let content = match &file.keeping {
             Keeping::Content { name, stored, checksum } => {
-                let kept =
-                    Content { progress, seal: seal.map(Key::from_bytes), size: file.state.size, stored: *stored, checksum: *checksum };
+                let kept = Content {
+                    progress,
+                    stop,
+                    seal: seal.map(Key::from_bytes),
+                    size: file.state.size,
+                    stored: *stored,
+                    checksum: *checksum,
+                };
                 let opened = open_kept(&order.checkpoint, name).and_then(|opened| kept.check(&opened).map(|()| opened));
                 let opened = opened.map_err(|source| PutError::Kept { path: file.path.clone().into(), source })?;
                 Some((kept, opened))
@@ -86,6 +101,7 @@ pub fn put_files(order: &PutOrder, mounts: &[Mount], seal: Option<[u8; 32]>, pro
     for (file, content) in order.files.iter().zip(contents) {
         let path = Path::new(&file.path);
         let failed = |source| PutError::Write { path: path.to_owned(), source };
+        go_on(stop).map_err(failed)?;
         if let Some(place) = place(mounts, &file.path) {
             let differs = |why: &str, source: io::Error| PutError::Changed {
                 path: path.to_owned(),
@@ -113,6 +129,21 @@ pub fn put_files(order: &PutOrder, mounts: &[Mount], seal: Option<[u8; 32]>, pro
     Ok(told)
 }
 
+/// Nothing is written any more for a job that has left.
+fn go_on(stop: &AtomicBool) -> io::Result<()> {
+    if stop.load(Ordering::Acquire) { Err(io::Error::other("the job has left this node")) } else { Ok(()) }
+}
+
+/// Lets bytes pass until the job leaves.
+struct Unless(Arc<AtomicBool>);
+
+impl Stage for Unless {
+    fn pass(&mut self, piece: &[u8], rest: &mut Rest<'_, '_>) -> Result<(), TransferError> {
+        go_on(&self.0).map_err(TransferError::Write)?;
+        rest.give(piece)
+    }
+}
+
 /// Opens what was kept: a regular file in that very directory.
 fn open_kept(checkpoint: &Path, name: &str) -> io::Result<File> {
     open_within(checkpoint, &Path::new(KEPT_DIRECTORY).join(name))
@@ -121,6 +152,7 @@ fn open_kept(checkpoint: &Path, name: &str) -> io::Result<File> {
 /// What was kept of one file.
 struct Content<'a> {
     progress: &'a Progress,
+    stop: &'a Arc<AtomicBool>,
     seal: Option<Key>,
     size: u64,
     stored: u64,
@@ -163,7 +195,7 @@ impl Content<'_> {
             Some(key) => Box::new(Opener::new(opened, key)?),
             None => Box::new(opened),
         };
-        let stages: Vec<Box<dyn Stage>> = vec![Box::new(Checksum::new(self.size, self.checksum))];
+        let stages: Vec<Box<dyn Stage>> = vec![Box::new(Unless(self.stop.clone())), Box::new(Checksum::new(self.size, self.checksum))];
         match run(&mut *source, stages, target, self.progress) {
             Ok(_) => Ok(()),
             // Callers name the file.
@@ -217,7 +249,8 @@ fn replaced(path: &Path, state: &FileState, kept: &Content, opened: &File) -> io
     let random: [u8; 8] = mend_wire::random_bytes();
     let temporary = above.join(format!(".mend-{:016x}", u64::from_ne_bytes(random)));
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let done = kept.write(opened, &file).and_then(|()| finish(&file, state)).and_then(|()| mend_durable::rename(&temporary, path));
+    let written = kept.write(opened, &file).and_then(|()| finish(&file, state)).and_then(|()| go_on(kept.stop));
+    let done = written.and_then(|()| mend_durable::rename(&temporary, path));
     if done.is_err() {
         let _ = remove_file(&temporary);
     }

@@ -204,7 +204,13 @@ async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Comm
         (_, None) => launch_process(context, launch, theirs.into_iter().map(|(_, end)| end).collect()).await?,
         (None, Some(building)) => launch_process(context, launch, building.descriptors(theirs).map_err(RankFailure::Channels)?).await?,
     };
-    let RankProcess { launch, link, process_events, sender } = process;
+    let RankProcess { launch, mut link, process_events, sender } = process;
+    // Those that came while there was none.
+    for command in held.extract_if(.., |command| matches!(command, Command::Signal(_))).collect::<Vec<_>>() {
+        if let Command::Signal(signal) = command {
+            link.signal(signal).await;
+        }
+    }
     Ok(Some(RankTask {
         phase: Phase::Launching,
         in_place,
@@ -367,6 +373,8 @@ impl RankTask {
             (ProcessEvent::Supervisor(Event::Running), _) => Transition::Continue,
             // Somebody killed it, and all the rank's processes with it.
             (ProcessEvent::SupervisorGone, _) => {
+                // It may run on: its reaper was killed, too, and what it prints would keep this task here.
+                context.namespace.sweep();
                 let what = "the process of Mend that watches it was killed, and the rank with it".to_owned();
                 context.urgent.send(FromDaemon::Report { rank: context.rank, report: Report::ProcessKilled { what } });
                 Transition::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))

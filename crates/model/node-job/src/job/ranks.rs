@@ -108,6 +108,8 @@ impl NodeJob {
         let order = self.slot(rank, attempt).and_then(|slot| slot.in_place.take());
         if let (true, Some(order), Some(slot)) = (not_in_place, order, self.slot(rank, attempt)) {
             slot.restore = Some(PendingRestore::default());
+            // What the agent of the process that is gone says late is not about the next one.
+            self.pausing.going_back.retain(|_, going| *going != rank);
             return self.effect(Effect::Anew { rank, attempt, order });
         }
         if self.slot(rank, attempt).is_some()

@@ -50,7 +50,7 @@ impl Job {
                     self.tasks.remove(&rank);
                 }
             }
-            Effect::DropStanding(ranks) => self.paused.retain(|rank, _| !ranks.contains(rank)),
+            Effect::DropStanding(ranks) => self.drop_standing(&ranks),
             Effect::Welcome { agent, rank, attempt, restored } => self.agent_links.welcome(agent, (rank, attempt), restored),
             Effect::TellAgent { agent, message } => self.agent_links.tell(agent, &message),
             Effect::Close { agent } => self.agent_links.close(agent),
@@ -73,8 +73,9 @@ impl Job {
                 self.tiers.locate_portable(&mut order.files);
                 let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());
                 let mounts = self.spaces.mounts();
-                tokio::task::spawn_blocking(move || {
-                    urgent.send(FromDaemon::FilesPut(put_files(&order, &mounts, key, &progress).map_err(|error| error.told())))
+                let stop = self.stop_putting.clone();
+                self.putting.spawn_blocking(move || {
+                    urgent.send(FromDaemon::FilesPut(put_files(&order, &mounts, key, &progress, &stop).map_err(|error| error.told())))
                 });
             }
             Effect::Tier(order) => return self.tier(*order),

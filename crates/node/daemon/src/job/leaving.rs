@@ -1,16 +1,26 @@
 //! How a job leaves a node: its processes end, or stand still for its next life, and what they wrote is sent.
 
 use super::{Incoming, Job};
+use crate::supervisor::namespace::SharedNamespace;
 use mend_messages::daemon::FromDaemon;
 use mend_node_job::event::End;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+
+async fn renew(namespace: Arc<SharedNamespace>, lease: Duration) {
+    loop {
+        namespace.renew(Duration::ZERO);
+        tokio::time::sleep(lease / 4).await;
+    }
+}
 
 /// Ends the job's processes, and the connection when the last output is sent.
 pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carrying: JoinHandle<()>) {
     let mut paused = Vec::new();
     if end == End::Paused {
-        paused = timeout(job.patience, job.put_aside()).await.unwrap_or_default();
+        paused = job.put_aside(Instant::now() + job.patience).await;
     }
     let (id, patience, progress) = (job.introduction.id.clone(), job.patience, job.progress.clone());
     let drained = end.is_orderly() && timeout(patience, job.release()).await.is_ok();
@@ -19,6 +29,8 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
         carrying.abort();
         job.release().await;
     }
+    // From here on only ranks that stand still are in it: the lease is not about them.
+    let renewing = (!paused.is_empty()).then(|| tokio::spawn(renew(job.namespace.clone(), job.lease)));
     let ranks = paused.iter().map(|(rank, _)| *rank).collect();
     // Behind the last output.
     if end == End::Paused {
@@ -27,6 +39,7 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
     let _ = timeout(patience, job.ordered.send(FromDaemon::Left)).await;
     // With the last sender the queue ends, and with the queue the connection.
     job.leave_standing(paused, incoming.agents);
+    renewing.inspect(JoinHandle::abort);
     if drained && timeout(patience, &mut carrying).await.is_err() {
         carrying.abort();
         tracing::warn!(job = id, "the controller did not take the last output");

@@ -4,7 +4,7 @@
 use super::Job;
 use crate::agents::AgentEvent;
 use crate::failure::RankFailure;
-use crate::paused::{PausedJob, PausedRank};
+use crate::paused::{self, PausedJob, PausedRank};
 use crate::rank::{Command, NotInPlace, RankOrigin};
 use crate::restore::Source;
 use mend_messages::daemon::FromDaemon;
@@ -12,6 +12,7 @@ use mend_messages::job::Rank;
 use mend_messages::report::Report;
 use mend_node_job::event::{AgentId, Event, FileOrder};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 impl Job {
     /// Another process of a rank that could not go back in place.
@@ -41,8 +42,15 @@ impl Job {
         Ok(agent)
     }
 
+    /// Kills ranks that an earlier life left standing.
+    pub(super) fn drop_standing(&mut self, which: &[Rank]) {
+        let dropped = self.paused.extract_if(|rank, _| which.contains(rank)).map(|(_, rank)| rank).collect();
+        let namespace = self.namespace.clone();
+        tokio::spawn(async move { paused::end(dropped, &namespace).await });
+    }
+
     /// The processes of all ranks that their agents have parked. What they wrote is on its way.
-    pub(super) async fn put_aside(&mut self) -> Vec<(Rank, PausedRank)> {
+    pub(super) async fn put_aside(&mut self, until: Instant) -> Vec<(Rank, PausedRank)> {
         let mut asked = Vec::new();
         for (rank, agent) in self.machine.stand_still() {
             let (taker, process) = oneshot::channel();
@@ -53,8 +61,8 @@ impl Job {
         }
         let mut paused = Vec::new();
         for (rank, agent, link, process) in asked {
-            // One that ended meanwhile gives none.
-            if let Ok(process) = process.await {
+            // One that ended meanwhile gives none, and one whose output is not taken in time is given up alone.
+            if let Ok(Ok(process)) = timeout_at(until, process).await {
                 paused.push((rank, PausedRank { agent, link, process }));
             }
         }

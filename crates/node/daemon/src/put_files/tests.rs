@@ -42,7 +42,7 @@ impl Case {
     }
 
     fn put(&self, file: &KeptFile) -> Result<Vec<String>, PutError> {
-        put_files(&PutOrder { checkpoint: self.path("1"), files: vec![file.clone()] }, &[], None, &Progress::default())
+        put_files(&PutOrder { checkpoint: self.path("1"), files: vec![file.clone()] }, &[], None, &Progress::default(), &Arc::default())
     }
 }
 

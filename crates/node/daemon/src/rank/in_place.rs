@@ -19,6 +19,13 @@ pub struct RankProcess {
     pub(super) sender: mpsc::UnboundedSender<ProcessEvent>,
 }
 
+impl RankProcess {
+    /// Kills it. Returns when nothing of it is left.
+    pub async fn end(mut self) {
+        self.link.release().await;
+    }
+}
+
 /// A rank that could not go back in place: no process of it is left.
 #[derive(Debug)]
 pub struct NotInPlace {

@@ -133,7 +133,7 @@ impl Made {
 }
 
 async fn make() -> io::Result<Made> {
-    let (ours, keeper) = spawn_self("namespace")?;
+    let (ours, keeper) = spawn_self("namespace", true)?;
     ours.set_nonblocking(true)?;
     let mut control = tokio::net::UnixStream::from_std(ours)?;
     let pid = keeper.id().unwrap_or_default();

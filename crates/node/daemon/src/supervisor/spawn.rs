@@ -26,7 +26,8 @@ pub enum SpawnError {
     Control(#[source] io::Error),
 }
 
-/// A running supervisor. Dropping it ends the supervisor and all its rank's processes.
+/// A running supervisor. When it is dropped its socket ends, and with that, soon, the supervisor and all its rank's processes. It is not killed: then
+/// its reaper would be, too, and could end nothing.
 #[derive(Debug)]
 pub struct RankSupervisor {
     control: Option<OwnedWriteHalf>,
@@ -45,7 +46,7 @@ pub async fn spawn(launch: Launch, files: Vec<OwnedFd>) -> Result<(RankSuperviso
     if files.len() > MAX_FILES {
         return Err(SpawnError::TooManyFiles(files.len()));
     }
-    let (ours, process) = spawn_self("rank-supervisor").map_err(SpawnError::Process)?;
+    let (ours, process) = spawn_self("rank-supervisor", false).map_err(SpawnError::Process)?;
     send_files(&ours, &files).map_err(SpawnError::Control)?;
     drop(files);
     ours.set_nonblocking(true).map_err(SpawnError::Control)?;
@@ -55,8 +56,8 @@ pub async fn spawn(launch: Launch, files: Vec<OwnedFd>) -> Result<(RankSuperviso
     Ok((link, SupervisorEvents(events)))
 }
 
-/// Starts one of this program's hidden subcommands, with the other end of the socket as its standard input.
-pub(super) fn spawn_self(subcommand: &str) -> io::Result<(std::os::unix::net::UnixStream, Child)> {
+/// Starts one of this program's hidden subcommands, with the other end of the socket as its standard input. `killed`: when it is dropped.
+pub(super) fn spawn_self(subcommand: &str, killed: bool) -> io::Result<(std::os::unix::net::UnixStream, Child)> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     // The running file itself, also after an upgrade replaced the one at its path.
     let process = Command::new("/proc/self/exe")
@@ -64,7 +65,7 @@ pub(super) fn spawn_self(subcommand: &str) -> io::Result<(std::os::unix::net::Un
         .arg(subcommand)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
-        .kill_on_drop(true)
+        .kill_on_drop(killed)
         .spawn()?;
     Ok((ours, process))
 }

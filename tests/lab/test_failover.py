@@ -79,6 +79,14 @@ class Ranks(Failover):
         self.taken_over(name)
         self.runs_to_its_end(job, name, 2)
 
+    def test_nohup_is_heeded(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGHUP, before)
+        job, name = self.start(2, "node1,node2")
+        self.kill_controller(name, signal.SIGHUP)
+        self.lab.verb("checkpoint", name)
+        self.ends_well(job, 2)
+
     def test_moments_of_all_kinds(self):
         """While it starts, saves, moves, goes on after a failure: at moments by chance."""
         draw = random.Random(f"{commit_seed()} {self.id()}")

@@ -111,7 +111,7 @@ class Jobs(InSlurm):
         self.places()
         # As --signal=TERM@SECONDS has it sent.
         self.lab.slurm("scancel", "--signal=TERM", str(self.batch))
-        self.said(r"it was stopped at checkpoint \d")
+        self.said(r"stopped at checkpoint \d")
         self.said("Slurm queues the batch job")
         self.said("is not finished: it goes on from its last checkpoint")
         self.let_go()
@@ -123,7 +123,7 @@ class Jobs(InSlurm):
         self.submit(f"{MEND} run -n 2 {PROGRAM}", "-p", "low")
         self.places()
         other = self.lab.submit(self.make("other"), "true", "-N3", "--exclusive", "-p", "high")
-        self.said(r"it was stopped at checkpoint \d")
+        self.said(r"stopped at checkpoint \d")
         self.lab.wait_state(other, "COMPLETED")
         self.said("goes on from its last checkpoint")
         self.let_go()

@@ -247,7 +247,7 @@ impl BatchSession {
     }
 
     /// The job's time is up, and it has ended: has the batch job queued again, if that is wanted.
-    pub(crate) async fn requeue(&self, quiet: bool) {
+    pub(crate) async fn requeue(&self, job: &str, checkpoint: u64, quiet: bool) {
         let failed = |error: BatchError| {
             eprintln!("mend: {} could not queue the batch job {} again: {error}", self.system.name(), self.system.run().job);
         };
@@ -267,7 +267,8 @@ impl BatchSession {
         }
         if !quiet {
             // Before it does: it may end this process as soon as it has been told.
-            eprintln!("mend: {} queues the batch job {} again", self.system.name(), self.system.run().job);
+            let (system, batch) = (self.system.name(), &self.system.run().job);
+            eprintln!("mend: job {job} is stopped at checkpoint {checkpoint}; {system} queues the batch job {batch} again");
         }
         let system = self.system.clone();
         if let Err(error) = ask(move || system.requeue()).await {

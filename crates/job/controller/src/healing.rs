@@ -109,8 +109,8 @@ pub(crate) async fn see_through_in_batch(
     };
     if let Some((session, _)) = in_batch {
         session.stop().await;
-        if matches!(result, Err(RunError::TimeUp { checkpoint: Some(_), .. })) {
-            session.requeue(quiet).await;
+        if let Err(RunError::TimeUp { checkpoint: Some(number), job, .. }) = &result {
+            session.requeue(job, *number, quiet).await;
         }
     }
     result
@@ -174,13 +174,14 @@ async fn to_its_end(
         eprintln!("mend: job {} goes on by itself, from checkpoint {checkpoint} if that is good", life.id);
         life = match next_life(life, constants, strays).await {
             Ok(next) => next,
-            Err(error) => return (Err(error), None),
+            Err((error, notes)) => return (Err(error), notes.into_rest()),
         };
     }
     (life.end.result, Some((life.lock, life.embedded)))
 }
 
-async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Result<Life, RunError> {
+/// The job's next life; else why there is none, with what the one before has left.
+async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Result<Life, (RunError, Notes)> {
     let Life { end, embedded, lock, id, checkpoints, tiers, signals, .. } = life;
     let mut notes = Notes::of(&id, lock, embedded);
     let next = async {
@@ -205,6 +206,10 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
     let next = tokio::select! {
         next = next => next,
         Some(wish) = strays.recv() => Err(match wish {
+            Wish::End(signal) if signal == Signal::HUP.as_raw() && has_successor(&id) => {
+                // As while a life runs: its terminal was closed, and a successor goes on in its place.
+                std::process::exit(128 + signal)
+            }
             Wish::End(signal) => RunError::Interrupted { signal },
             Wish::TimeUp(signal) => RunError::TimeUp { signal, job: id.clone(), checkpoint: numbers(&checkpoints).last().copied() },
         }),
@@ -220,9 +225,14 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
             error => RunError::NotHealed { job: id.clone(), wants_nodes: wants_nodes(&id, &error), source: Box::new(error) },
         };
         put_end_on_record(&id, notes.lock(), how, error.exit_code());
-        return Err(error);
+        return Err((error, notes));
     }
-    next
+    next.map_err(|error| (error, notes))
+}
+
+/// Whether another process can go on with the job: what it has decided is written down.
+fn has_successor(id: &str) -> bool {
+    JobDirectory::open(id).is_ok_and(|directory| log::written(directory.path()).is_some())
 }
 
 /// Whether nodes may help that are missing now: there are too few, or what they have of a checkpoint is nowhere else.

@@ -153,6 +153,11 @@ impl Notes {
         }
     }
 
+    /// The lock and the daemon of this process, if it still has them: no other one may have the job before they go.
+    pub(crate) fn into_rest(self) -> Option<(JobLock, Option<Embedded>)> {
+        self.lock.map(|(_, lock)| (lock, self.embedded))
+    }
+
     /// Which lock is held.
     pub(crate) fn lock(&self) -> Option<LockIdentity> {
         self.lock.as_ref().map(|(_, lock)| lock.identity())

@@ -15,6 +15,13 @@ pub(crate) enum Wish {
     TimeUp(i32),
 }
 
+/// Whether this process ignores a signal (proc_pid_status(5), `SigIgn`). What cannot be read is not ignored.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (kind.as_raw_value() - 1) & 1 == 1)
+}
+
 /// Where signals go.
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
@@ -48,7 +55,8 @@ impl Signals {
         self.listener().under_batch = true;
     }
 
-    /// From now on SIGINT, SIGTERM and SIGHUP are told to this life of the job, for as long as it listens. To a detached job SIGHUP is nothing.
+    /// From now on SIGINT, SIGTERM and SIGHUP are told to this life of the job, for as long as it listens. SIGHUP is nothing to a detached job, and
+    /// where whoever started this process has it ignored (nohup(1)).
     pub(crate) fn tell(&self, events: mpsc::Sender<Arrival>) {
         let mut listener = self.listener();
         listener.events = Some(events);
@@ -60,6 +68,9 @@ impl Signals {
         let either = (SignalKind::terminate(), listener.under_batch);
         let watched = of_user.into_iter().chain([either]).chain(of_batch.into_iter().filter(|_| listener.under_batch));
         for (kind, time_up) in watched {
+            if kind == SignalKind::hangup() && is_ignored(kind) {
+                continue;
+            }
             let Ok(mut stream) = signal(kind) else { continue };
             let signals = self.clone();
             tokio::spawn(async move {

@@ -259,7 +259,18 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     }
     let spaces = MadeSpaces::of(&program);
     let had = spaces.begin(&id, beginning.from.is_some(), beginning.stage, reached, quiet).await;
-    let reached = had.inspect_err(|error| put_end_on_record(&id, Some(beginning.lock.identity()), error.to_string(), error.exit_code()))?;
+    let reached = match had {
+        Ok(reached) => reached,
+        Err(error) => {
+            journal.end_for(error.exit_code(), journaling::cause_of(&error));
+            put_end_on_record(&id, Some(beginning.lock.identity()), error.to_string(), error.exit_code());
+            // What could not be made has been removed by whoever made it; this was made, and a node did not answer after that.
+            if beginning.from.is_none() && !matches!(error, RunError::Data { .. }) {
+                spaces.end(&id, &[]).await;
+            }
+            return Err(error);
+        }
+    };
     let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
     let printed = streams(&beginning.output.printed());
     let setup = Setup {

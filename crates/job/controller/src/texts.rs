@@ -19,7 +19,7 @@ use mend_messages::tier::{NodeStore, Tier};
 use std::path::PathBuf;
 
 /// Way out where there is none.
-const NO_CHECKPOINT_HINT: &str = "it had no checkpoint; take some with `mend checkpoint` next time";
+const NO_CHECKPOINT_HINT: &str = "it had no checkpoint; `mend run --interval auto` has some taken";
 
 /// What does not change while the job runs.
 #[derive(Clone, Debug)]
@@ -474,7 +474,7 @@ impl Names {
                     GoesOn::From(number) => {
                         format!("look at the network between them; `mend restart {}` continues the job from checkpoint {number}", self.job)
                     }
-                    _ => NO_CHECKPOINT_HINT.to_owned(),
+                    _ => self.goes_on(goes_on, "lost nodes"),
                 },
             },
             End::Refused { node, error } => RunError::Refused { host: host(node), error },

@@ -202,7 +202,7 @@ impl Replication {
         self.lanes.iter().map(|lane| lane.every.max(1)).collect()
     }
 
-    /// A checkpoint has been published; one image per rank, ascending.
+    /// A checkpoint has been published; one image per rank that had not ended.
     pub fn published(&mut self, number: u64, periodic: bool, images: Vec<Published>) -> Vec<Action> {
         self.insert(number, periodic, images);
         for lane in &mut self.lanes {
@@ -222,7 +222,8 @@ impl Replication {
             base: one.base,
             sites: one.sites.into_iter().filter(|(_, node)| node.is_none_or(|node| self.nodes.contains(&node))).collect(),
         };
-        let images = images.into_iter().map(image).collect();
+        let mut images: Vec<Image> = images.into_iter().map(image).collect();
+        images.sort_unstable_by_key(|image| image.reference.rank);
         self.checkpoints.insert(number, images);
         if periodic {
             self.periodic.insert(number);
@@ -235,7 +236,7 @@ impl Replication {
         let Task { number, tier, node, target, rank } = task;
         let site = (tier, if self.tiers[tier].tier.is_common() { None } else { Some(target.unwrap_or(node)) });
         let mut actions = Vec::new();
-        let image = rank.and_then(|rank| self.checkpoints.get_mut(&number)?.get_mut(rank as usize));
+        let image = rank.and_then(|rank| image_of(self.checkpoints.get_mut(&number)?, rank));
         match (rank, image, result) {
             (Some(_), Some(image), Ok(())) => drop(image.sites.insert(site)),
             (Some(rank), Some(_), Err(why)) => drop(self.lanes[tier].failed.insert((number, rank), why)),
@@ -350,7 +351,8 @@ impl Replication {
     }
 
     fn image(&self, number: u64, rank: Rank) -> Option<&Image> {
-        self.checkpoints.get(&number)?.get(rank as usize)
+        let images = self.checkpoints.get(&number)?;
+        images.binary_search_by_key(&rank, |image| image.reference.rank).ok().map(|at| &images[at])
     }
 
     /// Whether every image that a restart from the checkpoint reads is somewhere.
@@ -515,7 +517,7 @@ impl Replication {
         }
         for ((number, site), ranks) in going {
             for &rank in &ranks {
-                if let Some(image) = self.checkpoints.get_mut(&number).and_then(|images| images.get_mut(rank as usize)) {
+                if let Some(image) = self.checkpoints.get_mut(&number).and_then(|images| image_of(images, rank)) {
                     image.sites.remove(&site);
                 }
             }
@@ -530,6 +532,11 @@ impl Replication {
         };
         going.into_iter().filter_map(action).collect()
     }
+}
+
+/// A rank's image of those of a checkpoint. They are ascending, with gaps where ranks of spawned worlds have ended.
+fn image_of(images: &mut [Image], rank: Rank) -> Option<&mut Image> {
+    images.binary_search_by_key(&rank, |image| image.reference.rank).ok().map(|at| &mut images[at])
 }
 
 impl Image {

@@ -196,7 +196,8 @@ impl Roster {
         let mut places: Vec<NodeIndex> = self.ranks.iter().map(|rank| rank.node).collect();
         coming.iter().for_each(|one| places[one.rank as usize] = one.target);
         let takes = |node: &NodeIndex| *node != places[rank as usize] && !avoid.iter().any(|name| name == self.node_name(*node));
-        let on = |node: NodeIndex| places.iter().filter(|&&place| place == node).count() as u32;
+        let living = |rank: usize| !self.ranks[rank].has_ended();
+        let on = |node: NodeIndex| places.iter().enumerate().filter(|&(rank, &place)| place == node && living(rank)).count() as u32;
         let candidate = |node: NodeIndex| Candidate { node, ranks: on(node), room: self.room(node, coming) };
         self.alive().into_iter().filter(|&node| !self.is_unfit(node)).filter(takes).map(candidate).collect()
     }
@@ -291,7 +292,7 @@ impl Roster {
         let mut elsewhere = Vec::new();
         for rank in self.all_living() {
             let Err(why) = self.runs_on(rank, self.ranks[rank as usize].node) else { continue };
-            let ranks = |node: &NodeIndex| self.ranks.iter().filter(|rank| rank.node == *node).count();
+            let ranks = |node: &NodeIndex| self.ranks.iter().filter(|rank| rank.node == *node && !rank.has_ended()).count();
             let fitting = self.alive().into_iter().filter(|&node| self.runs_on(rank, node).is_ok());
             let Some(node) = fitting.min_by_key(ranks) else { return Err(why) };
             self.ranks[rank as usize].node = node;

@@ -32,6 +32,11 @@ impl World {
         Self { machine, store, bases, nodes: (0..NODES).collect(), ranks, open: Vec::new(), complete, writers }
     }
 
+    /// With gaps, as where ranks of spawned worlds have ended.
+    fn rank_numbers(&self) -> Vec<Rank> {
+        (0..self.ranks).map(|at| at + at / 2).collect()
+    }
+
     fn chain(&self, number: u64, rank: Rank) -> Vec<u64> {
         let mut chain = vec![number];
         while let Some(Some(base)) = self.bases.get(&(*chain.last().unwrap(), rank)) {
@@ -44,13 +49,13 @@ impl World {
         let numbers: BTreeSet<u64> = self.bases.keys().map(|(number, _)| *number).collect();
         numbers.into_iter().rev().find(|&number| {
             let there = |number: u64, rank: Rank| self.store.iter().any(|(_, _, n, r)| (*n, *r) == (number, rank));
-            (0..self.ranks).all(|rank| self.chain(number, rank).into_iter().all(|number| there(number, rank)))
+            self.rank_numbers().into_iter().all(|rank| self.chain(number, rank).into_iter().all(|number| there(number, rank)))
         })
     }
 
     fn publish(&mut self, number: u64, incremental: bool, farther: bool) {
         let mut images = Vec::new();
-        for rank in 0..self.ranks {
+        for rank in self.rank_numbers() {
             let home = *self.nodes.iter().nth(rank as usize % self.nodes.len()).unwrap();
             // Only an image that the machine still knows can be built on, as the controller names them.
             let base = (incremental && number > 1 && self.bases.contains_key(&(number - 1, rank))).then(|| number - 1);
@@ -76,7 +81,7 @@ impl World {
                     assert_eq!(before, self.restorable(), "{action:?}");
                 }
                 Action::Complete { number, tier } => {
-                    for rank in 0..self.ranks {
+                    for rank in self.rank_numbers() {
                         for number in self.chain(*number, rank) {
                             assert!(self.store.iter().any(|(t, _, n, r)| (*t, *n, *r) == (*tier, number, rank)), "{action:?}");
                         }

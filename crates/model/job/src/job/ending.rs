@@ -80,7 +80,7 @@ impl Job {
     }
 
     pub(crate) fn interrupt(&mut self, signal: i32) {
-        if self.searching.is_some() || !self.putting.is_empty() {
+        if self.ending.is_none() && (self.searching.is_some() || !self.putting.is_empty()) {
             return self.end(End::Interrupted(signal));
         }
         if self.interrupted.is_some() {

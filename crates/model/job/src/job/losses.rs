@@ -33,9 +33,16 @@ impl Job {
         if !self.keeps(Safeguard::LossesEndTheJob) {
             return;
         }
+        if self.time_up.is_some() {
+            return self.end_in_time();
+        }
         let node = |rank: Rank| self.roster.node_of(rank).unwrap_or_default();
         let nodes = (node(loss.ranks.0), node(loss.ranks.1));
-        let goes_on = self.newest_left().map_or(GoesOn::NoCheckpoint, GoesOn::From);
+        let goes_on = match self.newest_left() {
+            Some(number) => GoesOn::From(number),
+            None if self.listed.is_empty() => GoesOn::NoCheckpoint,
+            None => GoesOn::NotAllThere,
+        };
         self.end(End::MessagesLost { ranks: loss.ranks, nodes, why: loss.why, goes_on });
     }
 }

@@ -196,7 +196,8 @@ impl Job {
             let node = self.roster.ranks[rank as usize].node;
             return self.end(End::NotRestored { rank, node, why: TargetTrouble::Ended, image: false });
         }
-        if self.spawned_rank_ended_early(rank, status) {
+        // One that is being restored: the others wait for it.
+        if !matches!(was, RankPhase::Restoring(_)) && self.spawned_rank_ended_early(rank, status) {
             return;
         }
         self.spawned_rank_ended(rank);
@@ -262,6 +263,10 @@ impl Job {
         }
         for &rank in &lost {
             self.operation_lost(rank, Gone::WithItsNode);
+        }
+        if self.time_up.is_some() {
+            // Its batch system kills what would go on.
+            return self.end_in_time();
         }
         let lost = if lost.is_empty() { vec![0] } else { lost };
         let goes_on = match self.newest_left() {

@@ -80,7 +80,9 @@ impl Job {
 
     /// Ends the job where it is, without another checkpoint.
     pub(crate) fn end_in_time(&mut self) {
-        self.end_at(self.newest_left());
+        // Before its ranks are placed, what the tiers hold is not known yet; it goes on from what is listed.
+        let unknown = self.placing || self.searching.is_some();
+        self.end_at(if unknown { self.listed.last().copied() } else { self.newest_left() });
     }
 
     fn end_at(&mut self, checkpoint: Option<u64>) {

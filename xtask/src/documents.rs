@@ -22,7 +22,9 @@ pub const SETTINGS: &str = "docs/settings.md";
 /// What the reference must hold.
 pub fn settings_page() -> String {
     format!(
-        "# Settings\n\nEnvironment variables that every part of Mend reads; flags of the commands override them.\n\
+        "# Settings\n\nEnvironment variables; flags of the commands override them. `mendd` reads those that begin with `MEND_HEALTH` and `MEND_BMC`, `MEND_TIER_HOURS`,\n\
+         `MEND_HIDE_CPU_FEATURES` and `MEND_MIGRATE_LIBFABRIC` when it starts. `mend migrate` and `mend drain` read `MEND_MIGRATE_MODE`. What else a job does is decided by\n\
+         the environment of its `mend run` or `mend restart`: other commands do not change it. `mend run`, `mend restart` and `mendd` refuse a value that cannot be used.\n\
          Written by `cargo xtask settings` from `crates/platform/settings`: change them there.\n\n{}",
         mend_settings::reference()
     )

@@ -10,7 +10,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 OUT = os.environ.get("MEND_APP_OUT", os.path.join(ROOT, "target", "app"))
 VENV = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"))
-PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
+PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "180"))
 
 
 def skip(what, why):

@@ -12,7 +12,7 @@ import unittest
 
 from programs import OUT, ROOT, InDirectory, program, run, start
 
-PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
+PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "180"))
 
 
 class Explored(unittest.TestCase):

@@ -11,7 +11,7 @@ from programs import ROOT, InDirectory, program, run, skip, start
 
 sys.path.append(os.path.join(ROOT, "tests", "lab"))
 
-PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "60"))
+PATIENCE = float(os.environ.get("MEND_TEST_PATIENCE", "180"))
 # Steps of two milliseconds, so that there is time to ask.
 SLOW = ["300", "3000", "-p", "0", "2000"]
 # For those that are killed: a minute and more.

@@ -446,8 +446,12 @@ static void forget(const void *address) {
 
 void *mend_cc_realloc(int site, void *old, size_t bytes) {
     void *made = realloc(old, bytes);
-    if (!made)
+    if (!made) {
+        /* The C library has freed it. */
+        if (old && bytes == 0)
+            forget(old);
         return NULL;
+    }
     for (struct block *b = cc.blocks; b; b = b->next)
         if (old && b->address == old) {
             b->address = made;

@@ -126,10 +126,11 @@ Examples:
   job=$(mend run --detach -n 2 ./app < input)      its id, for `mend attach $job`, `mend wait $job`
 
 If a node is lost, or a signal kills a rank, the job goes on by itself from its newest checkpoint, on the spares and the \
-hosts that are left. A rank that a signal killed is tried again --retries times from one checkpoint.
+hosts that are left. A rank that a signal killed is tried again --retries times from one checkpoint. A job without a checkpoint \
+ends: --interval auto has some taken.
 
 The exit code is the program's (128 + signal if a signal ended it). It is 75 if a node, or a connection between two, was \
-lost and the job does not go on by itself: `mend restart` can. Standard error names the rank that exited with a code other \
+lost and the job does not go on by itself: `mend restart` can, from a checkpoint. Standard error names the rank that exited with a code other \
 than 0, and says if a 75 was the program's own. With `--detach` it is 0 when the ranks run; `mend wait` ends with the program's.")]
 pub struct Run {
     /// Number of ranks (also -np); default: as the batch job has it, else 1
@@ -190,13 +191,13 @@ pub struct Run {
 /// Periodic checkpoints, of `mend run` and `mend restart`.
 #[derive(Debug, Args)]
 pub struct Periodic {
-    /// How often checkpoints are taken: every SECONDS, as often as costs least (auto), or only when asked for (off); default: MEND_INTERVAL
+    /// How often checkpoints are taken: every SECONDS, as often as costs least (auto), or only when asked for (off); default: MEND_INTERVAL; a restart without either goes on as before
     #[arg(long, value_name = "auto|SECONDS|off", value_parser = interval)]
     pub interval: Option<String>,
-    /// How many incremental checkpoints come between two full ones, at most; default: MEND_INCREMENTAL
+    /// How many incremental checkpoints come between two full ones, at most; default: MEND_INCREMENTAL; a restart without either goes on as before
     #[arg(long, value_name = "auto|N|off", value_parser = incremental)]
     pub incremental: Option<String>,
-    /// How many periodic checkpoints are kept, with what they build on; default: MEND_KEEP
+    /// How many periodic checkpoints are kept, with what they build on; default: MEND_KEEP; a restart without either goes on as before
     #[arg(long, value_name = "all|N", value_parser = keep)]
     pub keep: Option<String>,
 }
@@ -212,13 +213,13 @@ impl Periodic {
 #[derive(Debug, Args)]
 pub struct Healing {
     /// After the loss of a node, or of a rank to a signal: go on by itself from the last checkpoint, with ranks that live going back in place
-    /// (pause) or all restarted (restart), or end
+    /// (pause) or all restarted (restart), or end; default: MEND_ON_FAILURE. A restart does not take it over from the run before
     #[arg(long, value_name = "pause|restart|stop", value_parser = ["pause", "restart", "stop"])]
     pub on_failure: Option<String>,
-    /// How often it goes on from one checkpoint after a signal killed a rank
+    /// How often it goes on from one checkpoint after a signal killed a rank; default: MEND_RETRIES. A restart does not take it over
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,
-    /// How long it waits for nodes if none answers
+    /// How long it waits for nodes if none answers; default: MEND_WAIT_FOR_NODES. A restart does not take it over
     #[arg(long, value_name = "SECONDS")]
     pub wait_for_nodes: Option<u32>,
 }

@@ -74,7 +74,11 @@ fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String]) -
     left.sort_by(|one, other| (&one.job, one.rank).cmp(&(&other.job, other.rank)));
     for (directory, record) in record::list()? {
         if record.controller_host == node && directory.is_running() {
-            eprintln!("mend: `mend run` of job {} is itself on {node}: the job ends with it", record.id);
+            eprintln!(
+                "mend: `mend run` of job {} is itself on {node}: when it ends another process takes its place, and `mend attach` shows what the job prints; \
+                 with MEND_SUCCESSOR=off the job ends with it",
+                record.id
+            );
         }
     }
     if arguments.json {

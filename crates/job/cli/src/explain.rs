@@ -10,7 +10,8 @@ Examples:
   mend explain lmp-3f2a --why                      why ranks moved, checkpoints were taken, the job went on or ended
   mend explain --why --json | jq '.[].text'
 
-What --why shows is in the job's journal, as all of `mend log` is; only what was decided is left, with the reasons.")]
+What --why shows is in the job's journal, as all of `mend log` is; only what was decided is left, with the reasons. \
+Without --why the exit code is 1 if something stands in the way.")]
 pub struct Explain {
     /// The job; default: the one that runs; with --why else the one that ended last
     pub job: Option<String>,

@@ -7,6 +7,7 @@ use mend_controller::images::ImagesError;
 use mend_controller::manifest::ManifestError;
 use mend_controller::record::RecordError;
 use mend_lab::LabError;
+use mend_settings::SettingError;
 use std::error::Error;
 
 /// A failed command. Exit codes: 1 it could not be done, 2 wrong usage (by clap), 64 bad value, 65 unusable image or
@@ -77,6 +78,12 @@ impl From<ImagesError> for Failure {
 impl From<HostsError> for Failure {
     fn from(error: HostsError) -> Self {
         Self::of(&error, error.hint().to_owned(), 64)
+    }
+}
+
+impl From<SettingError> for Failure {
+    fn from(error: SettingError) -> Self {
+        Self::of(&error, String::new(), 64)
     }
 }
 

@@ -30,6 +30,7 @@ fn tiers(list: Option<&str>) -> Result<Option<Vec<TierSpec>>, Failure> {
 
 /// `mend run`.
 pub async fn run(arguments: Run) -> Result<i32, Failure> {
+    mend_settings::check()?;
     let here = std::env::current_dir().map_err(|error| Failure::new(format!("the working directory is gone: {error}"), "", 1))?;
     // The rest of the environment may hold anything; a variable that is not UTF-8 is not worth refusing a job for.
     let env: Vec<(String, String)> =
@@ -102,6 +103,7 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
 
 /// `mend restart`.
 pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
+    mend_settings::check()?;
     let candidates = choose(arguments.job.as_deref(), arguments.checkpoint)?;
     let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
     let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();

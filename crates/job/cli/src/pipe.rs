@@ -37,7 +37,7 @@ and fusermount3 for who may not mount. The exit code is 69 if the other node can
 else 1.")]
 pub struct Mount {
     /// Read here: wait for writing mounts, on this address and port. Default: all addresses, MEND_PIPE_PORT
-    #[arg(long, value_name = "ADDRESS[:PORT]", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "ADDRESS[:PORT]|PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub listen: Option<String>,
     /// Write here: what is written goes to the reading mount on this host
     #[arg(long, value_name = "HOST[:PORT]")]

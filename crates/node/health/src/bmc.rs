@@ -20,8 +20,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// What it is called where it fails.
@@ -92,7 +93,7 @@ pub enum BmcFailure {
     #[error("ipmitool cannot be run")]
     Run(#[source] io::Error),
     /// It ended.
-    #[error("ipmitool ended: {0}")]
+    #[error("ipmitool ended: {0} (see MEND_BMC, MEND_BMC_USER, MEND_BMC_PASSWORD_FILE and MEND_BMC_CIPHER)")]
     Ended(String),
     /// It is silent.
     #[error("the controller did not answer within {} ms", .0.as_millis())]
@@ -142,6 +143,8 @@ pub struct Session {
     _child: Child,
     input: ChildStdin,
     output: ChildStdout,
+    /// What it says last on standard error.
+    complaint: JoinHandle<String>,
     limit: Duration,
     readings: u32,
     marks: BTreeMap<String, Sides>,
@@ -153,6 +156,16 @@ pub struct Session {
 
 /// Marks of a sensor, below and above.
 type Sides = (Option<Marks>, Option<Marks>);
+
+async fn last_line(errors: ChildStderr) -> String {
+    let (mut lines, mut last) = (BufReader::new(errors).lines(), String::new());
+    while let Ok(Some(line)) = lines.next_line().await {
+        if !line.trim().is_empty() {
+            last = line.trim().to_owned();
+        }
+    }
+    last
+}
 
 impl Session {
     /// Begins one. An answer may take so long.
@@ -166,15 +179,16 @@ impl Session {
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .map_err(BmcFailure::Run)?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
             return Err(BmcFailure::Ended("it has no standard streams".into()));
         };
         let (marks, bad) = (BTreeMap::new(), (0, String::new()));
-        let mut session = Self { _child: child, input, output, limit, readings: 0, marks, entries: None, bad };
+        let complaint = tokio::spawn(last_line(errors));
+        let mut session = Self { _child: child, input, output, complaint, limit, readings: 0, marks, entries: None, bad };
         session.answer().await?;
         Ok(session)
     }
@@ -186,15 +200,20 @@ impl Session {
             let mut piece = [0; 4096];
             while !said.ends_with(PROMPT) && said.len() < MOST_OUTPUT {
                 match self.output.read(&mut piece).await {
-                    Ok(0) => return Err(BmcFailure::Ended(String::from_utf8_lossy(&said).trim().to_owned())),
+                    Ok(0) => return Ok(true),
                     Ok(length) => said.extend_from_slice(&piece[..length]),
                     Err(error) => return Err(BmcFailure::Run(error)),
                 }
             }
-            Ok(())
+            Ok(false)
         };
-        timeout(self.limit, listen).await.map_err(|_| BmcFailure::Silent(self.limit))??;
-        Ok(String::from_utf8_lossy(&said).into_owned())
+        let said_all = timeout(self.limit, listen).await.map_err(|_| BmcFailure::Silent(self.limit))??;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        if said_all {
+            let complaint = timeout(self.limit, &mut self.complaint).await.ok().and_then(Result::ok).unwrap_or_default();
+            return Err(BmcFailure::Ended(if complaint.is_empty() { said.trim().to_owned() } else { complaint }));
+        }
+        Ok(said)
     }
 
     async fn ask(&mut self, command: &str) -> Result<String, BmcFailure> {

@@ -275,7 +275,8 @@ async fn predict(monitor: Arc<Monitor>, options: Arc<Options>, program: PathBuf)
         let ask = |watch: &mend_policy::health::watch::Watch| (watch.last().sensor.clone(), predictor::question(now_us, watch));
         let questions: Vec<(String, Vec<u8>)> = monitor.known().map(|known| known.node.to_predict().map(ask).collect()).unwrap_or_default();
         if questions.is_empty() {
-            if verdicts.changed().await.is_err() {
+            // A further sensor of a node that is sick changes no verdict.
+            if let Ok(Err(_)) = timeout(pause, verdicts.changed()).await {
                 return;
             }
             continue;

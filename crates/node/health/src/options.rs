@@ -127,7 +127,8 @@ fn disks() -> Vec<PathBuf> {
         return named.split(',').map(str::trim).filter(|path| !path.is_empty()).map(PathBuf::from).collect();
     }
     let temporary = std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
-    let mut disks = vec![PathBuf::from("/dev/shm"), temporary];
+    let mut disks = vec![PathBuf::from("/dev/shm")];
+    disks.extend(Some(temporary).filter(|temporary| !crate::disks::is_shared(temporary)));
     let tiers = mend_settings::TIERS.text();
     let local = tiers.split(',').filter_map(|tier| tier.trim().strip_prefix("local:")).map(|tier| tier.split('@').next().unwrap_or(tier));
     disks.extend(local.map(PathBuf::from));

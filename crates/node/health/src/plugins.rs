@@ -84,14 +84,18 @@ fn understood(plugin: &str, ended: &Ended) -> Result<Vec<Sample>, Unread> {
         Said { text: ended.first_line().to_owned(), sensors: Vec::new() }
     };
     let own = Sample { sensor: plugin.to_owned(), told: grade, text: cut(&said.text), ..Sample::default() };
-    let sensor = |said: SaidSensor| Sample {
-        sensor: format!("{plugin}/{}", cut(&said.name)),
-        value: said.value,
-        unit: cut(&said.unit),
-        kind: if said.counter { Kind::Counter } else { Kind::Level },
-        marks: said.low.zip(said.high).and_then(|(low, high)| Marks::new(low, high)),
-        told: said.grade,
-        text: cut(&said.text),
+    let sensor = |said: SaidSensor| {
+        let marks = said.low.zip(said.high).and_then(|(low, high)| Marks::new(low, high));
+        let useless = marks.is_none() && (said.low.is_some() || said.high.is_some());
+        Sample {
+            sensor: format!("{plugin}/{}", cut(&said.name)),
+            value: said.value,
+            unit: cut(&said.unit),
+            kind: if said.counter { Kind::Counter } else { Kind::Level },
+            marks,
+            told: said.grade,
+            text: if useless { "not judged: `low` and `high` are both needed, and must differ".to_owned() } else { cut(&said.text) },
+        }
     };
     let sensors = said.sensors.into_iter().take(MOST_SENSORS).filter(|sensor| !sensor.name.trim().is_empty());
     Ok(std::iter::once(own).chain(sensors.map(sensor)).collect())

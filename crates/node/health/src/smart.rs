@@ -39,10 +39,15 @@ pub async fn read(smartctl: &Path, limit: Duration) -> Result<Vec<Sample>, Unrea
     for device in devices.iter().take(MOST_DEVICES) {
         let (Some(name), Some(kind)) = (device["name"].as_str(), device["type"].as_str()) else { continue };
         // A disk that sleeps is left to sleep.
-        let found = asked(smartctl, &["--json=c", "--nocheck=standby", "--health", "--attributes", "--device", kind, name], limit).await?;
-        match understood(name, &found) {
-            Ok(some) => samples.extend(some),
-            Err(why) => drop(trouble.get_or_insert(why)),
+        let arguments = ["--json=c", "--nocheck=standby", "--health", "--attributes", "--device", kind, name];
+        // One that hangs hides no other.
+        match asked(smartctl, &arguments, limit).await.map(|found| understood(name, &found)) {
+            Ok(Ok(some)) => samples.extend(some),
+            Ok(Err(why)) => drop(trouble.get_or_insert(why)),
+            Err(unread) => {
+                let text = format!("not read: {}", unread.error);
+                samples.push(Sample { sensor: format!("smart:{name}/health"), told: Grade::Well, text, ..Sample::default() });
+            }
         }
     }
     match (samples.is_empty(), trouble) {

@@ -18,7 +18,7 @@ mod writing;
 
 use failure::Failure;
 use mend_settings::{LOG, PIPE_PORT};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 const USAGE: &str = "mend-pipe is a part of mend: `mend pipe mount` starts it";
@@ -69,10 +69,14 @@ fn split(place: &str) -> Result<(&str, u16), Failure> {
 }
 
 fn listening_at(place: &str) -> Result<SocketAddr, Failure> {
+    let everywhere = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     if place.is_empty() {
-        return Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, mounting::number(&PIPE_PORT)? as u16)));
+        return Ok(everywhere(mounting::number(&PIPE_PORT)? as u16));
     }
-    resolved(split(place)?)
+    match place.strip_prefix(':').unwrap_or(place).parse() {
+        Ok(port) => Ok(everywhere(port)),
+        Err(_) => resolved(split(place)?),
+    }
 }
 
 fn resolved((host, port): (&str, u16)) -> Result<SocketAddr, Failure> {

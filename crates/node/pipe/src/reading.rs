@@ -21,7 +21,7 @@ use mend_wire::{HandshakeError, HandshakeSlot, admit_all};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -101,13 +101,29 @@ pub fn run(address: SocketAddr, directory: &Path) -> Result<(), Failure> {
         Failure::new(format!("{address} cannot be listened on: {error}"), hint)
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(taken)?;
-    let listener = runtime.block_on(TcpListener::bind(address)).map_err(taken)?;
+    let listener = runtime.block_on(listen(address)).map_err(taken)?;
     let bound = listener.local_addr().map_err(taken)?;
     let state = State { streams: Incoming::new(memory, chunk, FIRST_STREAM), links: BTreeMap::new(), next_link: 0 };
     let reading = Arc::new(Reading { state: Mutex::new(state), wake: Condvar::new(), secret, patience, looks: Looks::new(0o400, chunk) });
     let door = reading.clone();
     std::thread::spawn(move || runtime.block_on(admit_all(listener, |stream, peer, slot| admit(door.clone(), stream, peer, slot))));
     serve(Files(reading.clone()), &reading, chunk, directory, &format!("ready {bound}"))
+}
+
+/// On all addresses: those of IPv4 alone where there is no IPv6.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error)
+            if address.ip() == Ipv6Addr::UNSPECIFIED
+                && matches!(
+                    rustix::io::Errno::from_io_error(&error),
+                    Some(rustix::io::Errno::AFNOSUPPORT | rustix::io::Errno::ADDRNOTAVAIL)
+                ) =>
+        {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        bound => bound,
+    }
 }
 
 async fn admit(reading: Arc<Reading>, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {

@@ -278,9 +278,9 @@ mod tests {
             Side::Original(copy) => {
                 value += 1;
                 assert!(copy.reap().is_none());
-                assert!(copy.outer().is_some());
-                // SAFETY: wait4 with no place for a status. Other tests of this process make no children.
-                let seen = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+                let outer = copy.outer().unwrap();
+                // SAFETY: wait4 with no place for a status, of one process.
+                let seen = unsafe { libc::waitpid(outer, std::ptr::null_mut(), libc::WNOHANG) };
                 assert_eq!((seen, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ECHILD)));
                 let mut byte = [0u8];
                 assert_eq!((rustix::io::read(&reader, &mut byte).unwrap(), byte[0]), (1, b'r'));

@@ -21,7 +21,7 @@ pub const RETRIES: Setting = Setting {
     name: "MEND_RETRIES",
     kind: Kind::Number { min: 0, max: 1_000_000 },
     default: "3",
-    meaning: "How often a job goes on by itself from one checkpoint after a signal killed a rank (a crash, no memory); then it ends with the rank's status.",
+    meaning: "How often a job goes on by itself from one checkpoint after a signal killed a rank (a crash, no memory); then it ends with the rank's status. After nodes or connections were lost it goes on 10 times from one checkpoint.",
 };
 /// How long nodes are waited for.
 pub const WAIT_FOR_NODES: Setting = Setting {

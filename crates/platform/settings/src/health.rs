@@ -70,7 +70,7 @@ pub const HEALTH_PLUGIN_TIMEOUT: Setting = Setting {
     name: "MEND_HEALTH_PLUGIN_TIMEOUT_MS",
     kind: Kind::Number { min: 100, max: 3_600_000 },
     default: "10000",
-    meaning: "Milliseconds that a health plug-in, the predictor or smartctl may take; then it is killed with all its children, and named by `mend health`.",
+    meaning: "Milliseconds that a health plug-in, the predictor, smartctl or an answer of the BMC may take; then it is killed with its process group, and named by `mend health`.",
 };
 /// Who predicts.
 pub const HEALTH_PREDICTOR: Setting = Setting {

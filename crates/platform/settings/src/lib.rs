@@ -5,6 +5,7 @@
 
 mod back;
 mod batch;
+mod check;
 mod data;
 mod error;
 mod failover;
@@ -15,6 +16,7 @@ mod tiers;
 
 pub use back::{BACK_MIGRATION, TIME_LIMIT};
 pub use batch::{BATCH, BATCH_POLL, REQUEUE};
+pub use check::check;
 pub use data::{
     DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT, FOLLOW_DATA, FOLLOW_DATA_PAUSE, FOLLOW_DATA_RULE,
     OFFLOAD, OFFLOAD_CREDENTIALS, OFFLOAD_SETTLE, SPACE_BEGUN, SPACE_CACHE, SPACE_COPY_DELAY, SPACE_COPY_PERCENT, SPACE_DIRECTORY,
@@ -116,7 +118,7 @@ pub const LIBDIR: Setting = Setting {
     name: "MEND_LIBDIR",
     kind: Kind::Path,
     default: "",
-    meaning: "Directory of mendd, libmend-fi.so and mend-restorer; default the directory of the running program, else ../lib/mend.",
+    meaning: "Directory that is searched first for the parts of Mend (mendd, libmend-fi.so, mend-restorer and others). Then come the directory of the running program, and ../lib/mend from there.",
 };
 /// Port of the daemons.
 pub const PORT: Setting = Setting {
@@ -193,7 +195,7 @@ pub const EXPIRE: Setting = Setting {
     name: "MEND_EXPIRE",
     kind: Kind::WordOrNumber { words: &["never"], min: 1, max: 100_000 },
     default: "never",
-    meaning: "Days after which jobs that ended are removed, with their checkpoints. They are removed when another job starts with mend run; see mend rm.",
+    meaning: "Days after which jobs that ended are removed, with their checkpoints. They are removed when another job starts with mend run; see mend rm. Portable checkpoints stay.",
 };
 /// Bound of what a detached job has printed.
 pub const SPOOL: Setting = Setting {
@@ -543,17 +545,17 @@ pub fn secret_file() -> Result<PathBuf, SettingError> {
     if named.is_empty() { Ok(home()?.join("secret")) } else { Ok(PathBuf::from(named)) }
 }
 
-/// The directory that holds `part` ("mendd", "libmend-fi.so", "mend-restorer"): `$MEND_LIBDIR`, else beside the
+/// The path of `part` ("mendd", "libmend-fi.so", "mend-restorer"): `$MEND_LIBDIR`, else beside the
 /// running program, else `../lib/mend` from there. `None` if it is in none of them.
 #[must_use]
 pub fn find_part(part: &str) -> Option<PathBuf> {
     let named = LIBDIR.text();
-    if !named.is_empty() {
-        return Some(PathBuf::from(named).join(part)).filter(|path| path.exists());
-    }
-    let program = std::env::current_exe().ok()?;
-    let beside = program.parent()?;
-    [beside.join(part), beside.join("../lib/mend").join(part)].into_iter().find(|path| path.exists())
+    let first = (!named.is_empty()).then(|| PathBuf::from(named).join(part)).filter(|path| path.exists());
+    first.or_else(|| {
+        let program = std::env::current_exe().ok()?;
+        let beside = program.parent()?;
+        [beside.join(part), beside.join("../lib/mend").join(part)].into_iter().find(|path| path.exists())
+    })
 }
 
 /// The reference of all settings, as Markdown: a table with the first sentence of each, below it the further ones.

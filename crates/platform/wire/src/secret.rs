@@ -42,7 +42,7 @@ impl SecretError {
             Self::Io { .. } => "set MEND_HOME or MEND_SECRET_FILE to a place of yours".into(),
             Self::Exposed { path, .. } => format!("chmod 600 {}", path.display()),
             Self::Malformed { path } => {
-                format!("remove {} and restart mendd on every node: a new one is made", path.display())
+                format!("remove {} and start mendd again: a new one is made; copy it to nodes that do not share it", path.display())
             }
         }
     }

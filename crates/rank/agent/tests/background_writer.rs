@@ -7,8 +7,9 @@ use mend_image::launch::Mode;
 use mend_messages::agent::Saved;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use support::generations::generations_behind;
 use support::skips::skipped;
-use support::{Rank, Source, compile, generations_behind};
+use support::{Rank, Source, compile};
 
 /// Slow enough for the program to go on meanwhile.
 const SLOW: u64 = 16 << 20;
@@ -78,7 +79,7 @@ fn a_writer_that_is_killed_hurts_nobody() {
     let mut rank = Rank::start(7500, &compile("apps/instant.c"), &["1000000"]);
     rank.await_line("round 50");
     let path = rank.directory.join("image");
-    let saved = rank.snapshot(&path, Some(SLOW));
+    let saved = rank.snapshot(&path, Some(1 << 20));
     rank.resume();
     assert!(rank.inspect().obstacles.is_empty());
     let [_, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
@@ -292,7 +293,7 @@ fn what_little_changed_is_copied_instead_of_the_process() {
         rank.two_lines_more();
         rank.inspect_ahead(Some(base));
         let path = rank.directory.join(format!("image-{number}"));
-        let saved = rank.snapshot_on(&path, Some(base), Some(SLOW));
+        let saved = rank.snapshot_on(&path, Some(base), Some(1 << 20));
         assert!(saved.behind && saved.base == Some(base) && saved.note.is_none(), "{saved:?}");
         let [program, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
         assert!(same_memory(program, copy));
@@ -312,7 +313,7 @@ fn a_writer_that_shares_memory_hurts_nobody_whatever_becomes_of_it() {
     let Some((mut rank, full, path)) = mostly_still(8600) else { return };
     let begin = |rank: &mut Rank, base| {
         rank.inspect_ahead(Some(base));
-        let saved = rank.snapshot_on(&path, Some(base), Some(1 << 20));
+        let saved = rank.snapshot_on(&path, Some(base), Some(1 << 16));
         let [program, copy] = rank.processes()[..] else { panic!("{:?}", rank.processes()) };
         assert!(saved.behind && same_memory(program, copy));
         rank.resume();
@@ -363,7 +364,7 @@ fn a_target_that_vanishes_is_told() {
     std::fs::create_dir(&place).unwrap();
     // The rank may be another user's.
     std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let saved = rank.snapshot(&place.join("image"), Some(4 * SLOW));
+    let saved = rank.snapshot(&place.join("image"), Some(SLOW));
     rank.resume();
     std::fs::remove_dir_all(&place).unwrap();
     let error = rank.await_written(saved.id).unwrap_err();

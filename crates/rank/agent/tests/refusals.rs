@@ -6,7 +6,7 @@ use mend_image::launch::Mode;
 use mend_messages::agent::{Reply, Request, SaveOrder, SaveTarget};
 use std::path::Path;
 use std::time::Duration;
-use support::{Rank, Refusal, Source, compile};
+use support::{ENDLESS, Rank, Refusal, Source, compile};
 
 fn refusal(path: &Path, directory: &Path) -> String {
     match Rank::restore(Source::File(path), Mode::Restart, directory) {
@@ -52,14 +52,14 @@ fn obstacles_are_named_beforehand_and_at_the_save_and_go_away() {
 
 #[test]
 fn a_program_that_leaves_no_zone_to_the_restorer_is_named() {
-    let mut rank = Rank::start(3290, &compile("apps/zones.c"), &["3", "100"]);
+    let mut rank = Rank::start(3290, &compile("apps/zones.c"), &["3", ENDLESS]);
     rank.await_line("tick 1");
     let found = rank.inspect();
     assert!(found.obstacles.iter().any(|obstacle| obstacle.what.contains("zones of addresses")), "{found:?}");
     let (error, _) = rank.try_save(&rank.directory.join("image")).expect_err("no zone is free");
     assert!(error.contains("zones of addresses"), "{error}");
     rank.resume();
-    rank.finish();
+    rank.end();
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_first_thread_that_has_ended_is_named() {
 
 #[test]
 fn requests_out_of_order_and_bad_targets() {
-    let mut rank = Rank::start(3100, &compile("apps/counter.c"), &["200"]);
+    let mut rank = Rank::start(3100, &compile("apps/counter.c"), &[ENDLESS]);
     let target = || SaveTarget::File("/nonexistent/directory/image".into());
     assert!(matches!(rank.ask(Request::Save(SaveOrder::full(target()))), Reply::Failed { .. }));
     assert_eq!(rank.resume(), Duration::ZERO, "it was not stopped");
@@ -158,12 +158,12 @@ fn requests_out_of_order_and_bad_targets() {
     assert!(matches!(rank.ask(Request::Suspend), Reply::Failed { .. }));
     assert!(matches!(rank.ask(Request::Save(SaveOrder::full(target()))), Reply::Failed { .. }));
     rank.resume();
-    rank.finish();
+    rank.end();
 }
 
 #[test]
 fn a_full_disk_leaves_nothing_behind() {
-    let mut rank = Rank::start(3110, &compile("apps/limited.c"), &["200"]);
+    let mut rank = Rank::start(3110, &compile("apps/limited.c"), &["4000"]);
     rank.await_line("tick 3");
     let image = rank.directory.join("image");
     let (error, _) = rank.try_save(&image).unwrap_err();
@@ -171,12 +171,12 @@ fn a_full_disk_leaves_nothing_behind() {
     let names: Vec<_> = std::fs::read_dir(&rank.directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!names.iter().any(|name| name.to_string_lossy().contains("image")), "{names:?}");
     rank.resume();
-    rank.finish();
+    rank.end();
 }
 
 #[test]
 fn damaged_and_incomplete_images_are_refused() {
-    let mut rank = Rank::start(3120, &compile("apps/counter.c"), &["200"]);
+    let mut rank = Rank::start(3120, &compile("apps/counter.c"), &[ENDLESS]);
     rank.await_line("tick 3");
     let directory = rank.directory.clone();
     let image = directory.join("image");
@@ -203,7 +203,7 @@ fn damaged_and_incomplete_images_are_refused() {
     // The undamaged one still works.
     let mut rank = Rank::restart(&image, &directory);
     rank.resume();
-    rank.await_line("tick 10");
+    rank.two_lines_more();
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn files_that_are_gone_or_changed_are_named() {
     std::fs::create_dir_all(&directory).unwrap();
     let program = directory.join("counter-copy");
     std::fs::copy(&original, &program).unwrap();
-    let mut rank = Rank::start(3130, &program, &["200"]);
+    let mut rank = Rank::start(3130, &program, &[ENDLESS]);
     rank.await_line("tick 3");
     let image = rank.directory.join("image");
     rank.save(&image);
@@ -228,7 +228,7 @@ fn files_that_are_gone_or_changed_are_named() {
     std::fs::rename(&elsewhere, &program).unwrap();
     let mut rank = Rank::restart(&image, &directory);
     rank.resume();
-    rank.await_line("tick 10");
+    rank.two_lines_more();
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn files_written_to_are_cut_back_at_a_restart_and_never_at_a_migration() {
     rank.save(&image);
     let length = std::fs::metadata(&log).unwrap().len();
     rank.resume();
-    rank.await_line("tick 12");
+    rank.two_lines_more();
     rank.kill();
     let longer = std::fs::metadata(&log).unwrap().len();
     assert!(longer > length);

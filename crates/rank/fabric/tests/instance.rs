@@ -45,9 +45,15 @@ impl Held {
         let files = maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].to_owned())).collect();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+        // A thread that has been joined may still be leaving (PF_EXITING): the flags are the seventh field after the name (proc_pid_stat(5)).
+        let stays = |task: &std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let flags = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(6)?.parse::<u64>().ok());
+            flags.is_some_and(|flags| flags & 4 == 0)
+        };
         Self {
             descriptors: links.map(|link| link.to_string_lossy().into_owned()).filter(|link| !link.contains("/proc/")).collect(),
-            threads: entries("/proc/self/task").len(),
+            threads: entries("/proc/self/task").iter().filter(|task| stays(task)).count(),
             files,
             kib: size.split_whitespace().next().unwrap().parse().unwrap(),
         }

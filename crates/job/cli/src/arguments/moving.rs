@@ -98,7 +98,7 @@ pub struct Drain {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  mend undrain b                 b takes ranks again; none comes back by itself for that")]
+  mend undrain b                 b takes ranks again; those that left may go back if that saves time")]
 pub struct Undrain {
     /// The node
     pub node: String,

@@ -117,7 +117,14 @@ fn what_a_killed_reaper_leaves_is_ended_and_the_others_go_on() {
             assert_eq!(job.line(rank).await, "up");
         }
         let (first, second) = (format!("{mark}0"), format!("{mark}1"));
-        kill_process(outer_id(&first, 1008).unwrap(), Signal::KILL).unwrap();
+        // Its children say `up` before they are what they are to be.
+        let reaper = loop {
+            match outer_id(&first, 1008) {
+                Some(found) => break found,
+                None => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+            }
+        };
+        kill_process(reaper, Signal::KILL).unwrap();
         assert_eq!(job.until_exit(0).await.status, Some(ExitStatus::Signal(9)));
         until_no_process_with(&first).await;
         assert!(outer_id(&second, 1016).is_some());

@@ -23,10 +23,12 @@ fn now_us() -> u64 {
     (now.tv_sec as u64).saturating_mul(1_000_000).saturating_add(now.tv_nsec as u64 / 1000)
 }
 
-/// The program has done this many of so many steps (0: it does not know how many). Takes some tens of nanoseconds.
+/// The program has done this many of so many steps (0: it does not know how many). Takes some tens of nanoseconds. What is negative in the program
+/// counts as 0: a total of -1 often says that there is none.
 pub fn step(done: u64, total: u64) {
-    DONE.store(done, Ordering::Relaxed);
-    TOTAL.store(total, Ordering::Relaxed);
+    let counted = |steps: u64| if i64::try_from(steps).is_ok() { steps } else { 0 };
+    DONE.store(counted(done), Ordering::Relaxed);
+    TOTAL.store(counted(total), Ordering::Relaxed);
     AT_US.store(now_us().max(1), Ordering::Release);
     if !TELLS.load(Ordering::Relaxed) && !TELLS.swap(true, Ordering::AcqRel) {
         wakeup::announce_steps();

@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
     pid_t pid = getpid();
     int local = 0;
     double sum = 0;
-    for (int i = 1; i <= ticks; i++) {
+    for (int i = 1; i <= ticks && access("end", F_OK); i++) {
         usleep(20000);
         global++, local++, ++*heap, sum += 0.5;
         if (global != i || local != i || *heap != i || sum != 0.5 * i || getpid() != pid) {

@@ -68,7 +68,8 @@ int main(int argc, char **argv) {
     char line[256], first[256] = "";
     long lines = 0;
 
-    for (int i = 1; i <= ticks; i++) {
+    int i = 1;
+    for (; i <= ticks && access("../end", F_OK); i++) {
         struct epoll_event got[4];
         int n = epoll_wait(epoll, got, 4, 5000);
         CHECK(n >= 1 && got[0].data.u64 == 0x1122334455667788ull);
@@ -122,9 +123,9 @@ int main(int argc, char **argv) {
     close(writer), close(twin), close(appender);
     for (int f = 0; f < 2; f++) {
         FILE *check = fopen(f ? "log" : "out", "r");
-        for (int i = 1; i <= ticks; i++) {
+        for (int k = 1; k < i; k++) {
             int n = 0;
-            CHECK(fscanf(check, "line %d\n", &n) == 1 && n == i);
+            CHECK(fscanf(check, "line %d\n", &n) == 1 && n == k);
         }
         CHECK(fgetc(check) == EOF);
     }

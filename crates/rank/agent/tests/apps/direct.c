@@ -18,7 +18,7 @@ int main(int argc, char **argv) {
   int file = open("direct.data", O_RDWR | O_CREAT | O_DIRECT, 0600);
   char *buffer = aligned_alloc(4096, LENGTH);
   if (file < 0 || buffer == NULL) return 2;
-  for (int tick = 1; tick <= ticks; tick++) {
+  for (int tick = 1; tick <= ticks && access("end", F_OK); tick++) {
     memset(buffer, tick, LENGTH);
     if (pwrite(file, buffer, LENGTH, 0) != LENGTH) return 2;
     memset(buffer, 0, LENGTH);

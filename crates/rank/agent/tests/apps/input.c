@@ -1,4 +1,4 @@
-/* Reads standard input line by line, slowly, and repeats it; ends at end of file. */
+/* Reads standard input line by line and repeats it, the second line when there is a file `go`; ends at end of file. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -10,7 +10,7 @@ int main(void) {
     while (fgets(line, sizeof line, stdin)) {
         printf("got %s", line);
         fflush(stdout);
-        usleep(300000);
+        while (access("go", F_OK)) usleep(10000);
     }
     puts("OK");
     return 0;

@@ -1,4 +1,4 @@
-/* Until tick 5 it is as it was born. Then it changes whatever a process can change of itself. Taken back to before that, it finds nothing of it.
+/* Until there is a file `change` where it was born it is as it was then. Then it changes whatever a process can change of itself. Taken back to before that, it finds nothing of it.
  * Ends after so many ticks, or when there is a file `end` where it was born. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -25,7 +25,7 @@ static int failures;
 static char *kept, *given, *written;
 static volatile int handled;
 static cpu_set_t born_on;
-static char born_in[4096], end_file[4200];
+static char born_in[4096], end_file[4200], change_file[4200];
 static mode_t born_mask;
 static int born_files, born_maps, born_nice;
 static struct rlimit born_limit;
@@ -146,13 +146,21 @@ int main(int argc, char **argv) {
     umask(born_mask);
     CHECK(!sched_getaffinity(0, sizeof born_on, &born_on) && getcwd(born_in, sizeof born_in) && !getrlimit(RLIMIT_CORE, &born_limit));
     snprintf(end_file, sizeof end_file, "%s/end", born_in);
+    snprintf(change_file, sizeof change_file, "%s/change", born_in);
     born_nice = getpriority(PRIO_PROCESS, 0);
     born_files = entries("/proc/self/fd");
     /* Mend's own come and go, and a restored mapping may be in parts. */
     born_maps = lines("/proc/self/maps") + 20;
+    int changed = 0;
     for (int i = 1; i <= ticks && access(end_file, F_OK); i++) {
-        if (i <= 5) as_born();
-        if (i == 6) change_everything();
+        if (!changed) {
+            as_born();
+            if (!access(change_file, F_OK)) {
+                change_everything();
+                changed = 1;
+                puts("changed");
+            }
+        }
         usleep(30000);
         printf("tick %d\n", i);
         fflush(stdout);

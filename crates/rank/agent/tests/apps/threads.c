@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
     pthread_create(&t1, NULL, timed, NULL);
     /* A rank does not go back in place to an image with a thread that has ended since. */
     pthread_create(&t2, NULL, argc > 2 ? idler : starter, NULL);
-    for (int i = 1; i <= ticks; i++) {
+    for (int i = 1; i <= ticks && access("end", F_OK); i++) {
         long before[WORKERS];
         for (int w = 0; w < WORKERS; w++) before[w] = rounds[w];
         usleep(30000);

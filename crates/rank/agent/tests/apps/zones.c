@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
             memset(place(zone, which), 1 + zone * PLACES + which, SIZE);
         }
     }
-    for (int i = 1; i <= ticks; i++) {
+    for (int i = 1; i <= ticks && access("end", F_OK); i++) {
         usleep(20000);
         for (int zone = 0; zone < zones; zone++) {
             for (int which = 0; which < PLACES; which++) {

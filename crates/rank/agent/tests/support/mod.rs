@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 mod built;
+pub mod generations;
 pub mod rollback;
 pub mod skips;
 
@@ -39,6 +40,8 @@ pub const ENDLESS: &str = "100000";
 
 pub struct Rank {
     child: Child,
+    /// It ends when there is a file `end`.
+    pub endless: bool,
     agent: UnixStream,
     pub directory: PathBuf,
     output: UnixStream,
@@ -144,6 +147,7 @@ impl Rank {
         agent.set_read_timeout(Some(limit())).unwrap();
         Self {
             child,
+            endless: false,
             agent,
             directory,
             output,
@@ -189,6 +193,7 @@ impl Rank {
         drop(command);
         let (agent, _) = listener.accept().unwrap();
         let mut rank = Self::around(child, agent, directory, output, stdin);
+        rank.endless = arguments.contains(&ENDLESS);
         loop {
             match read_message(&mut rank.agent) {
                 Ok(FromAgent::Hello(Hello { rank: 0, main_process: true, .. })) => break,
@@ -379,6 +384,15 @@ impl Rank {
         self.await_output(line, |printed| printed.lines().any(|printed| printed == line));
     }
 
+    /// Waits for the line, or, but for the first time, for a little more.
+    pub fn comes_to(&mut self, time: usize, line: &str) {
+        if time == 0 {
+            self.await_line(line);
+        } else {
+            self.two_lines_more();
+        }
+    }
+
     /// Reads output until two more lines are there than now.
     pub fn two_lines_more(&mut self) {
         let seen = self.drain_output().lines().count();
@@ -389,11 +403,13 @@ impl Rank {
         let began = Instant::now();
         self.output.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         while !there(&String::from_utf8_lossy(&self.printed)) {
+            assert!(began.elapsed() < limit(), "{what:?} never came: {}", String::from_utf8_lossy(&self.printed));
             let mut bytes = [0; 4096];
             match self.output.read(&mut bytes) {
                 Ok(0) => panic!("ended before {what:?}: {}", String::from_utf8_lossy(&self.printed)),
                 Ok(count) => self.printed.extend(&bytes[..count]),
-                Err(_) => assert!(began.elapsed() < limit(), "{what:?} never came: {}", String::from_utf8_lossy(&self.printed)),
+                // Nothing for a while.
+                Err(_) => {}
             }
         }
     }
@@ -542,46 +558,4 @@ impl Rank {
     pub fn restart(path: &Path, directory: &Path) -> Self {
         Self::restore(Source::File(path), Mode::Restart, directory).unwrap_or_else(|refusal| panic!("restore refused: {refusal:?}"))
     }
-}
-
-/// Saves (at first what an inspection found), kills and restores, waiting for the given line before each, then lets the program finish.
-pub fn generations(mut rank: Rank, lines: &[&str]) -> String {
-    let directory = rank.directory.clone();
-    let mut printed = Vec::new();
-    for (generation, line) in lines.iter().enumerate() {
-        rank.await_line(line);
-        let path = directory.join(format!("image-{generation}"));
-        let _ = (generation == 0).then(|| rank.inspect());
-        let saved = rank.save(&path);
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), saved.bytes);
-        printed.extend(rank.kill());
-        rank = Rank::restart(&path, &directory);
-        rank.resume();
-    }
-    let end = rank.finish();
-    String::from_utf8_lossy(&printed).into_owned() + &end
-}
-
-/// The same with snapshots of a program without end: it runs on, for two lines more, while the image is written, and is killed after
-/// that.
-pub fn generations_behind(mut rank: Rank, count: usize, rate: u64) {
-    let directory = rank.directory.clone();
-    rank.two_lines_more();
-    for generation in 0..count {
-        let path = directory.join(format!("image-{generation}"));
-        let _ = (generation == 0).then(|| rank.inspect());
-        let saved = rank.snapshot(&path, Some(rate));
-        assert!(saved.behind, "{saved:?}");
-        rank.resume();
-        rank.two_lines_more();
-        let written = rank.await_written(saved.id).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), written.bytes);
-        let printed = String::from_utf8(rank.kill()).unwrap();
-        assert!(!printed.contains("LOST"), "{printed}");
-        rank = Rank::restart(&path, &directory);
-        rank.resume();
-        rank.two_lines_more();
-    }
-    let printed = String::from_utf8(rank.kill()).unwrap();
-    assert!(!printed.contains("LOST"), "{printed}");
 }

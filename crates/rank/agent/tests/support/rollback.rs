@@ -67,7 +67,7 @@ pub fn rollbacks(mut rank: Rank, lines: &[&str]) -> String {
     let (began, directory) = (started(process), rank.directory.clone());
     let mut printed = Vec::new();
     for (number, line) in lines.iter().enumerate() {
-        rank.await_line(line);
+        rank.comes_to(number, line);
         let path = directory.join(format!("image-{number}"));
         // What is written from here on is noticed, or not.
         let saved = if number % 2 == 1 { rank.save_on(&path, None) } else { rank.save(&path) };
@@ -81,6 +81,6 @@ pub fn rollbacks(mut rank: Rank, lines: &[&str]) -> String {
         rank.printed.clear();
         rank.resume();
     }
-    let end = rank.finish();
+    let end = if rank.endless { rank.end() } else { rank.finish() };
     String::from_utf8_lossy(&printed).into_owned() + &end
 }

@@ -233,6 +233,7 @@ fn killed(settings: Settings) {
     // Only who has something under way to it can have lost something.
     for from in 0..victim {
         let before = got(&mut ranks, victim, from);
+        assert!(before < count, "all of rank {from}'s messages were there before the kill");
         while got(&mut ranks, victim, from) == before {
             std::thread::sleep(Duration::from_micros(draw.below(200)));
         }

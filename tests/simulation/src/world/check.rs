@@ -154,10 +154,11 @@ impl World {
         if good { Ok(()) } else { Err(format!("it ended for no reason: {:?}", job.end_reason())) }
     }
 
-    /// A job whose time is up ends with a checkpoint of what its ranks had come to.
+    /// A job whose time is up ends with a checkpoint of what its ranks had come to, unless ranks, nodes or messages are lost: it goes on nowhere then.
     fn saved_in_time(&self) -> bool {
         let Some((before, rebuilding)) = self.time_up else { return false };
-        let excused = rebuilding || self.vanished.is_some() || self.reasons.contains("a rank ended");
+        let lost = ["a rank ended", "a node was lost"].iter().any(|what| self.reasons.contains(what)) || !self.lost_told.is_empty();
+        let excused = rebuilding || self.vanished.is_some() || lost;
         excused || self.disk.numbers().last().copied() > before
     }
 

@@ -2,11 +2,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mend_spool::{Next, SEGMENT_HEAD, encode, next, read_segment_head, segment_head};
+use mend_spool::{Next, SEGMENT_HEAD, encode, encode_message, next, read_segment_head, segment_head};
 
 fn frames(mut rest: &[u8]) {
     while let Next::Whole(frame) = next(rest) {
-        assert_eq!(encode(frame.stream, frame.position, frame.bytes), rest[..frame.length()]);
+        let again =
+            if frame.is_message { encode_message(frame.position, frame.bytes) } else { encode(frame.stream, frame.position, frame.bytes) };
+        assert_eq!(again, rest[..frame.length()]);
         rest = &rest[frame.length()..];
     }
 }

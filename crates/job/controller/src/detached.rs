@@ -17,7 +17,6 @@ use crate::error::RunError;
 use crate::spool::Spool;
 use mend_kernel::namespaces::{close_other_files, fork_and_run};
 use mend_kernel::signal_queue::SignalQueue;
-use mend_messages::daemon::Stream;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -79,7 +78,7 @@ pub(crate) fn spool_in(directory: &Path) -> Result<Option<SharedSpool>, RunError
     let mut state = lock(&detached.state);
     if state.spool.is_none() {
         let mut spool = if state.seizes { Spool::seize(directory, limit)? } else { Spool::open(directory, limit)? };
-        spool.write(Stream::Stderr, &std::mem::take(&mut state.early));
+        spool.write_message(&std::mem::take(&mut state.early));
         state.spool = Some(Arc::new(Mutex::new(spool)));
     }
     Ok(state.spool.clone())
@@ -161,7 +160,7 @@ impl Detached {
             return;
         };
         drop(state);
-        lock(&spool).write(Stream::Stderr, bytes);
+        lock(&spool).write_message(bytes);
     }
 }
 

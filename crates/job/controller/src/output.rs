@@ -149,7 +149,7 @@ impl Output {
     /// If it cannot be spooled.
     pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: ShownOutput) -> Result<Self, RunError> {
         let spool = detached::spool_in(directory)?;
-        if let (Some(spool), Some(known)) = (&spool, found.spooled_stdout)
+        if let (Some(spool), Some(known)) = (&spool, found.spooled_until)
             && let Err(error) = detached::lock(spool).forget_behind(known)
         {
             tracing::warn!(%error, "what is spooled and not on record cannot be removed");

@@ -53,9 +53,11 @@ struct State {
     /// Or it is spooled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     spooled: bool,
-    /// Bytes of standard output that were in the spool then.
+    /// Bytes of standard output, and of standard error, that were in the spool then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     spooled_stdout: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spooled_stderr: Option<u64>,
     streams: Vec<(Rank, Stream, StreamDigest)>,
 }
 
@@ -81,8 +83,8 @@ pub struct ShownOutput {
     pub digests: StreamDigests,
     /// Of whose last bytes it is not known whether they were, and how many.
     pub doubt: Option<(Rank, Stream, u64)>,
-    /// If it was spooled: how much of the spool's standard output this is. What is there behind it, after a power failure, counts as not shown.
-    pub spooled_stdout: Option<u64>,
+    /// If it was spooled: how much of the spool's streams this is. What ranks have printed behind it, after a power failure, counts as not shown.
+    pub spooled_until: Option<Positions>,
 }
 
 fn ours(stream: Stream) -> BorrowedFd<'static> {
@@ -125,9 +127,11 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
                 ((rank, Stream::Stderr), StreamDigest::of_length(printed.stderr)),
             ]
         };
-        return ShownOutput { digests: printed.into_iter().flat_map(both).collect(), doubt: None, spooled_stdout: None };
+        return ShownOutput { digests: printed.into_iter().flat_map(both).collect(), doubt: None, spooled_until: None };
     };
-    let mut found = ShownOutput { spooled_stdout: state.spooled_stdout, ..ShownOutput::default() };
+    // An earlier release says nothing of standard error.
+    let until = |stdout| Positions { stdout, stderr: state.spooled_stderr.unwrap_or(u64::MAX) };
+    let mut found = ShownOutput { spooled_until: state.spooled_stdout.map(until), ..ShownOutput::default() };
     for (rank, stream, digest) in state.streams {
         found.digests.insert((rank, stream), digest);
     }
@@ -135,7 +139,7 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
     let mut lines = log.lines();
     if lines.next().and_then(|line| line.parse().ok()) != Some(state.generation) {
         // Something was printed that could not be put on record: nothing says what of the spool counts.
-        found.spooled_stdout = None;
+        found.spooled_until = None;
         return found;
     }
     let spooled = state.spooled.then(|| SpoolReader::at_end(directory.path()).map(|reader| reader.positions()).unwrap_or_default());
@@ -170,8 +174,8 @@ impl Entry {
 
 impl ShownOutput {
     fn take(&mut self, Entry { rank, stream, cut, end, lines, open, bytes, place }: Entry) {
-        if let (Some(known), Some(place), Stream::Stdout) = (&mut self.spooled_stdout, place, stream) {
-            *known = place.saturating_add(bytes);
+        if let (Some(until), Some(place)) = (&mut self.spooled_until, place) {
+            until.set(stream, place.saturating_add(bytes));
         }
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
@@ -208,8 +212,8 @@ pub struct ShownLog {
     length: u64,
     targets: [Option<Target>; 2],
     spooled: bool,
-    /// Bytes of standard output that are in the spool with what was begun last.
-    last_stdout: Option<u64>,
+    /// What is in the spool with what was begun last.
+    last: Option<Positions>,
     /// What went wrong with it first; told once.
     trouble: Option<io::Error>,
     told: bool,
@@ -221,7 +225,7 @@ impl ShownLog {
     pub fn new(directory: &Path, digests: StreamDigests, spooled: bool) -> Self {
         let targets = if spooled { [None, None] } else { [Stream::Stdout, Stream::Stderr].map(target) };
         let directory = directory.to_owned();
-        Self { directory, digests, generation: 0, log: None, length: 0, targets, spooled, last_stdout: None, trouble: None, told: false }
+        Self { directory, digests, generation: 0, log: None, length: 0, targets, spooled, last: None, trouble: None, told: false }
     }
 
     /// How much may be written at once.
@@ -250,13 +254,14 @@ impl ShownLog {
     /// the rank's. `spooled` is how much the spool has of each stream, if they go there.
     pub fn begin(&mut self, (rank, stream): (Rank, Stream), bytes: &[u8], cut: Option<Mark>, ahead: u64, spooled: Option<Positions>) {
         if self.is_due() {
-            let begun = self.begin_log(spooled.map(|positions| positions.stdout));
+            let begun = self.begin_log(spooled);
             self.check(begun);
         }
         let in_file = || self.targets[stream as usize].as_ref().and_then(|_| end_of(ours(stream)).ok());
         let place = spooled.map_or_else(in_file, |positions| Some(positions.of(stream))).map(|place| place + ahead);
-        if let (Some(positions), Some(place)) = (spooled, place) {
-            self.last_stdout = Some(if stream == Stream::Stdout { place + bytes.len() as u64 } else { positions.stdout });
+        if let (Some(mut positions), Some(place)) = (spooled, place) {
+            positions.set(stream, place + bytes.len() as u64);
+            self.last = Some(positions);
         }
         let digest = self.digests.entry((rank, stream)).or_default();
         cut.into_iter().for_each(|cut| digest.cut(cut));
@@ -278,7 +283,7 @@ impl ShownLog {
     /// The end: all is in one file.
     pub fn close(mut self) {
         if self.log.is_some() {
-            let begun = self.begin_log(self.last_stdout);
+            let begun = self.begin_log(self.last);
             self.check(begun);
         }
         self.tell();
@@ -292,14 +297,16 @@ impl ShownLog {
         }
     }
 
-    fn begin_log(&mut self, spooled_stdout: Option<u64>) -> io::Result<()> {
+    fn begin_log(&mut self, until: Option<Positions>) -> io::Result<()> {
         if self.generation == 0 {
             let before = fs::read(self.directory.join(STATE_FILE)).ok().and_then(|text| serde_json::from_slice::<State>(&text).ok());
             self.generation = before.map_or(0, |state| state.generation);
         }
         self.generation += 1;
         let streams = self.digests.iter().map(|((rank, stream), digest)| (*rank, *stream, digest.clone())).collect();
-        let state = State { generation: self.generation, targets: self.targets.clone(), spooled: self.spooled, spooled_stdout, streams };
+        let (spooled_stdout, spooled_stderr) = (until.map(|until| until.stdout), until.map(|until| until.stderr));
+        let (targets, spooled) = (self.targets.clone(), self.spooled);
+        let state = State { generation: self.generation, targets, spooled, spooled_stdout, spooled_stderr, streams };
         mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&state)?)?;
         let mut log = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
         log.set_len(0)?;
@@ -364,7 +371,8 @@ mod tests {
         let lines: Vec<&str> = record.lines().collect();
         for (kept, expected) in [(1, 0), (3, 4), (5, 8), (7, 14)] {
             fs::write(place.path().join(LOG_FILE), lines[..kept].join("\n") + "\n").unwrap();
-            assert_eq!(load(&JobDirectory::at(place.path())).spooled_stdout, Some(expected), "{kept}");
+            let until = Positions { stdout: expected, stderr: 0 };
+            assert_eq!(load(&JobDirectory::at(place.path())).spooled_until, Some(until), "{kept}");
         }
         for length in (lengths[0] as usize..=all.len()).rev() {
             fs::write(&segment, &all[..length]).unwrap();
@@ -386,7 +394,7 @@ mod tests {
             spool.write(stream, b"one\ntw");
             log.done();
             // A message of ours between the two is not the rank's.
-            spool.write(Stream::Stderr, b"mend: a message\n");
+            spool.write_message(b"mend: a message\n");
             log.begin((rank, stream), b"o\nthree", None, ahead.len() as u64, Some(spool.positions()));
             if written {
                 spool.write(stream, format!("{ahead}o\nthree").as_bytes());

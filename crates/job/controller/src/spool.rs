@@ -14,7 +14,7 @@ use crate::job_lock::held;
 use crate::record::{make_directories, open_at_end};
 use crate::spool_reader::{SpoolError, SpoolReader, directory_in, segment_in, segments};
 use mend_messages::daemon::Stream;
-use mend_spool::{MAX_BYTES, Next, Positions, SEGMENT_HEAD, encode, next, read_segment_head, segment_head};
+use mend_spool::{MAX_BYTES, Next, Positions, SEGMENT_HEAD, encode, encode_message, next, read_segment_head, segment_head};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -125,38 +125,45 @@ impl Spool {
         }
     }
 
-    /// What is behind so much of standard output was never confirmed, and comes again: it goes, and with it all that was written later.
+    /// Writes a message of Mend itself, as standard error.
+    pub fn write_message(&mut self, bytes: &[u8]) {
+        for piece in bytes.chunks(MAX_BYTES) {
+            let position = self.positions.stderr;
+            let _ = self.append(&encode_message(position, piece));
+            self.positions.stderr = position.saturating_add(piece.len() as u64);
+        }
+    }
+
+    /// Of each stream so much is `known` to have been printed. What ranks have printed behind it was never confirmed, and comes again: the first of
+    /// that goes, and with it all that was written later.
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn forget_behind(&mut self, stdout: u64) -> io::Result<()> {
-        while let Some((number, _)) = self.segments.back().copied().filter(|_| self.positions.stdout > stdout) {
-            let path = segment_in(&self.directory, number);
-            let bytes = fs::read(&path)?;
-            let Ok(Some(mut before)) = read_segment_head(&bytes) else { return Ok(()) };
+    pub fn forget_behind(&mut self, known: Positions) -> io::Result<()> {
+        let mut end = None;
+        for at in (0..self.segments.len()).rev() {
+            let bytes = fs::read(segment_in(&self.directory, self.segments[at].0))?;
+            let Ok(Some(before)) = read_segment_head(&bytes) else { break };
+            let (whole, any_known) = known_part(&bytes, before, known);
+            if let Some((length, positions)) = whole {
+                end = Some((at, length, positions));
+            }
+            if any_known {
+                break;
+            }
+        }
+        if let Some((at, length, positions)) = end {
             self.file = None;
-            if before.stdout > stdout {
-                fs::remove_file(&path)?;
-                self.segments.pop_back();
-                self.positions = before;
-                continue;
+            for (number, _) in self.segments.drain(at + 1..).rev() {
+                fs::remove_file(segment_in(&self.directory, number))?;
             }
-            let mut at = SEGMENT_HEAD;
-            while let Next::Whole(frame) = next(&bytes[at..]) {
-                let end = frame.position + frame.bytes.len() as u64;
-                if frame.stream == Stream::Stdout && end > stdout {
-                    break;
-                }
-                before.set(frame.stream, end);
-                at += frame.length();
-            }
-            let file = open_at_end(&path)?;
-            file.set_len(at as u64)?;
+            let (number, its_length) = &mut self.segments[at];
+            let file = open_at_end(&segment_in(&self.directory, *number))?;
+            file.set_len(length)?;
             file.sync_data()?;
-            self.positions = before;
-            self.segments.back_mut().into_iter().for_each(|(_, length)| *length = at as u64);
+            *its_length = length;
+            self.positions = positions;
             self.file = Some(file);
-            break;
         }
         mend_durable::sync_directory(&self.directory)
     }
@@ -228,6 +235,24 @@ impl Spool {
     }
 }
 
+/// Where the first frame of a segment is that a rank has printed and that is not known, and how much each stream had there; and whether one that is
+/// known comes before it.
+fn known_part(segment: &[u8], mut before: Positions, known: Positions) -> (Option<(u64, Positions)>, bool) {
+    let (mut at, mut any_known) = (SEGMENT_HEAD, false);
+    while let Next::Whole(frame) = next(&segment[at..]) {
+        let end = frame.position + frame.bytes.len() as u64;
+        if !frame.is_message {
+            if end > known.of(frame.stream) {
+                return (Some((at as u64, before)), any_known);
+            }
+            any_known = true;
+        }
+        before.set(frame.stream, end);
+        at += frame.length();
+    }
+    (None, any_known)
+}
+
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -296,7 +321,7 @@ mod tests {
             }
             assert!(spool.segments.len() > 1);
             let kept = lines[..keep].concat();
-            spool.forget_behind(kept.len() as u64).unwrap();
+            spool.forget_behind(Positions { stdout: kept.len() as u64, stderr: 6 }).unwrap();
             assert_eq!(spool.positions().stdout, kept.len() as u64);
             let early = if keep < 5 { "" } else { "early\n" };
             assert_eq!(read(job.path()), (kept.clone(), early.into(), [0, 0]), "{keep}");
@@ -306,6 +331,25 @@ mod tests {
             drop(spool);
             assert_eq!(Spool::open(job.path(), 1 << 22).unwrap().positions().stdout, all.len() as u64);
         }
+    }
+
+    #[test]
+    fn of_standard_error_messages_stay_and_what_comes_again_goes() {
+        let job = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(job.path(), 1 << 20).unwrap();
+        spool.write(Stream::Stderr, b"known\n");
+        let known = spool.positions();
+        spool.write_message(b"mend: a message\n");
+        let kept = spool.positions();
+        spool.forget_behind(known).unwrap();
+        assert_eq!(spool.positions(), kept);
+        spool.write(Stream::Stderr, b"not known\n");
+        spool.write(Stream::Stdout, b"nor this\n");
+        spool.write_message(b"mend: another message\n");
+        spool.forget_behind(known).unwrap();
+        assert_eq!((spool.positions(), read(job.path())), (kept, (String::new(), "known\nmend: a message\n".into(), [0, 0])));
+        spool.write(Stream::Stderr, b"not known\n");
+        assert_eq!(read(job.path()).1, "known\nmend: a message\nnot known\n");
     }
 
     #[test]

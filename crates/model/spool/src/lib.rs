@@ -4,7 +4,8 @@
 //! segment: MAGIC 8 │ format u32 │ zero u32 │ stdout u64 │ stderr u64 │ XXH3-64 of what is before u64 │ frame │ frame │ …
 //! frame:   length u32 │ stream u32 │ position u64 │ XXH3-64 of what is before, then of the bytes u64 │ bytes
 //! ```
-//! All numbers are little-endian. Frames are in the order in which the job printed. A *position* counts the bytes that a stream had before, from
+//! All numbers are little-endian. A stream is 0 (standard output), 1 (standard error) or 2 (standard error: a message of Mend itself, which no rank
+//! prints again). Frames are in the order in which the job printed. A *position* counts the bytes that a stream had before, from
 //! the job's beginning: those of a segment's head tell what is gone if earlier segments are, those of a frame if bytes before it could not be
 //! written.
 //!
@@ -98,16 +99,32 @@ pub fn read_segment_head(bytes: &[u8]) -> Result<Option<Positions>, HeadError> {
     if *head == segment_head(before) { Ok(Some(before)) } else { Err(HeadError::Foreign) }
 }
 
+/// What a frame of a message of Mend itself has for a stream.
+const MESSAGE: u32 = 2;
+
 /// A frame: what was printed to a stream at this position.
 ///
 /// # Panics
 /// If there are more than [`MAX_BYTES`].
 #[must_use]
 pub fn encode(stream: Stream, position: u64, bytes: &[u8]) -> Vec<u8> {
+    frame(stream as u32, position, bytes)
+}
+
+/// A frame: a message of Mend itself, on standard error.
+///
+/// # Panics
+/// As [`encode`].
+#[must_use]
+pub fn encode_message(position: u64, bytes: &[u8]) -> Vec<u8> {
+    frame(MESSAGE, position, bytes)
+}
+
+fn frame(stream: u32, position: u64, bytes: &[u8]) -> Vec<u8> {
     assert!(bytes.len() <= MAX_BYTES, "a frame of {} bytes", bytes.len());
     let mut frame = Vec::with_capacity(FRAME_HEAD + bytes.len());
     frame.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-    frame.extend_from_slice(&(stream as u32).to_le_bytes());
+    frame.extend_from_slice(&stream.to_le_bytes());
     frame.extend_from_slice(&position.to_le_bytes());
     let sum = checksum(&frame, bytes);
     frame.extend_from_slice(&sum.to_le_bytes());
@@ -127,6 +144,8 @@ fn checksum(head: &[u8], bytes: &[u8]) -> u64 {
 pub struct Frame<'a> {
     /// To which stream.
     pub stream: Stream,
+    /// By Mend itself, not by a rank.
+    pub is_message: bool,
     /// How many bytes the stream had before.
     pub position: u64,
     /// What was printed.
@@ -157,16 +176,17 @@ pub enum Next<'a> {
 pub fn next(bytes: &[u8]) -> Next<'_> {
     let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD>() else { return Next::Part };
     let (length, position) = (number(&head[..4]) as usize, number(&head[8..16]));
-    let stream = match number(&head[4..8]) {
-        0 => Stream::Stdout,
-        1 => Stream::Stderr,
+    let (stream, is_message) = match number(&head[4..8]) {
+        0 => (Stream::Stdout, false),
+        1 => (Stream::Stderr, false),
+        2 => (Stream::Stderr, true),
         _ => return Next::Damaged,
     };
     if length > MAX_BYTES || position.checked_add(length as u64).is_none() {
         return Next::Damaged;
     }
     match rest.get(..length) {
-        Some(bytes) if checksum(&head[..16], bytes) == number(&head[16..]) => Next::Whole(Frame { stream, position, bytes }),
+        Some(bytes) if checksum(&head[..16], bytes) == number(&head[16..]) => Next::Whole(Frame { stream, is_message, position, bytes }),
         Some(_) => Next::Damaged,
         None => Next::Part,
     }
@@ -198,7 +218,9 @@ mod tests {
     #[test]
     fn a_frame_is_whole_or_not_read() {
         let frame = encode(Stream::Stderr, 5, b"some text\n");
-        assert_eq!(next(&frame), Next::Whole(Frame { stream: Stream::Stderr, position: 5, bytes: b"some text\n" }));
+        assert_eq!(next(&frame), Next::Whole(Frame { stream: Stream::Stderr, is_message: false, position: 5, bytes: b"some text\n" }));
+        let message = encode_message(5, b"mend: a message\n");
+        assert!(matches!(next(&message), Next::Whole(Frame { stream: Stream::Stderr, is_message: true, position: 5, .. })));
         for length in 0..frame.len() {
             assert_eq!(next(&frame[..length]), Next::Part, "{length}");
         }

@@ -117,20 +117,20 @@ impl Spool {
 
     /// Writes what was printed. What cannot be written is missing: the job runs on.
     pub fn write(&mut self, stream: Stream, bytes: &[u8]) {
-        for piece in bytes.chunks(MAX_BYTES) {
-            let position = self.positions.of(stream);
-            // A reader sees from the next position that it is missing.
-            let _ = self.append(&encode(stream, position, piece));
-            self.positions.set(stream, position.saturating_add(piece.len() as u64));
-        }
+        self.write_frames(stream, bytes, |position, piece| encode(stream, position, piece));
     }
 
     /// Writes a message of Mend itself, as standard error.
     pub fn write_message(&mut self, bytes: &[u8]) {
+        self.write_frames(Stream::Stderr, bytes, encode_message);
+    }
+
+    fn write_frames(&mut self, stream: Stream, bytes: &[u8], encode: impl Fn(u64, &[u8]) -> Vec<u8>) {
         for piece in bytes.chunks(MAX_BYTES) {
-            let position = self.positions.stderr;
-            let _ = self.append(&encode_message(position, piece));
-            self.positions.stderr = position.saturating_add(piece.len() as u64);
+            let position = self.positions.of(stream);
+            // A reader sees from the next position that it is missing.
+            let _ = self.append(&encode(position, piece));
+            self.positions.set(stream, position.saturating_add(piece.len() as u64));
         }
     }
 

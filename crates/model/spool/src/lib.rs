@@ -114,7 +114,7 @@ pub fn encode(stream: Stream, position: u64, bytes: &[u8]) -> Vec<u8> {
 /// A frame: a message of Mend itself, on standard error.
 ///
 /// # Panics
-/// As [`encode`].
+/// If there are more than [`MAX_BYTES`], as for [`encode`].
 #[must_use]
 pub fn encode_message(position: u64, bytes: &[u8]) -> Vec<u8> {
     frame(MESSAGE, position, bytes)

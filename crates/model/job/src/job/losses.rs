@@ -1,7 +1,7 @@
 //! Messages between ranks that are lost: what the job does about them.
 
 use super::Job;
-use crate::event::{End, GoesOn};
+use crate::event::End;
 use crate::losses::Loss;
 use crate::safeguard::Safeguard;
 use mend_messages::job::Rank;
@@ -38,11 +38,7 @@ impl Job {
         }
         let node = |rank: Rank| self.roster.node_of(rank).unwrap_or_default();
         let nodes = (node(loss.ranks.0), node(loss.ranks.1));
-        let goes_on = match self.newest_left() {
-            Some(number) => GoesOn::From(number),
-            None if self.listed.is_empty() => GoesOn::NoCheckpoint,
-            None => GoesOn::NotAllThere,
-        };
+        let goes_on = self.goes_on();
         self.end(End::MessagesLost { ranks: loss.ranks, nodes, why: loss.why, goes_on });
     }
 }

@@ -269,12 +269,8 @@ impl Job {
             return self.end_in_time();
         }
         let lost = if lost.is_empty() { vec![0] } else { lost };
-        let goes_on = match self.newest_left() {
-            _ if self.placing || self.searching.is_some() || !self.putting.is_empty() => GoesOn::Again,
-            Some(number) => GoesOn::From(number),
-            None if self.listed.is_empty() => GoesOn::NoCheckpoint,
-            None => GoesOn::NotAllThere,
-        };
+        let begun = !self.placing && self.searching.is_none() && self.putting.is_empty();
+        let goes_on = if begun { self.goes_on() } else { GoesOn::Again };
         self.end(End::NodeLost { node: index, how, ranks: lost, goes_on });
     }
 }

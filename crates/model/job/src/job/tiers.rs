@@ -9,7 +9,7 @@
 //! of this takes part.
 
 use super::Job;
-use crate::event::{Effect, Notice, Publication};
+use crate::event::{Effect, GoesOn, Notice, Publication};
 use crate::operation::Operation;
 use crate::safeguard::Safeguard;
 use crate::search::Holdings;
@@ -144,6 +144,15 @@ impl Job {
     pub(crate) fn newest_left(&self) -> Option<u64> {
         let left = |number: &u64| self.tiers.as_ref().is_none_or(|tiering| tiering.machine.is_restorable(*number));
         self.listed.iter().rev().copied().find(left)
+    }
+
+    /// From where the job goes on whose ranks run, with what the nodes that are left have.
+    pub(crate) fn goes_on(&self) -> GoesOn {
+        match self.newest_left() {
+            Some(number) => GoesOn::From(number),
+            None if self.listed.is_empty() => GoesOn::NoCheckpoint,
+            None => GoesOn::NotAllThere,
+        }
     }
 
     /// Lets go of checkpoints that others removed, once it is known again which there are.

@@ -17,6 +17,8 @@ use mend_messages::daemon::JobIntroduction;
 use mend_messages::frame;
 use mend_messages::job::Rank;
 use mend_messages::needs::NodeNeeds;
+use mend_patience::{Activity, Patience};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, sendmsg, socketpair,
     sockopt,
@@ -39,8 +41,8 @@ use tokio::sync::Mutex;
 
 /// The program that moves chunks, beside `mendd`.
 const PROGRAM: &str = "mend-chunks";
-/// Time that loading libfabric and registering memory may take.
-const OPENING: Duration = Duration::from_secs(15);
+/// How long a process that does nothing is waited for while it loads libfabric and registers memory; and one that works, but does not come to an end.
+const OPENING: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(90));
 /// Least time that the provider may take for a chunk: whoever has ended is noticed by the connections, so this is for what never ends, on busy nodes, too.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the process stays when nothing moves.
@@ -132,7 +134,7 @@ fn begin(key: Key, variables: Vec<(OsString, OsString)>) -> Result<Chunks, Strin
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).env_clear().envs(variables);
     let mut child = command.spawn().map_err(failed)?;
     drop(command);
-    match greet(&control, key) {
+    match greet(&control, child.id(), key) {
         Ok(address) => {
             let gone = Arc::new(AtomicBool::new(false));
             watch(child, gone.clone()).map_err(failed)?;
@@ -148,13 +150,27 @@ fn begin(key: Key, variables: Vec<(OsString, OsString)>) -> Result<Chunks, Strin
 }
 
 /// Has it open its endpoint. Where that is.
-fn greet(control: &OwnedFd, Key { setup, source, library }: Key) -> Result<Vec<u8>, String> {
+fn greet(control: &OwnedFd, pid: u32, Key { setup, source, library }: Key) -> Result<Vec<u8>, String> {
     let failed = |error: &dyn std::fmt::Display| format!("{PROGRAM} ended before it was ready: {error}");
     let order = frame::encode(&ChunkOrder::Open { setup, library, source }).map_err(|error| failed(&error))?;
     rustix::net::send(control, &order, SendFlags::NOSIGNAL).map_err(|error| failed(&error))?;
-    sockopt::set_socket_timeout(control, sockopt::Timeout::Recv, Some(OPENING)).map_err(|error| failed(&error))?;
+    let (mut patience, mut activity, began) = (Patience::new(OPENING.0), Activity::of(pid), Instant::now());
+    sockopt::set_socket_timeout(control, sockopt::Timeout::Recv, Some(patience.pause())).map_err(|error| failed(&error))?;
     let mut answer = vec![0; LONGEST_ORDER];
-    let (_, length) = recv(control, answer.as_mut_slice(), RecvFlags::empty()).map_err(|error| failed(&error))?;
+    let length = loop {
+        match recv(control, answer.as_mut_slice(), RecvFlags::empty()) {
+            Ok((_, length)) => break length,
+            Err(Errno::AGAIN) if began.elapsed() < OPENING.1 => {
+                if activity.seen() {
+                    patience.renew();
+                } else if patience.is_over() {
+                    return Err(format!("{PROGRAM} is not ready, and has done nothing for {} s", OPENING.0.as_secs()));
+                }
+            }
+            Err(Errno::AGAIN) => return Err(format!("{PROGRAM} is not ready after {} s", OPENING.1.as_secs())),
+            Err(error) => return Err(failed(&error)),
+        }
+    };
     match answer.get(4..length).map(frame::decode) {
         Some(Ok(Opened::Ready { address })) => Ok(address),
         Some(Ok(Opened::Refused { why })) => Err(why),

@@ -199,21 +199,41 @@ class Nodes(Heals):
 
     def test_a_job_that_waits_for_nodes_can_be_ended(self):
         ends = (
-            lambda name: self.lab.on("head", "kill", "-TERM", str(self.record(name)["controller_pid"])),
-            lambda name: self.lab.verb("kill", name),
+            (143, lambda name: self.lab.on("head", "kill", "-TERM", str(self.record(name)["controller_pid"]))),
+            (137, lambda name: self.lab.verb("kill", name)),
             # Its controller is on another node, whose processes a signal from here does not reach.
-            lambda name: self.assertEqual(self.lab.on("node3", MEND, "kill", name).returncode, 0),
+            (137, lambda name: self.assertEqual(self.lab.on("node3", MEND, "kill", name).returncode, 0)),
         )
-        for node, end in zip(("node1", "node2", "node1"), ends, strict=True):
+        for node, (code, end) in zip(("node1", "node2", "node1"), ends, strict=True):
             self.directory = tempfile.mkdtemp(dir=self.work)
             job, name = self.start(2, node, "--wait-for-nodes", "600")
             self.lab.verb("checkpoint", name)
             self.lab.kill_daemon(node)
             job.wait_for(lambda: "the job waits for nodes" in job.stderr(), "it waits")
             end(name)
-            job.finish(128 + signal.SIGTERM)
+            job.finish(code)
             self.assertIsNotNone(self.record(name)["ended"])
             self.lab.start_daemon(node, self.directory)
+
+    def test_a_job_one_of_whose_lives_ends_can_be_ended(self):
+        """A node that stands still makes the end of the life take long."""
+        self.lab.set("MEND_LEASE_MS", "60000")
+        self.lab.set("MEND_NODE_TIMEOUT_MS", "60000")
+        ends = (
+            (137, lambda name: self.lab.verb("kill", name)),
+            (128 + signal.SIGINT, lambda name: self.lab.on("head", "kill", "-INT", str(self.record(name)["controller_pid"]))),
+        )
+        for code, end in ends:
+            self.directory = tempfile.mkdtemp(dir=self.work)
+            job, name = self.start(2, "node1,node2")
+            self.lab.verb("checkpoint", name)
+            self.lab.signal("node2", "STOP")
+            self.lab.kill_rank("node1", 0, signal.SIGKILL.value)
+            job.wait_for(lambda: "rank 0 on node1 was ended by signal 9" in job.stderr(), "the life ends")
+            end(name)
+            job.finish(code)
+            self.assertNotIn("goes on by itself", job.stderr())
+            self.lab.signal("node2", "CONT")
 
     def test_a_node_that_ended_its_ranks_for_the_lease_says_so(self):
         """It stands still for longer than the lease, and nobody takes it for dead meanwhile."""

@@ -105,6 +105,20 @@ class Jobs(InSlurm):
         log = self.lab.mend("log").stdout
         self.assertRegex(log, "the batch system drains the node")
 
+    def test_a_node_that_is_drained_before_the_job_begins_gets_no_rank(self):
+        self.submit(f"until [ -e begin ]; do sleep 0.1; done\nexec {MEND} run -n 4 {PROGRAM}")
+        self.lab.wait_state(self.batch, "RUNNING")
+        self.lab.slurm("scontrol", "update", "nodename=node2", "state=drain", "reason=a fan is loud")
+        try:
+            with open(os.path.join(self.directory, "begin"), "w", encoding="utf-8"):
+                pass
+            self.lab.wait_for(lambda: self.places() == ["node1", "node1", "node3", "node3"], "the ranks run elsewhere")
+            self.said("left out: node node2 is drained by the batch system: a fan is loud")
+        finally:
+            self.lab.slurm("scontrol", "update", "nodename=node2", "state=resume")
+        self.let_go()
+        self.completed(4)
+
     def test_a_time_that_is_up_ends_the_job_at_a_checkpoint_and_the_same_script_goes_on(self):
         self.lab.set("MEND_REQUEUE", "always")
         self.submit(f"echo run ${{SLURM_RESTART_COUNT:-0}}\n{MEND} run -n 4 --tiers memory {PROGRAM}\necho code $?")

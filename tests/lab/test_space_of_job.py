@@ -10,6 +10,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import MIB, InDirectory
 from cluster import MEND, Lab, Machine
+from data_server import DataServer
 from slurm_cluster import SlurmLab, needed_by_tests
 from test_space import fuse_is_open
 from tiers import commit_seed
@@ -197,6 +198,20 @@ class OnThisMachine(OfJob):
         self.assertEqual(sorted(os.listdir(away)), ["rank.0", "rank.1"])
         self.assertIn("scratch is on 1 node of this job", done.stderr)
         self.is_gone()
+
+    def test_a_job_whose_input_is_still_staged_is_ended_as_any_other(self):
+        with DataServer(self.random.randbytes(MIB)) as server:
+            server.stall = -1
+            script = self.write("job.sh", f"#MEND stage-in {server.uri()} scratch:in.dat\n".encode())
+            for code, end in ((137, lambda job: self.lab.verb("kill")), (130, lambda job: job.interrupt())):
+                server.requests.clear()
+                job = self.lab.start(self.directory, *self.command("true", "--stage-script", script, hosts=None))
+                job.wait_for(lambda: server.requests, "it is staged")
+                end(job)
+                job.finish(code)
+                self.is_gone()
+            causes = {one["cause"]["code"] for one in self.lab.verb("ps", "--all")}
+            self.assertLessEqual({"killed", "interrupted"}, causes)
 
 
 class InSlurm(OfJob):

@@ -52,8 +52,11 @@ pub trait BatchSystem: fmt::Debug + Send + Sync {
     /// What of its environment says which job it is: [`resumed`] makes the same of it elsewhere.
     fn variables(&self) -> BTreeMap<String, String>;
 
-    /// When the batch job's time is over, seconds since 1970, if that is known.
-    fn ends_at(&self) -> Option<u64>;
+    /// When the batch job's time is over, seconds since 1970; `None`: it has no end that is known.
+    ///
+    /// # Errors
+    /// [`BatchError::Command`].
+    fn ends_at(&self) -> Result<Option<u64>, BatchError>;
 
     /// Ranks that the user asked the batch system for, if they did.
     fn tasks(&self) -> Option<u32>;

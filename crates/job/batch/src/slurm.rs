@@ -9,6 +9,7 @@ use crate::{BatchError, BatchNode, BatchRun, BatchSystem};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// As the setting names it.
 pub const NAME: &str = "slurm";
@@ -106,6 +107,20 @@ fn states(text: &str) -> BTreeMap<String, (String, String, String)> {
     text.lines().filter_map(line).collect()
 }
 
+/// Reads the time that a job has left, as `squeue -o %L` prints it: `1-02:03:04`, `02:03:04` or `03:04`; a word where there is no limit.
+fn time_left_s(text: &str) -> Option<u64> {
+    let (days, rest) = match text.split_once('-') {
+        Some((days, rest)) => (days.parse::<u64>().ok()?, rest),
+        None => (0, text),
+    };
+    let parts: Vec<u64> = rest.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    if !(2..=3).contains(&parts.len()) {
+        return None;
+    }
+    let seconds = parts.iter().try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(*part))?;
+    days.checked_mul(86400)?.checked_add(seconds)
+}
+
 /// Whether a node of this state is to be emptied. A suffix says more: `*` does not respond, `~` is powered off, …
 fn drains(state: &str) -> bool {
     let state = state.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
@@ -135,8 +150,14 @@ impl BatchSystem for Slurm {
         all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
-    fn ends_at(&self) -> Option<u64> {
-        self.ends_at
+    fn ends_at(&self) -> Result<Option<u64>, BatchError> {
+        if self.ends_at.is_some() {
+            return Ok(self.ends_at);
+        }
+        // Releases before 23.02 do not say it in the environment.
+        let left = run("squeue", &["-h", "-j", &self.job, "-o", "%L"])?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Ok(time_left_s(left.trim()).map(|left| now + left))
     }
 
     fn tasks(&self) -> Option<u32> {
@@ -236,6 +257,17 @@ mod tests {
             |tasks| of(&[("SLURM_JOB_ID", "1"), ("SLURM_JOB_NODELIST", "a"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", tasks)]);
         assert!(matches!(step("4"), Err(BatchError::InTask { tasks: 4 })));
         assert!(step("1").unwrap().is_some());
+    }
+
+    #[test]
+    fn the_time_that_is_left() {
+        let all = [("59:12", 3552), ("1:00:05", 3605), ("2-00:00:01", 172_801), ("0:07", 7)];
+        for (text, seconds) in all {
+            assert_eq!(time_left_s(text), Some(seconds), "{text}");
+        }
+        for text in ["UNLIMITED", "NOT_SET", "INVALID", "", "7", "1:2:3:4", "-1:00", "1-x"] {
+            assert_eq!(time_left_s(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::job_link::NodeEvent;
 use crate::offload_news::Told;
+use crate::wish::Wish;
 use mend_job::event::UpkeepDone;
 use mend_messages::control::{Answer, Ask};
 use mend_messages::health::Leaving;
@@ -33,4 +34,40 @@ pub enum Arrival {
     Offload(Told),
     /// A round of upkeep of the checkpoints is over.
     Upkeep(UpkeepDone),
+}
+
+impl Arrival {
+    /// What is to be heard although no machine of the job is there to be told. A verb is answered.
+    ///
+    /// # Errors
+    /// It is nothing of that kind.
+    pub(crate) fn wish(self) -> Result<Wish, Self> {
+        match self {
+            Self::Signal(signal) => Ok(Wish::End(signal)),
+            Self::TimeUp(signal) => Ok(Wish::TimeUp(signal)),
+            Self::Ask(Ask::Kill, answers) => {
+                // Whoever asked and went away does not take it back.
+                let _ = answers.send(Answer::Killed);
+                Ok(Wish::Kill)
+            }
+            other => Err(other),
+        }
+    }
+}
+
+/// What has come before the job began, and is for its machine.
+#[derive(Debug, Default)]
+pub(crate) struct Early(pub(crate) Vec<Arrival>);
+
+impl Early {
+    /// Returns when somebody wants the job to end before it begins. What else comes is kept.
+    pub(crate) async fn wish(&mut self, arrivals: &mut mpsc::Receiver<Arrival>) -> Wish {
+        while let Some(arrival) = arrivals.recv().await {
+            match arrival.wish() {
+                Ok(wish) => return wish,
+                Err(other) => self.0.push(other),
+            }
+        }
+        std::future::pending().await
+    }
 }

@@ -130,8 +130,12 @@ impl BatchSession {
     }
 
     /// Seconds since 1970 at which the allocation's time is over, if that is known.
-    pub(crate) fn ends_at(&self) -> Option<u64> {
-        self.system.ends_at()
+    pub(crate) async fn ends_at(&self) -> Option<u64> {
+        let system = self.system.clone();
+        ask(move || system.ends_at()).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "it is not known how long the batch job may run");
+            None
+        })
     }
 
     /// Whether anybody said how many that are: the user of the batch system, if not that of Mend.
@@ -145,8 +149,17 @@ impl BatchSession {
     /// As of [`BatchSession::ensure_daemons`], and [`RunError::Record`].
     pub(crate) async fn unusable(&self, signals: &Signals) -> Result<BTreeSet<String>, RunError> {
         let (addresses, drained) = (self.ensure_daemons(signals).await?, drained::list()?);
+        let (system, nodes) = (self.system.clone(), self.nodes.clone());
+        let draining = ask(move || system.draining(&nodes)).await.unwrap_or_else(|error| {
+            // Ranks leave them later, when it can be asked.
+            tracing::warn!(%error, "it is not known which nodes are drained");
+            BTreeMap::new()
+        });
         let why = |node: &BatchNode| match () {
             () if drained.contains(&node.name) => Some(format!("node {} is drained (`mend undrain {}`)", node.name, node.name)),
+            () if draining.contains_key(&node.name) => {
+                Some(format!("node {} is drained by the batch system: {}", node.name, draining[&node.name]))
+            }
             () if !addresses.contains_key(&node.name) => {
                 Some(format!("node {}: {} has started no mendd on it", node.name, self.system.name()))
             }
@@ -288,8 +301,8 @@ mod tests {
     struct Allocation(Option<u32>);
 
     impl BatchSystem for Allocation {
-        fn ends_at(&self) -> Option<u64> {
-            None
+        fn ends_at(&self) -> Result<Option<u64>, BatchError> {
+            Ok(None)
         }
 
         fn name(&self) -> &'static str {

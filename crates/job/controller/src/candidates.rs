@@ -71,6 +71,12 @@ impl Candidates {
         std::mem::take(&mut self.passed)
     }
 
+    /// Number of the newest, if they were found by their numbers.
+    #[must_use]
+    pub fn newest(&self) -> Option<u64> {
+        self.all.iter().filter_map(|(_, number)| *number).max()
+    }
+
     /// The job whose checkpoints they are, if it was named.
     #[must_use]
     pub fn job(&self) -> Option<&str> {

@@ -98,44 +98,49 @@ pub fn host_name() -> String {
 pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut meanwhile: impl FnMut(&Answer)) -> Result<Answer, AskError> {
     let mut record = record.clone();
     let (mut request, mut unanswered) = (None, None);
-    let mut connection = loop {
-        if record.ended.is_some() {
-            return if request.is_some() { Ok(Answer::Killed) } else { Err(AskError::of_an_ended_job(&record)) };
-        }
-        if record.goes_on && directory.is_running() {
-            // Its next life answers, which may take long to come.
-            match &request {
-                _ if !matches!(ask, Ask::Kill) => {}
-                Some(request) => KillRequest::renew(request),
-                None => request = Some(KillRequest::leave(directory)?),
+    'asked: loop {
+        let mut connection = loop {
+            if record.ended.is_some() {
+                return if request.is_some() { Ok(Answer::Killed) } else { Err(AskError::of_an_ended_job(&record)) };
             }
-        } else {
-            match reach(directory, &record).await {
-                Ok(connection) => break connection,
-                // A successor takes its place.
-                Err(AskError::NotRunning { .. } | AskError::Unreachable { .. })
-                    if failover::is_expected(directory) && unanswered.get_or_insert_with(Instant::now).elapsed() < SUCCESSION_TIME => {}
-                Err(error) => return Err(error),
+            if record.goes_on && directory.is_running() {
+                // Its next life answers, which may take long to come.
+                match &request {
+                    _ if *ask != Ask::Kill => {}
+                    Some(request) => KillRequest::renew(request),
+                    None => request = Some(KillRequest::leave(directory)?),
+                }
+            } else {
+                match reach(directory, &record).await {
+                    Ok(connection) => break connection,
+                    // A successor takes its place.
+                    Err(AskError::NotRunning { .. } | AskError::Unreachable { .. })
+                        if failover::is_expected(directory) && unanswered.get_or_insert_with(Instant::now).elapsed() < SUCCESSION_TIME => {}
+                    Err(error) => return Err(error),
+                }
             }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            record = directory.record()?;
+        };
+        drop(request.take());
+        let lost = || failover::awaits_successor(directory);
+        if let Err(error) = connection.sender.send(ask).await {
+            return Err(if lost() { AskError::Lost { id: record.id } } else { error.into() });
         }
-        tokio::time::sleep(LOOK_INTERVAL).await;
-        record = directory.record()?;
-    };
-    drop(request);
-    let lost = || failover::awaits_successor(directory);
-    if let Err(error) = connection.sender.send(ask).await {
-        return Err(if lost() { AskError::Lost { id: record.id } } else { error.into() });
-    }
-    loop {
-        match connection.receiver.receive::<Answer>().await {
-            Ok(answer @ (Answer::Progress(_) | Answer::Moving(_))) => meanwhile(&answer),
-            Ok(answer) => return Ok(answer),
-            Err(error) => {
-                return Err(match error {
-                    _ if lost() => AskError::Lost { id: record.id },
-                    ReceiveError::Closed => AskError::Ended(None),
-                    error => AskError::Ended(Some(error)),
-                });
+        loop {
+            match connection.receiver.receive::<Answer>().await {
+                Ok(answer @ (Answer::Progress(_) | Answer::Moving(_))) => meanwhile(&answer),
+                Ok(answer) => return Ok(answer),
+                Err(_) if lost() => return Err(AskError::Lost { id: record.id }),
+                Err(ReceiveError::Closed) => {
+                    record = directory.record()?;
+                    if *ask == Ask::Kill && record.goes_on && directory.is_running() {
+                        // A life of it has ended at that very time, and another one follows.
+                        continue 'asked;
+                    }
+                    return Err(AskError::Ended(None));
+                }
+                Err(error) => return Err(AskError::Ended(Some(error))),
             }
         }
     }

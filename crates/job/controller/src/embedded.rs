@@ -8,11 +8,10 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::time::timeout;
 
 /// A daemon that does nothing for so long while it starts hangs; as long as it works, or waits for a processor, it is waited for.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take to end.
+/// One that does nothing for so long has not understood that it is to end. As long as it works it makes checkpoints whole, or removes them.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running embedded daemon.
@@ -65,7 +64,7 @@ impl Embedded {
         Self { address, child: None }
     }
 
-    /// Lets it end and waits for that, at most some seconds.
+    /// Lets it end and waits for that.
     pub async fn stop(self) {
         if let Some(child) = self.child {
             end_by_word(child).await;
@@ -73,13 +72,14 @@ impl Embedded {
     }
 }
 
-/// Tells a process to end that does so at a word, and waits for that, at most some seconds.
+/// Tells a process to end that does so at a word, and waits for that: as long as it works, and some seconds more.
 pub(crate) async fn end_by_word(mut child: Child) {
     if let Some(mut input) = child.stdin.take() {
         // It may have ended.
         let _ = input.write_all(END).await;
     }
-    if timeout(STOP_LIMIT, child.wait()).await.is_err() {
+    let pid = child.id().unwrap_or_default();
+    if while_active(STOP_LIMIT, pid, child.wait()).await.is_err() {
         let _ = child.kill().await;
     }
 }

@@ -171,11 +171,14 @@ pub enum RunError {
     #[error("cannot listen for the verbs on this job")]
     Listen(#[source] io::Error),
     /// The user ended it before any rank was there.
-    #[error("ended by signal {signal} before the ranks were restored")]
+    #[error("ended by signal {signal} before the ranks ran")]
     Interrupted {
         /// The signal that came.
         signal: i32,
     },
+    /// So did `mend kill`.
+    #[error("ended by `mend kill` before the ranks ran")]
+    Killed,
     /// A batch system cannot be used.
     #[error("the nodes of the batch job cannot be used")]
     Batch(#[from] mend_batch::BatchError),
@@ -297,7 +300,7 @@ impl RunError {
             Self::TimeUp { checkpoint: None, .. } => {
                 "give it more time for its last checkpoint (Slurm: --signal=TERM@SECONDS), or have some taken before, with --interval".into()
             }
-            Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } | Self::Data { .. } => {
+            Self::Setting(_) | Self::Placement(_) | Self::Listen(_) | Self::Refused { .. } | Self::Interrupted { .. } | Self::Killed | Self::Data { .. } => {
                 String::new()
             }
         }
@@ -359,6 +362,7 @@ impl RunError {
             )
             | Self::Input(_) => 64,
             Self::Interrupted { signal } => 128 + signal,
+            Self::Killed => 137,
             _ => 1,
         }
     }

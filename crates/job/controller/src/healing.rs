@@ -21,8 +21,9 @@ use crate::life::{Constants, Life};
 use crate::manifest::numbers;
 use crate::record::{JobDirectory, JobRecord, put_end_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
-use crate::signals::{Signals, Wish};
+use crate::signals::Signals;
 use crate::start::{RunSpec, begin_clock, first_life};
+use crate::wish::Wish;
 use mend_job::choice::Blame;
 use mend_report::with_causes;
 use rustix::process::Signal;
@@ -39,7 +40,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// See [`RunError`].
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     begin_clock();
-    let (signals, strays) = Signals::new();
+    let (signals, mut strays) = Signals::new();
     let mut batch = None;
     if spec.hosts.is_empty()
         && let Some(session) = BatchSession::find().await?
@@ -61,7 +62,12 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         return Err(RunError::NoAllocation);
     }
     let in_batch = batch.clone();
-    let first = first_life(spec, batch, signals).await;
+    let first = tokio::select! {
+        biased;
+        first = first_life(spec, batch, signals) => first,
+        // Before there is a job that could be told.
+        Some(wish) = strays.recv() => Err(wish.end("", None)),
+    };
     see_through_in_batch(first, in_batch, strays).await
 }
 
@@ -71,7 +77,7 @@ async fn go_on_in_batch(
     spec: RunSpec,
     in_batch: InBatch,
     signals: Signals,
-    strays: mpsc::UnboundedReceiver<Wish>,
+    mut strays: mpsc::UnboundedReceiver<Wish>,
 ) -> Result<i32, RunError> {
     if !spec.quiet {
         eprintln!("mend: job {} of this batch job is not finished: it goes on from its last checkpoint", record.id);
@@ -90,7 +96,7 @@ async fn go_on_in_batch(
         quiet: spec.quiet,
         batch: Some(in_batch.clone()),
     };
-    let first = first_life_of_restart(restart, signals).await;
+    let first = first_life_of_restart(restart, signals, &mut strays).await;
     see_through_in_batch(first, Some(in_batch), strays).await
 }
 
@@ -122,7 +128,7 @@ pub(crate) async fn see_through_in_batch(
 /// See [`RunError`].
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
     begin_clock();
-    let (signals, strays) = Signals::new();
+    let (signals, mut strays) = Signals::new();
     if spec.hosts.is_empty()
         && let Some(session) = BatchSession::find().await?
     {
@@ -134,7 +140,7 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
         spec.batch = Some((Arc::new(session), place));
     }
     let in_batch = spec.batch.clone();
-    let first = first_life_of_restart(spec, signals).await;
+    let first = first_life_of_restart(spec, signals, &mut strays).await;
     see_through_in_batch(first, in_batch, strays).await
 }
 
@@ -204,16 +210,17 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         }
     };
     let next = tokio::select! {
+        // A life that is over is not thrown away for what came at that very time.
+        biased;
         next = next => next,
-        Some(wish) = strays.recv() => Err(match wish {
-            Wish::End(signal) if signal == Signal::HUP.as_raw() && has_successor(&id) => {
+        Some(wish) = strays.recv() => {
+            if wish == Wish::End(Signal::HUP.as_raw()) && has_successor(&id) {
                 // As while a life runs: its terminal was closed, and a successor goes on in its place.
-                std::process::exit(128 + signal)
+                std::process::exit(128 + Signal::HUP.as_raw());
             }
-            Wish::End(signal) => RunError::Interrupted { signal },
-            Wish::TimeUp(signal) => RunError::TimeUp { signal, job: id.clone(), checkpoint: numbers(&checkpoints).last().copied() },
-        }),
-        () = kill_request::wanted(&id) => Err(RunError::Interrupted { signal: Signal::TERM.as_raw() }),
+            Err(wish.end(&id, numbers(&checkpoints).last().copied()))
+        }
+        () = kill_request::wanted(&id) => Err(RunError::Killed),
     };
     if let Err(error) = next {
         if !notes.written {
@@ -221,7 +228,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         }
         let how = error.to_string();
         let error = match error {
-            RunError::Interrupted { .. } | RunError::TimeUp { .. } => error,
+            RunError::Interrupted { .. } | RunError::Killed | RunError::TimeUp { .. } => error,
             error => RunError::NotHealed { job: id.clone(), wants_nodes: wants_nodes(&id, &error), source: Box::new(error) },
         };
         put_end_on_record(&id, notes.lock(), how, error.exit_code());

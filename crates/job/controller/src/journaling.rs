@@ -59,6 +59,7 @@ pub(crate) fn cause_of(error: &RunError) -> Cause {
         RunError::NotHealed { source, .. } => cause_of(source),
         RunError::TimeUp { signal, .. } => Cause::TimeUp { signal: *signal },
         RunError::Interrupted { signal } => Cause::Interrupted { signal: *signal },
+        RunError::Killed => Cause::Killed,
         RunError::Manifest(_) => Cause::NoCheckpoint { error: cut(with_causes(error)) },
         RunError::Node { .. }
         | RunError::NoSuchHost { .. }

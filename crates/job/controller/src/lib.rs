@@ -65,6 +65,7 @@ mod texts;
 pub mod tiers;
 pub mod upkeep;
 mod watchers;
+mod wish;
 
 pub use error::RunError;
 pub use healing::{restart, run};

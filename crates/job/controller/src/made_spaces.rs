@@ -6,18 +6,30 @@
 //! ```
 //! Faults assumed: this controller is killed in between, and the spaces stay; what is asked for can be asked for again.
 
+use crate::arrival::{Arrival, Early};
 use crate::data_program::{self, PROGRAM};
 use crate::error::RunError;
 use crate::nodes::ConnectedNode;
+use crate::wish::Wish;
 use mend_data::request::{Request, SpaceRequest, Wanted};
 use mend_data::space::mounts::{self, Made};
 use mend_messages::job::Program;
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Stdio;
 use tokio::process::Command;
+use tokio::sync::mpsc;
+
+/// Returns when somebody wants the job to end.
+async fn unwanted(heard: &mut Option<(&mut mpsc::Receiver<Arrival>, &mut Early)>) -> Wish {
+    match heard {
+        Some((arrivals, early)) => early.wish(arrivals).await,
+        None => std::future::pending().await,
+    }
+}
 
 /// The spaces that are made for a job.
 #[derive(Clone, Debug)]
@@ -37,10 +49,11 @@ impl MadeSpaces {
         Self { program: found, all, env: program.env.clone() }
     }
 
-    /// Makes them on these nodes, or finds them again, and stages. The nodes, whose daemons may not have waited for that.
+    /// Makes them on these nodes, or finds them again, and stages. The nodes, whose daemons may not have waited for that. Whoever wants
+    /// the job to end meanwhile is heard among the arrivals.
     ///
     /// # Errors
-    /// [`RunError::Data`], [`RunError::Node`].
+    /// [`RunError::Data`], [`RunError::Node`], what [`Wish::end`] says.
     pub(crate) async fn begin(
         &self,
         job: &str,
@@ -48,6 +61,7 @@ impl MadeSpaces {
         stage: Vec<Wanted>,
         nodes: Vec<ConnectedNode>,
         quiet: bool,
+        (arrivals, early): (&mut mpsc::Receiver<Arrival>, &mut Early),
     ) -> Result<Vec<ConnectedNode>, RunError> {
         if self.all.is_empty() && stage.is_empty() {
             return Ok(nodes);
@@ -60,9 +74,10 @@ impl MadeSpaces {
             stage,
             quiet,
         };
-        match self.carry_out(request, false).await {
-            Ok(Some(0)) => {}
-            Ok(code) => return Err(RunError::Data { code: code.unwrap_or(1) }),
+        match self.carry_out(request, Some((arrivals, early))).await {
+            Ok(Ok(Some(0))) => {}
+            Ok(Ok(code)) => return Err(RunError::Data { code: code.unwrap_or(1) }),
+            Ok(Err(wish)) => return Err(wish.end(job, None)),
             Err(error) => {
                 eprintln!("mend: {}: {error}", self.program.display());
                 return Err(RunError::Data { code: 1 });
@@ -87,22 +102,40 @@ impl MadeSpaces {
             eprintln!("mend: the data space {name} stays; `mend data destroy {name}` removes it");
         }
         let request = SpaceRequest::End { job: job.to_owned(), names: names(gone), kept: names(kept) };
-        if let Err(error) = self.carry_out(request, true).await {
+        if let Err(error) = self.carry_out(request, None).await {
             eprintln!("mend: {}: {error}; the data spaces of the job stay", self.program.display());
         }
     }
 
-    /// The exit code of the program that does it. A Ctrl-C ends that, unless it is `alone`.
-    async fn carry_out(&self, request: SpaceRequest, alone: bool) -> io::Result<Option<i32>> {
+    /// The exit code of the program that does it, or who wanted it to end. If nobody is heard meanwhile, no Ctrl-C ends it either.
+    async fn carry_out(
+        &self,
+        request: SpaceRequest,
+        mut heard: Option<(&mut mpsc::Receiver<Arrival>, &mut Early)>,
+    ) -> io::Result<Result<Option<i32>, Wish>> {
         let mut command = Command::new(&self.program);
         data_program::sees(&mut command, &self.env);
         // Standard output is the ranks'.
         let output = io::stderr().as_fd().try_clone_to_owned()?;
         command.stdout(Stdio::from(output));
-        if alone {
+        if heard.is_none() {
             command.process_group(0);
         }
         let mut child = data_program::start(&mut command, &Request::Space(request)).await?;
-        Ok(child.wait().await?.code())
+        let mut wanted = None;
+        loop {
+            tokio::select! {
+                biased;
+                ended = child.wait() => return Ok(wanted.map_or(Ok(ended?.code()), Err)),
+                wish = unwanted(&mut heard) => {
+                    let signal = if wanted.is_none() { Signal::INT } else { Signal::KILL };
+                    if let Some(child) = child.id().and_then(|id| Pid::from_raw(id as i32)) {
+                        // One that has just ended is waited for all the same.
+                        let _ = kill_process(child, signal);
+                    }
+                    wanted.get_or_insert(wish);
+                }
+            }
+        }
     }
 }

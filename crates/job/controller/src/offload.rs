@@ -12,7 +12,7 @@ use crate::data_program::{self, PROGRAM};
 use crate::journal_file::Journal;
 use crate::offload_news::Told;
 use crate::record::JobDirectory;
-use crate::signals::Wish;
+use crate::wish::Wish;
 use mend_data::offload::{self, News, Offload};
 use mend_data::request::{ForJob, OffloadOptions, Request, SpaceRequest};
 use mend_data::space::mounts;

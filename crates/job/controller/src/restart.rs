@@ -22,6 +22,7 @@ use crate::run::LifeEnd;
 use crate::signals::Signals;
 use crate::start::{JobStart, absent, begin, configured, drop_credentials, load_key, names, reference, tell_beyond_slots, tier_rate};
 use crate::tiers::is_plain;
+use crate::wish::Wish;
 use mend_coordination::checkpoint::image_name;
 use mend_image::cpu::CpuNeeds;
 use mend_job::choice::{Blame, CheckpointChoice, Checks, LoadFailure, Step};
@@ -41,6 +42,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use tokio::sync::mpsc;
 
 /// What `mend restart` was asked for.
 #[derive(Clone, Debug)]
@@ -96,12 +98,22 @@ impl RestartSpec {
 ///
 /// # Errors
 /// What keeps it from beginning.
-pub(crate) async fn first_life_of_restart(mut spec: RestartSpec, signals: Signals) -> Result<(Life, Constants), RunError> {
+pub(crate) async fn first_life_of_restart(
+    mut spec: RestartSpec,
+    signals: Signals,
+    strays: &mut mpsc::UnboundedReceiver<Wish>,
+) -> Result<(Life, Constants), RunError> {
     check_distinct(&spec.hosts.iter().chain(&spec.spares).cloned().collect::<Vec<_>>())?;
     let key = load_key(spec.encryption_key.as_deref())?;
     let mut notes = Notes::default();
     let healing = spec.healing.begin()?;
-    let life = restart_newest(&mut spec, key.as_ref(), healing, &signals, &mut notes).await;
+    let (job, newest) = (spec.candidates.job().unwrap_or_default().to_owned(), spec.candidates.newest());
+    let life = tokio::select! {
+        biased;
+        life = restart_newest(&mut spec, key.as_ref(), healing, &signals, &mut notes) => life,
+        // Before the first try, or between two of them.
+        Some(wish) = strays.recv() => Err(wish.end(&job, newest)),
+    };
     if let (Err(error), false, Some(job)) = (&life, notes.written, spec.candidates.job()) {
         notes.write(job, error);
     }

@@ -28,7 +28,9 @@ use crate::manifest;
 use crate::nodes::Node;
 use crate::output::Output;
 use crate::record::{JobDirectory, JobRecord};
+use crate::signals::Signals;
 use crate::texts::Names;
+use crate::wish::Wish;
 use mend_job::Job;
 use mend_job::choice::Blame;
 use mend_job::durable::SOON_US;
@@ -197,6 +199,20 @@ pub struct LifeEnd {
     pub reaped: Option<Instant>,
     /// What is remembered of its failures.
     pub healing: Healing,
+    /// What came too late for its machine.
+    pub(crate) late: Vec<Wish>,
+}
+
+impl LifeEnd {
+    /// Whoever gives the job another life hears what came too late for this one.
+    #[must_use]
+    pub(crate) fn pass_on(mut self, signals: &Signals) -> Self {
+        let late = std::mem::take(&mut self.late);
+        if self.goes_on.is_some() || is_open(&self.result) {
+            late.into_iter().for_each(|wish| signals.keep(wish));
+        }
+        self
+    }
 }
 
 /// Whether the job goes on after a life that is over, and from which checkpoint.
@@ -247,7 +263,7 @@ pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, recor
     let goes_on = goes_on.or_else(|| manifest::numbers(&record.checkpoints).last().copied().filter(|_| is_open(&result)));
     // Ranks may live for so long where they cannot be seen to have ended.
     let reaped = Instant::now() + Duration::from_millis(life.lease_ms) + LEASE_END_TIME;
-    LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing }
+    LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing, late: Vec::new() }
 }
 
 fn exit_code(result: &Result<i32, RunError>) -> i32 {
@@ -453,9 +469,9 @@ impl Running {
         }
     }
 
-    /// What becomes of the job, as its user and its journal are told.
-    /// The job is over: no thread of ours changes its checkpoints any more when this returns, or only after a long while.
+    /// What becomes of the job, as its user and its journal are told. The job is over: no thread of ours changes its checkpoints any more when this returns, or only after a long while.
     async fn finish(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
+        let mut late = Vec::new();
         if self.upkeep.is_some() {
             self.cancel_upkeep();
             let over = async {
@@ -463,6 +479,7 @@ impl Running {
                     if matches!(arrival, Arrival::Upkeep(_)) {
                         return;
                     }
+                    late.extend(arrival.wish().ok());
                 }
             };
             // Then it is left behind, and ends with the process.
@@ -489,6 +506,11 @@ impl Running {
             tracing::info!(node, "the job's ranks there are not known to have ended");
             self.reaped = self.reaped.max(Some(Instant::now() + self.shell.lease + LEASE_END_TIME));
         }
-        LifeEnd { result, goes_on, reaped: self.reaped, healing: self.shell.healing }
+        // From now on senders see that nobody listens: what they have to say is heard between the lives.
+        arrivals.close();
+        while let Some(arrival) = arrivals.recv().await {
+            late.extend(arrival.wish().ok());
+        }
+        LifeEnd { result, goes_on, reaped: self.reaped, healing: self.shell.healing, late }
     }
 }

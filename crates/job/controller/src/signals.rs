@@ -2,18 +2,10 @@
 
 use crate::arrival::Arrival;
 use crate::detached;
+use crate::wish::Wish;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-
-/// What a signal means to the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    /// Its user wants it to end.
-    End(i32),
-    /// Its batch system wants it to end: a last checkpoint comes first.
-    TimeUp(i32),
-}
 
 /// Whether this process ignores a signal (proc_pid_status(5), `SigIgn`). What cannot be read is not ignored.
 fn is_ignored(kind: SignalKind) -> bool {
@@ -79,7 +71,7 @@ impl Signals {
                         continue;
                     }
                     let number = kind.as_raw_value();
-                    signals.pass_on(if time_up { Wish::TimeUp(number) } else { Wish::End(number) }).await;
+                    signals.pass_on(if time_up { Arrival::TimeUp(number) } else { Arrival::Signal(number) }).await;
                 }
             });
         }
@@ -87,21 +79,20 @@ impl Signals {
 
     /// A batch system has sent this signal, here or to the daemons.
     pub(crate) async fn time_up(&self, signal: i32) {
-        self.pass_on(Wish::TimeUp(signal)).await;
+        self.pass_on(Arrival::TimeUp(signal)).await;
     }
 
-    async fn pass_on(&self, wish: Wish) {
+    async fn pass_on(&self, arrival: Arrival) {
         let events = self.listener().events.clone();
-        let arrival = match wish {
-            Wish::End(signal) => Arrival::Signal(signal),
-            Wish::TimeUp(signal) => Arrival::TimeUp(signal),
+        let left = match events {
+            Some(events) => events.send(arrival).await.err().map(|unsent| unsent.0),
+            None => Some(arrival),
         };
-        let told = match events {
-            Some(events) => events.send(arrival).await.is_ok(),
-            None => false,
-        };
-        if !told {
-            let _ = self.strays.send(wish);
-        }
+        left.and_then(|arrival| arrival.wish().ok()).into_iter().for_each(|wish| self.keep(wish));
+    }
+
+    /// It is for whoever listens between two lives.
+    pub(crate) fn keep(&self, wish: Wish) {
+        let _ = self.strays.send(wish);
     }
 }

@@ -1,6 +1,6 @@
 //! How a job begins: a new one ([`first_life`]), and what that has in common with one that goes on ([`crate::restart`]).
 
-use crate::arrival::Arrival;
+use crate::arrival::{Arrival, Early};
 use crate::batch::{InBatch, daemons_of};
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch;
@@ -99,11 +99,14 @@ pub(crate) fn begin_clock() {
 }
 
 /// Seconds for which the job may still run, as the user or the batch system says.
-fn time_left_s(in_batch: Option<&InBatch>) -> Result<Option<u64>, SettingError> {
+async fn time_left_s(in_batch: Option<&InBatch>) -> Result<Option<u64>, SettingError> {
     let ran_s = BEGAN.elapsed().as_secs();
     Ok(match mend_settings::TIME_LIMIT.word_or_number(None)? {
         WordOrNumber::Number(limit) => Some(limit.saturating_sub(ran_s)),
-        WordOrNumber::Word(_) => in_batch.and_then(|(session, _)| session.ends_at()).map(|end| end.saturating_sub(now())),
+        WordOrNumber::Word(_) => match in_batch {
+            Some((session, _)) => session.ends_at().await.map(|end| end.saturating_sub(now())),
+            None => None,
+        },
     })
 }
 
@@ -219,7 +222,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     };
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
-    let (arrivals, incoming) = mpsc::channel(MAX_WAITING_EVENTS);
+    let (arrivals, mut incoming) = mpsc::channel(MAX_WAITING_EVENTS);
     let (more, asked) = mpsc::channel(1);
     let (taken, source) = beginning.input;
     let doors = serve::listen(serve::address(embedded.is_some()), directory.path(), secret.clone(), arrivals.clone(), Arrival::Ask)
@@ -258,7 +261,9 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         eprintln!("mend: job {id}: {} rank(s) on {}", places.len() - beginning.gone.len(), record.hosts.join(", "));
     }
     let spaces = MadeSpaces::of(&program);
-    let had = spaces.begin(&id, beginning.from.is_some(), beginning.stage, reached, quiet).await;
+    beginning.signals.tell(arrivals.clone());
+    let mut early = Early::default();
+    let had = spaces.begin(&id, beginning.from.is_some(), beginning.stage, reached, quiet, (&mut incoming, &mut early)).await;
     let reached = match had {
         Ok(reached) => reached,
         Err(error) => {
@@ -295,7 +300,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         program_rates: program.argv.first().filter(|_| program.further.is_empty()).and_then(|program| programs::rates(program)),
         goes_back: mend_settings::BACK_MIGRATION.choice()? == "on",
         follows_data: data_watch::mode(&program)?,
-        time_left_s: time_left_s(beginning.batch.as_ref())?,
+        time_left_s: time_left_s(beginning.batch.as_ref()).await?,
         worlds: beginning.worlds,
         gone: beginning.gone,
         stdin: source.is_some(),
@@ -359,7 +364,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             Arrival::Node,
         ));
     }
-    beginning.signals.tell(arrivals.clone());
+    // There is room for what was taken out.
+    early.0.into_iter().for_each(|arrival| drop(arrivals.try_send(arrival)));
     let input = InputReader::new(taken, source.is_some().then_some(more));
     let reading = source.map(|source| tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked)));
     let setup = life.setup.clone();
@@ -391,6 +397,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         let _ = reading.await;
     }
     drop(doors);
+    let end = end.pass_on(&beginning.signals);
     Ok(Life { end, embedded, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals, offloads, spaces })
 }
 

@@ -5,8 +5,12 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
+
+/// After how much silence of a connection the peer's host is asked for a sign of life, how often, and how many of these may get no answer.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 4);
 
 /// A connected socket.
 #[derive(Debug)]
@@ -69,12 +73,14 @@ macro_rules! either {
 }
 
 impl Stream {
-    /// Small frames leave at once.
+    /// Small frames leave at once. A peer whose host has lost its power breaks the connection in the end, whoever waits for it (tcp(7)).
     pub(crate) fn tune(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_nodelay(true),
-            Self::Unix(_) => Ok(()),
-        }
+        let Self::Tcp(stream) = self else { return Ok(()) };
+        stream.set_nodelay(true)?;
+        sockopt::set_tcp_keepidle(stream, KEEPALIVE.0)?;
+        sockopt::set_tcp_keepintvl(stream, KEEPALIVE.1)?;
+        sockopt::set_tcp_keepcnt(stream, KEEPALIVE.2)?;
+        Ok(sockopt::set_socket_keepalive(stream, true)?)
     }
 
     /// Who is at the other end.

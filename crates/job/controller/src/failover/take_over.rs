@@ -280,6 +280,7 @@ async fn go_on_in_place(
     reading.abort();
     let _ = reading.await;
     drop(doors);
+    let end = end.pass_on(&signals);
     Ok(Life { end, embedded, lock, id, checkpoints, tiers, signals, offloads, spaces })
 }
 

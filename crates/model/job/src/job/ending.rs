@@ -79,7 +79,25 @@ impl Job {
         self.questions.clear();
     }
 
+    /// A life ends, and another one would follow.
+    fn would_go_on(&self) -> bool {
+        let (Some((end, _)), Some(healing)) = (&self.ending, &self.healing) else { return false };
+        healing.goes_on(end, self.interrupted.is_some(), self.listed.last().copied())
+    }
+
+    /// If a life ends, and another one would follow: none does, for this reason.
+    pub(crate) fn end_for_good(&mut self, why: End) -> bool {
+        if !self.would_go_on() {
+            return false;
+        }
+        self.ending = self.ending.take().map(|(_, since_us)| (why, since_us));
+        true
+    }
+
     pub(crate) fn interrupt(&mut self, signal: i32) {
+        if self.end_for_good(End::Interrupted(signal)) {
+            return self.note_interrupt(signal);
+        }
         if self.ending.is_none() && (self.searching.is_some() || !self.putting.is_empty()) {
             return self.end(End::Interrupted(signal));
         }
@@ -93,7 +111,8 @@ impl Job {
     }
 
     pub(crate) fn asked(&mut self, ask: Ask, asker: Asker) {
-        if self.ending.is_some() {
+        let ends = self.ending.is_some();
+        if ends && !(ask == Ask::Kill && self.end_for_good(End::Code(137))) {
             return self.answer(asker, Outcome::Failed(Failure::JobEnded));
         }
         match ask {

@@ -34,6 +34,10 @@ pub(crate) struct TimeUp {
 impl Job {
     /// The batch system has sent this signal.
     pub(crate) fn time_is_up(&mut self, signal: i32) {
+        // It goes on when it is queued again, from where it would have gone on now.
+        if self.end_for_good(End::TimeUp { signal, checkpoint: self.listed.last().copied() }) {
+            return self.record(Happened::TimeUp { signal });
+        }
         if self.time_up.is_some() || self.interrupted.is_some() || self.ending.is_some() {
             return;
         }

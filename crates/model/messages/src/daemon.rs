@@ -304,7 +304,7 @@ pub enum ExitStatus {
 /// Everything a daemon says to a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromDaemon {
-    /// Answer to `Introduce`.
+    /// Answer to `Introduce`. A successor is told again.
     Ready {
         /// The node's own name.
         name: String,

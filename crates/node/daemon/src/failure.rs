@@ -5,8 +5,9 @@ use crate::restore::RestoreError;
 use crate::spaces::Unseen;
 use crate::supervisor::SpawnError;
 use crate::supervisor::order::{Launch, Step};
-use mend_messages::daemon::ExitStatus;
-use mend_report::process_hint;
+use mend_messages::daemon::{ExitStatus, FromDaemon};
+use mend_messages::job::Rank;
+use mend_report::{process_hint, with_causes};
 use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
@@ -93,6 +94,16 @@ impl RankFailure {
                 _ => 126,
             },
             _ => 1,
+        }
+    }
+
+    /// What the controller is told of a process that did not come to be. One that was killed is like a rank that was: it may be tried again.
+    pub fn told(&self, (rank, attempt): (Rank, u64), restoring: bool) -> FromDaemon {
+        let (error, hint) = (with_causes(self), self.hint());
+        match self {
+            Self::DiedEarly(status @ ExitStatus::Signal(_)) if restoring => FromDaemon::Exited { rank, attempt, status: *status },
+            _ if restoring => FromDaemon::RestoreFailed { rank, attempt, error, hint, image: self.blames_image() },
+            _ => FromDaemon::StartFailed { rank, attempt, error, hint, code: self.code() },
         }
     }
 

@@ -185,7 +185,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let processor = Box::new(node.processor_for(&introduction));
     // If this does not arrive, the controller gives this node up.
     let succeeds = introduction.successor.as_ref().is_some_and(successor::can_start);
-    let _ = connection.sender.send(&FromDaemon::Ready { name: node.name.clone(), processor, succeeds }).await;
+    let ready = FromDaemon::Ready { name: node.name.clone(), processor, succeeds };
+    let _ = connection.sender.send(&ready).await;
     let (heard, commands) = mpsc::channel(16);
     let (connected, states) = mpsc::unbounded_channel();
     let carrying = tokio::spawn(carry(connection, outbox, heard, resumed, connected).in_current_span());
@@ -214,8 +215,9 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
             patience,
             Sinks::new(key.clone(), progress.clone()),
         ),
-        tiers: Tiers::new(introduction.clone(), node.name.clone(), urgent.clone(), patience, key.clone(), progress.clone()),
+        tiers: Tiers::new(introduction.clone(), (&node.name, &node.stay), urgent.clone(), patience, key.clone(), progress.clone()),
         progress,
+        ready,
         held: succeeds.then(|| node.stay.hold()),
         node,
         introduction,
@@ -281,6 +283,8 @@ struct Job {
     /// When the job came to this node: the machine's times count from then.
     begun: Instant,
     node: Arc<Node>,
+    /// What a controller is told first.
+    ready: FromDaemon,
     /// The daemon is needed although whoever started it is gone.
     held: Option<Held>,
     introduction: Arc<JobIntroduction>,
@@ -425,6 +429,5 @@ impl Job {
         while self.putting.join_next().await.is_some() {}
         paused::end(self.paused.drain().map(|(_, rank)| rank).collect(), &self.namespace).await;
         while self.rank_tasks.join_next().await.is_some() {}
-        self.tiers.leave().await;
     }
 }

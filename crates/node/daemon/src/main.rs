@@ -284,7 +284,7 @@ async fn no_longer_needed(node: &Node) {
         read = input.read(&mut word) => {
             // An error means as much as the end.
             if matches!(read, Ok(length) if length > 0) {
-                return;
+                return node.stay.done().await;
             }
             node.stay.alone();
         }
@@ -293,7 +293,7 @@ async fn no_longer_needed(node: &Node) {
     loop {
         node.stay.over().await;
         if !node.targets.are_running().await {
-            return;
+            return node.stay.done().await;
         }
         // They have what a job of the past has written and its controller still sends away.
         tokio::time::sleep(TARGETS_INTERVAL).await;

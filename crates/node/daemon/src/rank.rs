@@ -46,6 +46,8 @@ const DESCENDANT_OUTPUT_TIME: Duration = Duration::from_secs(1);
 
 /// How long a restored agent may take to reopen files and the like.
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
+/// From a restorer's last word to the news of how it has ended.
+const ENDING_TIME: Duration = Duration::from_secs(5);
 
 /// What the job asks of a rank. Dropping the sender releases the rank.
 #[derive(Debug)]
@@ -161,12 +163,8 @@ pub async fn run_rank(mut context: RankContext, origin: RankOrigin, held: Vec<Co
 }
 
 fn report_failure(context: &RankContext, restoring: bool, failure: &RankFailure) {
-    let (rank, attempt, error, hint, code) = (context.rank, context.attempt, with_causes(failure), failure.hint(), failure.code());
-    tracing::info!(rank, error, "no process for a rank");
-    context.urgent.send(match restoring {
-        true => FromDaemon::RestoreFailed { rank, attempt, error, hint, image: failure.blames_image() },
-        false => FromDaemon::StartFailed { rank, attempt, error, hint, code },
-    });
+    tracing::info!(rank = context.rank, error = with_causes(failure), "no process for a rank");
+    context.urgent.send(failure.told((context.rank, context.attempt), restoring));
 }
 
 /// Gets a supervisor going. `None` if the rank was released meanwhile.
@@ -224,6 +222,7 @@ async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Comm
         pipes: None,
         held,
         deadline: None,
+        ended: None,
     }))
 }
 
@@ -312,6 +311,8 @@ struct RankTask {
     /// Commands that wait until the process can take them.
     held: Vec<Command>,
     deadline: Option<Instant>,
+    /// How the restorer has ended, if that is known.
+    ended: Option<ExitStatus>,
 }
 
 impl RankTask {
@@ -327,7 +328,8 @@ impl RankTask {
                     Some(command) => self.commanded(command).await,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    Transition::Failed(RestoreError::AgentSilent(REBUILD_TIMEOUT).into())
+                    let building = self.phase == Phase::Building;
+                    Transition::Failed(if building { RestoreError::Speechless } else { RestoreError::AgentSilent(REBUILD_TIMEOUT) }.into())
                 }
             };
             match transition {
@@ -365,8 +367,11 @@ impl RankTask {
             (ProcessEvent::Supervisor(Event::Failed { step, errno }), _) => {
                 Transition::Failed(RankFailure::launch(&self.launch, step, errno))
             }
-            (ProcessEvent::Supervisor(Event::Ended(_)), Phase::Building) => {
+            // How it has ended is all that there is to say.
+            (ProcessEvent::Supervisor(Event::Ended(status)), Phase::Building) if self.deadline.is_some() => Transition::Ended(status),
+            (ProcessEvent::Supervisor(Event::Ended(status)), Phase::Building) => {
                 // What the restorer said last is on its way and says more than its exit code.
+                self.ended = Some(status);
                 Transition::Continue
             }
             (ProcessEvent::Supervisor(Event::Ended(status)), _) => Transition::Ended(status),
@@ -379,6 +384,13 @@ impl RankTask {
                 context.urgent.send(FromDaemon::Report { rank: context.rank, report: Report::ProcessKilled { what } });
                 Transition::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))
             }
+            (ProcessEvent::Restorer(Err(RestoreError::Speechless)), Phase::Building) => match self.ended {
+                Some(status) => Transition::Ended(status),
+                None => {
+                    self.deadline = Some(Instant::now() + ENDING_TIME);
+                    Transition::Continue
+                }
+            },
             (ProcessEvent::Restorer(Err(error)), Phase::Building) => Transition::Failed(error.into()),
             (ProcessEvent::Restorer(Ok(word)), Phase::Building) => self.restorer_said(context, word),
             (ProcessEvent::Restorer(_), _) => Transition::Continue,

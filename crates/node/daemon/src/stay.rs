@@ -5,6 +5,7 @@
 //!                                          ▲ a job whose controller may have a successor, a successor that this daemon started
 //! ```
 //! What holds the other end of standard input may be on a node that is lost, so that nobody sees its end.
+//! Whoever ends it with a word waits until what it has begun is done ([`Stay::work`]).
 //! Invariant: it does not end while it is held. A job that was lost here may go on in another life, and is waited for a while ([`Stay::linger`]). Faults assumed:
 //! nobody goes on with the job.
 
@@ -20,13 +21,14 @@ pub const LINGERING: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Stay {
     holders: watch::Sender<u32>,
+    works: watch::Sender<u32>,
     until: Mutex<Option<Instant>>,
     alone: watch::Sender<bool>,
 }
 
 impl Default for Stay {
     fn default() -> Self {
-        Self { holders: watch::Sender::new(0), until: Mutex::new(None), alone: watch::Sender::new(false) }
+        Self { holders: watch::Sender::new(0), works: watch::Sender::new(0), until: Mutex::new(None), alone: watch::Sender::new(false) }
     }
 }
 
@@ -40,7 +42,29 @@ impl Drop for Held {
     }
 }
 
+/// Is to be done before the daemon ends.
+#[derive(Debug)]
+pub struct Work(Arc<Stay>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.0.works.send_modify(|works| *works -= 1);
+    }
+}
+
 impl Stay {
+    /// The daemon does something until what is returned goes.
+    pub fn work(self: &Arc<Self>) -> Work {
+        self.works.send_modify(|works| *works += 1);
+        Work(self.clone())
+    }
+
+    /// Returns when nothing is under way.
+    pub async fn done(&self) {
+        // The sender lives as long as this does.
+        let _ = self.works.subscribe().wait_for(|works| *works == 0).await;
+    }
+
     /// The daemon is needed until what is returned goes.
     pub fn hold(self: &Arc<Self>) -> Held {
         self.holders.send_modify(|holders| *holders += 1);
@@ -121,6 +145,17 @@ mod tests {
         stay.settle();
         assert!(!is_over(&mut waiting));
         drop(third);
+        assert!(is_over(&mut waiting));
+    }
+
+    #[tokio::test]
+    async fn what_is_under_way_is_waited_for() {
+        let stay = Arc::new(Stay::default());
+        stay.done().await;
+        let work = stay.work();
+        let mut waiting = pin!(stay.done());
+        assert!(!is_over(&mut waiting));
+        drop(work);
         assert!(is_over(&mut waiting));
     }
 }

@@ -92,6 +92,18 @@ impl World {
             let at = self.hosts[(rng.next_u64() % self.hosts.len() as u64) as usize];
             self.plan(0, Coming::Fault(Fault::NodeDies(at)));
         }
+        self.say_ready();
+    }
+
+    /// What nodes were about to tell a lost controller is lost with it, since it has no number. They tell its successor.
+    pub(crate) fn tell_processors_again(&mut self) {
+        if !self.differences.nodes.is_empty() {
+            self.retain(|coming| !matches!(coming, Coming::ToJob { message: FromDaemon::Ready { .. }, .. }));
+            self.say_ready();
+        }
+    }
+
+    fn say_ready(&mut self) {
         for at in self.hosts.clone() {
             let processor = Box::new(self.differences.of(at));
             self.say(at, FromDaemon::Ready { name: format!("n{at}"), processor, succeeds: false });

@@ -77,6 +77,7 @@ impl World {
             eprintln!("{:>12} the controller is lost, and succeeded", self.now);
         }
         self.is_absent();
+        self.tell_processors_again();
         let waiting: Vec<VerbId> = self.verbs.extract_if(.., |_, asked| asked.answers == 0).map(|(verb, _)| verb).collect();
         self.failovers.lose_verbs(waiting);
         self.job = Some(standing.job);

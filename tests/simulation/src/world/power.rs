@@ -201,6 +201,7 @@ impl World {
         (self.disturbed, self.failed_for_real) = (true, true);
         self.has_seen(seen);
         self.is_absent();
+        self.tell_processors_again();
         self.verbs_are_lost();
         self.retold = Some(retold);
         let orders = std::mem::take(&mut standing.orders);

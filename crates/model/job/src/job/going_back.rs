@@ -66,6 +66,10 @@ fn load(room: Option<NodeRoom>) -> Option<f64> {
 impl Job {
     /// A node's daemon tells how far its ranks are.
     pub(crate) fn progressed(&mut self, node: NodeIndex, all: &[RankProgress]) {
+        if let Some((_, since_us)) = &mut self.ending {
+            // It still makes checkpoints whole: it has not left for that reason alone.
+            *since_us = self.now_us;
+        }
         if !self.returns.wanted {
             return;
         }

@@ -10,7 +10,6 @@ use mend_messages::daemon::FromDaemon;
 use mend_messages::job::Rank;
 use mend_messages::world::World;
 use mend_node_job::event::{Effect, Event};
-use mend_report::with_causes;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument;
@@ -36,6 +35,8 @@ impl Job {
             Effect::Succeeded => {
                 self.held.get_or_insert_with(|| self.node.stay.hold());
                 self.node.stay.alone();
+                // The lost controller may not have been told, or not have written it down: it was sent before anything had a number.
+                self.urgent.send(self.ready.clone());
             }
             Effect::Begin { rank, attempt, stdin, origin } => return self.begin((rank, attempt), stdin, origin),
             Effect::Anew { rank, attempt, order } => return self.begin_anew((rank, attempt), order),
@@ -89,11 +90,7 @@ impl Job {
 
     /// The controller is told why a rank has no process.
     pub(super) fn no_process(&self, rank: Rank, attempt: u64, restore: bool, failure: &RankFailure) {
-        let (error, hint, code) = (with_causes(failure), failure.hint(), failure.code());
-        self.urgent.send(match restore {
-            true => FromDaemon::RestoreFailed { rank, attempt, error, hint, image: failure.blames_image() },
-            false => FromDaemon::StartFailed { rank, attempt, error, hint, code },
-        });
+        self.urgent.send(failure.told((rank, attempt), restore));
     }
 
     /// Starts a successor of the controller, in the order of the nodes' numbers: the first one that has the job's lock is it.

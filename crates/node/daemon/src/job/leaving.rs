@@ -18,6 +18,8 @@ async fn renew(namespace: Arc<SharedNamespace>, lease: Duration) {
 
 /// Ends the job's processes, and the connection when the last output is sent.
 pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carrying: JoinHandle<()>) {
+    // It takes no orders any more: with nobody to take them, what comes behind them, and makes room for output, is taken in.
+    drop(incoming.commands);
     let mut paused = Vec::new();
     if end == End::Paused {
         paused = job.put_aside(Instant::now() + job.patience).await;
@@ -29,6 +31,7 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
         carrying.abort();
         job.release().await;
     }
+    job.tiers.leave().await;
     // From here on only ranks that stand still are in it: the lease is not about them.
     let renewing = (!paused.is_empty()).then(|| tokio::spawn(renew(job.namespace.clone(), job.lease)));
     let ranks = paused.iter().map(|(rank, _)| *rank).collect();

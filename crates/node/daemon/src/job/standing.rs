@@ -59,7 +59,8 @@ impl Job {
                 asked.push((rank, agent, link, process));
             }
         }
-        let mut paused = Vec::new();
+        // Those that this life had not come to stand as they did.
+        let mut paused: Vec<_> = self.paused.drain().collect();
         for (rank, agent, link, process) in asked {
             // One that ended meanwhile gives none, and one whose output is not taken in time is given up alone.
             if let Ok(Ok(process)) = timeout_at(until, process).await {

@@ -10,6 +10,7 @@ mod turns;
 
 use self::portable::Portable;
 use crate::outbox::Urgent;
+use crate::stay::Stay;
 use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
@@ -34,9 +35,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// Room beyond what an image may take: its tables, and the file system's own.
 const SPACE_MARGIN_BYTES: u64 = 4 << 20;
+/// How often the controller of a job that leaves hears that copies go on.
+const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Room for an image that a rank may still be writing.
 #[derive(Debug)]
@@ -65,15 +69,17 @@ pub struct Tiers {
     /// Files of portable checkpoints, if ranks have a place for them here.
     portable: Option<Portable>,
     work: JoinSet<()>,
-    /// Removals: always carried out.
+    /// Removals on this node: always carried out, before the job has left.
     removals: JoinSet<()>,
+    /// The daemon is needed for those from object storage, which the job does not wait for.
+    stay: Arc<Stay>,
 }
 
 impl Tiers {
     /// None are open yet.
     pub fn new(
         job: Arc<JobIntroduction>,
-        node: String,
+        (node, stay): (&str, &Arc<Stay>),
         urgent: Urgent,
         patience: Duration,
         key: Option<Key>,
@@ -83,7 +89,7 @@ impl Tiers {
         let (paced, unbounded) = (Mover::new(0, progress.clone()), Mover::new(0, progress.clone()));
         Self {
             job,
-            node,
+            node: node.to_owned(),
             urgent,
             patience,
             key,
@@ -95,6 +101,7 @@ impl Tiers {
             portable: None,
             work: JoinSet::new(),
             removals: JoinSet::new(),
+            stay: stay.clone(),
         }
     }
 
@@ -312,10 +319,12 @@ impl Tiers {
                 // Its images first: a manifest without them is better found than they without it.
                 let names = ranks.into_iter().map(image_name).chain(["manifest.json".to_owned()]);
                 let addresses: Vec<String> = names.map(|name| format!("{base}{name}")).collect();
-                self.removals.spawn_blocking(move || {
+                let work = self.stay.work();
+                tokio::task::spawn_blocking(move || {
                     if let Err(error) = object::delete(&addresses) {
                         tracing::warn!(number, error = with_causes(&error), "a checkpoint was not removed from object storage");
                     }
+                    drop(work);
                 });
             }
             Destination::File(_) => {}
@@ -427,15 +436,23 @@ impl Tiers {
     }
 
     /// Ends all copies. Those that wait for another node are not waited for: they find out by themselves, and what they
-    /// write has names of its own until it is whole. What is being removed is.
+    /// write has names of its own until it is whole. What is being removed here is, and the last copies of portable checkpoints are: the controller is
+    /// told that they go on, so that it waits, too.
     pub async fn leave(&mut self) {
+        let _work = self.stay.work();
         self.cancel();
         self.work.abort_all();
         while self.work.join_next().await.is_some() {}
         if let Some(portable) = self.portable.take() {
             self.removals.spawn_blocking(move || portable.leave());
         }
-        while self.removals.join_next().await.is_some() {}
+        let mut given = self.progress.bytes_given();
+        while let Some(over) = timeout(NEWS_INTERVAL, self.removals.join_next()).await.map_or(Some(None), |one| one.map(Some)) {
+            if over.is_none() && given != self.progress.bytes_given() {
+                given = self.progress.bytes_given();
+                self.urgent.send(FromDaemon::Progress(Vec::new()));
+            }
+        }
     }
 
     fn expected(&self, image: ImageRef) -> Expected {

@@ -83,10 +83,12 @@ fn a_successor_gives_the_orders_that_are_missing_and_the_lost_controller_is_refu
             if had == orders {
                 job.send(ToDaemon::Stdin { rank: 0, bytes: format!("{round}\n").into_bytes() }).await;
             }
-            let mut line = String::new();
-            while line.is_empty() {
+            // Nor need it know what the lost one was told first.
+            let (mut line, mut is_told) = (String::new(), false);
+            while line.is_empty() || !is_told {
                 match job.next().await {
                     FromDaemon::Output { bytes, .. } => line = String::from_utf8(bytes).unwrap(),
+                    FromDaemon::Ready { .. } => is_told = true,
                     FromDaemon::Pong(_) | FromDaemon::StdinTaken { .. } => {}
                     other => panic!("{other:?}"),
                 }

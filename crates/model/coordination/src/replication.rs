@@ -14,7 +14,7 @@
 //!   number keeps every checkpoint that somebody asked for.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
-//! - Of checkpoints that nobody asked for a tier gets every so manieth ([`Replication::stagger`]), the next one if it has none or could not have the last.
+//! - Of checkpoints that nobody asked for a tier gets every n-th ([`Replication::stagger`]), the next one if it has none or could not have the last.
 //!
 //! Faults assumed: any copy fails; a node and all on it vanishes at any moment; a checkpoint is removed by others.
 
@@ -189,7 +189,7 @@ impl Replication {
         }
     }
 
-    /// From now on every so manieth checkpoint that nobody asked for is copied to each tier; those that somebody asked for are copied to all.
+    /// From now on every n-th checkpoint that nobody asked for is copied to each tier; those that somebody asked for are copied to all.
     pub fn stagger(&mut self, every: &[u32]) {
         for (lane, every) in self.lanes.iter_mut().zip(every) {
             lane.every = *every;

@@ -1,4 +1,4 @@
-//! Which checkpoints are copied to which tier: all of them to the near ones, every so manieth to those that only rare failures need.
+//! Which checkpoints are copied to which tier: all of them to the near ones, every n-th to those that only rare failures need.
 //!
 //! A copy costs the job time while it is made. It pays by what a failure would lose that only this tier, or one farther away, outlives. So each tier has an interval of its own, by the
 //! cost of a copy there and the rate of such failures, as multilevel checkpointing has it (A. Moody, G. Bronevetsky, K. Mohror, B. R. de Supinski, "Design, Modeling, and
@@ -47,7 +47,7 @@ pub struct Failures {
 /// What was decided for a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stagger {
-    /// It gets every so manieth checkpoint, 1 to [`MAX_EVERY`].
+    /// It gets every n-th checkpoint, 1 to [`MAX_EVERY`].
     pub every: u32,
     /// Mean time between two failures that need it, seconds; `None`: there are none, or a nearer tier outlives as much.
     pub needed_s: Option<f64>,

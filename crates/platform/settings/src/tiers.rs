@@ -28,7 +28,7 @@ pub const WIDE_FAILURES: Setting = Setting {
     name: "MEND_WIDE_FAILURES_PERCENT",
     kind: Kind::Number { min: 0, max: 100 },
     default: "15",
-    meaning: "Of a hundred failures those that take several nodes at once, and with them copies on partner nodes. With --interval auto tiers that only such failures need get every so manieth checkpoint (docs/tiers.md).",
+    meaning: "Of a hundred failures those that take several nodes at once, and with them copies on partner nodes. With --interval auto tiers that only such failures need get only every n-th checkpoint (docs/tiers.md).",
 };
 /// Age of what is left behind.
 pub const TIER_HOURS: Setting = Setting {

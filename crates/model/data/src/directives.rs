@@ -65,13 +65,17 @@ pub fn read(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Script {
             script.problems.push((number, format!("{mark} stands after the script's first command, where Slurm reads no directive")));
             continue;
         }
+        // Their variables are nothing to us: a burst buffer's need not be set here.
+        if is_others(mark, rest) {
+            script.passed_over.push((number, format!("{mark} {}", rest.trim())));
+            continue;
+        }
         match words(rest, variable).and_then(|words| one(mark, &words)) {
             Ok(Said::Stage(uris, path)) => {
                 script.reads.extend(space::split(&path).map(|_| path.clone()));
                 script.stage_in.push(StageIn { line: number, uris, path });
             }
             Ok(Said::Reads(places)) => script.reads.extend(places),
-            Ok(Said::Other) => script.passed_over.push((number, format!("{mark} {}", rest.trim()))),
             Err(why) => script.problems.push((number, why)),
         }
     }
@@ -86,11 +90,16 @@ fn directive(line: &str) -> Option<(&'static str, &str)> {
     })
 }
 
+/// True of directives that are another's task.
+fn is_others(mark: &str, rest: &str) -> bool {
+    let verb = rest.split_whitespace().next().unwrap_or_default();
+    mark != "#MEND" && OTHERS.contains(&verb.split('=').next().unwrap_or_default())
+}
+
 /// What a directive says.
 enum Said {
     Stage(Vec<String>, String),
     Reads(Vec<String>),
-    Other,
 }
 
 fn one(mark: &str, words: &[String]) -> Result<Said, String> {
@@ -114,7 +123,6 @@ fn one(mark: &str, words: &[String]) -> Result<Said, String> {
             }
         }
         ("#BB" | "#DW", "stage_in") => attributes(mark, words).map(|(uris, path)| Said::Stage(uris, path)),
-        ("#BB" | "#DW", verb) if OTHERS.contains(&verb.split('=').next().unwrap_or_default()) => Ok(Said::Other),
         (_, verb) => Err(format!(
             "{mark} {verb} is no directive that is known: {mark} {}",
             if mark == "#MEND" {
@@ -229,6 +237,16 @@ mod tests {
         assert_eq!(found.stage_in, expected);
         assert_eq!(found.passed_over, [(4, "#DW jobdw type=scratch capacity=1GB access_mode=striped".to_owned())]);
         assert_eq!(found.problems, []);
+    }
+
+    #[test]
+    fn what_is_another_s_task_is_passed_over_whatever_is_in_it() {
+        for line in
+            ["#DW stage_out source=$NOT_SET/out destination=/lus/out type=directory", "#DW jobdw capacity=${SIZE} 'type", "#BB pool=$A"]
+        {
+            let found = script(&format!("#!/bin/sh\n{line}\n"));
+            assert_eq!((found.passed_over, found.problems), (vec![(2, line.to_owned())], vec![]));
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// Longest name of a file, in bytes: NAME_MAX of Linux's file systems.
 const NAME_MAX: usize = 255;
+/// Links that are followed: as many as Linux follows.
+const MOST_LINKS: usize = 40;
 /// The record of a file's sources.
 pub const RECORD: &str = "mend-source";
 /// A file that is still being fetched.
@@ -26,6 +28,16 @@ pub fn beside(path: &Path, kind: &str) -> PathBuf {
     let plain = hidden(name);
     let short = plain.len() + ".new".len() <= NAME_MAX;
     path.with_file_name(if short { plain } else { hidden(OsStr::new(&format!("{:016x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes())))) })
+}
+
+/// The file that a symbolic link leads to, also where that is gone; what is no link is itself. What Mend keeps beside a file stands beside this one.
+pub fn followed(path: &Path) -> PathBuf {
+    let mut at = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(target) = std::fs::read_link(&at) else { return at };
+        at = at.parent().unwrap_or(Path::new("")).join(target);
+    }
+    path.to_owned()
 }
 
 /// The file that a record stands beside, by the record's name; `None` if it is none's.

@@ -48,7 +48,7 @@ pub fn load(path: &Path) -> io::Result<Found> {
     };
     let owner = file.as_ref().map_or_else(own_user, MetadataExt::uid);
     let mut found = Found { trusted: owner == own_user() || owner == 0, ..Found::default() };
-    let place = beside(path, names::RECORD);
+    let place = beside(&names::followed(path), names::RECORD);
     let attribute = match file.is_some().then(|| read_attribute(path)) {
         // The attribute's own block is lost: what stands beside may help.
         Some(Err(error)) if crate::medium::of_medium(&error) => {
@@ -196,7 +196,7 @@ pub fn keep(path: &Path, file: &File, record: &Record) -> Result<(), KeepError> 
     }
     // As readable as the file, and no more.
     let mode = file.metadata().map_err(KeepError::System)?.mode() & 0o666 | 0o600;
-    Ok(write_beside(&beside(path, names::RECORD), &record.encode()?, mode)?)
+    Ok(write_beside(&beside(&names::followed(path), names::RECORD), &record.encode()?, mode)?)
 }
 
 fn write_beside(place: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
@@ -229,7 +229,7 @@ pub fn copy_beside(old: &Path, new: &Path) -> io::Result<()> {
 
 /// Removes the file beside, if it is there and the caller's to remove.
 pub fn forget_beside(path: &Path) -> io::Result<()> {
-    match fs::remove_file(beside(path, names::RECORD)) {
+    match fs::remove_file(beside(&names::followed(path), names::RECORD)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
@@ -271,6 +271,25 @@ mod tests {
             let found = load(&path).unwrap();
             assert_eq!((found.record, found.remarks, found.trusted), (Some(record(blocks)), vec![], true));
         }
+    }
+
+    #[test]
+    fn a_link_has_the_record_of_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, file) = file(directory.path());
+        keep(&path, &file, &record(200)).unwrap();
+        let link = directory.path().join("links/to/x");
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("../../x", &link).unwrap();
+        let found = load(&link).unwrap();
+        assert_eq!((found.record, found.remarks), (Some(record(200)), vec![]));
+        // What is learned through the link stands beside the file.
+        keep(&link, &file, &record(201)).unwrap();
+        assert_eq!(load(&path).unwrap().record, Some(record(201)));
+        assert_eq!(fs::read_dir(link.parent().unwrap()).unwrap().count(), 1);
+        // The file is gone: what stands beside it still tells of it.
+        fs::remove_file(&path).unwrap();
+        assert_eq!(load(&link).unwrap().record, Some(record(201)));
     }
 
     #[test]

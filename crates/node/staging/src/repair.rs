@@ -14,6 +14,7 @@ use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium, of_medium};
 use crate::mirrors;
+use crate::names::followed;
 use crate::partial::Partial;
 use crate::progress::Progress;
 use crate::record_file;
@@ -105,7 +106,8 @@ async fn back(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: &
     let unverified = sums.is_none();
     let file = stage::File {
         sources: record.sources.clone(),
-        path: checked.path.clone(),
+        // The file of a link comes back, not a file in the place of the link.
+        path: followed(&checked.path),
         sums,
         trusted: checked.found.trusted,
         force: false,
@@ -131,7 +133,9 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let origins = if needed.is_empty() { Vec::new() } else { mirrors::open(&mut sources, fetcher, checked.found.trusted).await };
     let partial = match behind.is_empty() || origins.iter().all(Result::is_err) {
         true => None,
-        false => Some(Partial::begin(&checked.path, &Begun { sources: sources.clone(), size }).map_err(|error| error.told(&shown))?),
+        false => {
+            Some(Partial::begin(&followed(&checked.path), &Begun { sources: sources.clone(), size }).map_err(|error| error.told(&shown))?)
+        }
     };
     let mut wanted: Vec<Range> =
         needed.iter().map(|range| Range::between(range.offset, range.end().min(edge))).filter(|range| range.length > 0).collect();

@@ -9,7 +9,7 @@
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{agree, blame, broken_off, open, tell_of_failed, told, unchanged};
-use crate::names::path_of;
+use crate::names::{followed, path_of};
 use crate::origin::Origin;
 use crate::partial::Partial;
 use crate::progress::Progress;
@@ -171,7 +171,7 @@ fn destination(uri: &str, path: &[u8], space: Option<&Arc<Client>>) -> Result<Pa
     };
     if !(path.ends_with(b"/") || directory) {
         // A link's target is replaced, not the link.
-        return Ok(if given.is_symlink() { fs::canonicalize(&given).unwrap_or(given) } else { given });
+        return Ok(if space.is_none() { followed(&given) } else { given });
     }
     let name = Address::parse(uri).map(|address| decoded(address.file_name())).unwrap_or_default();
     let name = safe_name(&name)

@@ -385,6 +385,40 @@ class Repair(Data):
         self.data("repair", self.path)
         self.assertEqual(self.read(), self.content)
 
+    def test_a_link_stands_for_its_file_whatever_its_size(self):
+        self.content = self.random.randbytes(130 * MIB)
+        self.write("source.dat", self.content)
+        self.staged()
+        link = os.path.join(self.directory, "links", "to it")
+        os.makedirs(os.path.dirname(link))
+        os.symlink("../in put.dat", link)
+        self.assertIn("1 whole", self.data("check", link).stdout)
+        self.spoil(100 * MIB)
+        self.assertIn("100", self.data("check", link, code=DAMAGED).stdout)
+        self.data("repair", link)
+        self.assertEqual(self.read(), self.content)
+        # The file is gone: it comes back, and the link stays one.
+        os.unlink(self.path)
+        self.data("repair", link)
+        self.assertEqual(self.read(), self.content)
+        self.assertTrue(os.path.islink(link))
+        self.assertEqual(os.listdir(os.path.dirname(link)), ["to it"])
+
+    def test_a_source_that_holds_something_else_is_not_added(self):
+        self.staged()
+        for at in (0, 6 * MIB, SIZE - 1):
+            other = self.write("other.dat", self.content[:at] + bytes([self.content[at] ^ 1]) + self.content[at + 1:])
+            done = self.data("sources", self.path, "--add", "file://" + other, code=DAMAGED)
+            self.assertIn(f"holds other bytes than the checksums of {self.path} say, at offset {at // MIB * MIB}", done.stderr)
+        same = self.write("the same.dat", self.content)
+        # An address and its other spelling are one source.
+        self.data("sources", self.path, "--add", "file://" + same.replace(" ", "%20"))
+        self.data("sources", self.path, "--add", "file://" + same)
+        sources = json.loads(self.data("sources", self.path, "--json").stdout)["sources"]
+        self.assertEqual([one["uri"] for one in sources], ["file://" + self.source, "file://" + same])
+        self.data("sources", self.path, "--remove", "file://" + same.replace(" ", "%20"))
+        self.assertEqual(len(json.loads(self.data("sources", self.path, "--json").stdout)["sources"]), 1)
+
     def test_a_file_that_is_gone_comes_back_if_something_remembers_it(self):
         self.content = self.random.randbytes(150 * MIB)
         self.write("source.dat", self.content)

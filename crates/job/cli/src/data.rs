@@ -171,7 +171,7 @@ pub struct Sources {
     /// The file
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// A source to add, which must hold the same. It is asked
+    /// A source to add, which must hold the same. Its length, and up to 8 of its blocks whose checksums are known, are compared
     #[arg(long, value_name = "URI")]
     pub add: Vec<String>,
     /// A source to remove

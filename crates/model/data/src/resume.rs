@@ -9,6 +9,7 @@
 
 use crate::record::{MAX_SOURCES, Source};
 use crate::sums::Sum;
+use crate::uri::same_address;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -35,11 +36,14 @@ impl Begun {
     #[must_use]
     pub fn goes_on_as(&self, now: &Self) -> bool {
         let same = |then: &Source, now: &Source| match (&then.version, &now.version) {
-            (Some(before), Some(after)) => then.uri == now.uri && then.endpoint == now.endpoint && before.changed(after).is_none(),
+            (Some(before), Some(after)) => {
+                same_address(&then.uri, &now.uri) && then.endpoint == now.endpoint && before.changed(after).is_none()
+            }
             _ => false,
         };
-        let changed =
-            |then: &Source| now.sources.iter().any(|now| now.uri == then.uri && now.endpoint == then.endpoint && !same(then, now));
+        let changed = |then: &Source| {
+            now.sources.iter().any(|now| same_address(&now.uri, &then.uri) && now.endpoint == then.endpoint && !same(then, now))
+        };
         self.size == now.size
             && !self.sources.iter().any(changed)
             && self.sources.iter().any(|then| now.sources.iter().any(|now| same(then, now)))

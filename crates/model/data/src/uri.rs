@@ -94,6 +94,15 @@ fn known(scheme: &str) -> bool {
     SCHEMES.contains(&scheme)
 }
 
+/// True of two ways to write one address: in all that are not sent as they are written, `%20` and a blank are the same.
+#[must_use]
+pub fn same_address(one: &str, other: &str) -> bool {
+    let parsed = |uri: &str| Address::parse(uri).ok().map(|address| address.scheme);
+    let escaped = |scheme: String| known(&scheme) && !matches!(scheme.as_str(), "http" | "https");
+    let rest = |uri: &str| uri.split_once("://").map(|(_, rest)| decoded(rest));
+    one == other || parsed(one) == parsed(other) && parsed(one).is_some_and(escaped) && rest(one) == rest(other)
+}
+
 /// A name below a directory, as a source lists it: `None` if it could lead elsewhere, or names nothing.
 #[must_use]
 pub fn safe_name(name: &str) -> Option<&str> {
@@ -128,6 +137,20 @@ pub fn encoded(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_can_be_written_in_two_ways_where_it_is_decoded() {
+        assert!(same_address("file:///a%20b", "file:///a b") && same_address("S3://b/x%2by", "s3://b/x+y"));
+        for (one, other) in [
+            ("http://a/b%20c", "http://a/b c"),
+            ("file:///a", "file:///b"),
+            ("tar:///a#b", "tar:///a%23b"),
+            ("ftp://h/a", "sftp://h/a"),
+            ("a", "b"),
+        ] {
+            assert!(!same_address(one, other), "{one} {other}");
+        }
+    }
     use proptest::prelude::*;
 
     #[test]

@@ -8,8 +8,11 @@ use futures_util::future::join_all;
 use mend_data::plan::Fault;
 use mend_data::ranges;
 use mend_data::record::{Source, Version};
-use mend_data::sums::Sum;
+use mend_data::sums::{BLOCK, Sum, Sums};
 use std::time::Duration;
+
+/// Blocks by which a new source is compared with checksums that are known.
+const COMPARED: u64 = 8;
 
 /// The sources as an error tells them: each with what is wrong.
 pub fn told(sources: &[Source], blames: &[Option<String>]) -> String {
@@ -71,13 +74,32 @@ pub async fn open(sources: &mut [Source], fetcher: &Fetcher, trusted: bool) -> V
     origins
 }
 
-/// The sums of some blocks, in order.
-async fn sample(origin: &Origin, size: u64, fetcher: &Fetcher) -> Result<Vec<Sum>, Fault> {
-    let blocks = ranges::blocks(size);
-    let mut indices = vec![0, blocks / 2, blocks.saturating_sub(1)];
+/// So many blocks of a file of this size: the first, the last, and others evenly between.
+fn spread(size: u64, count: u64) -> Vec<u64> {
+    let last = ranges::blocks(size).saturating_sub(1);
+    let mut indices: Vec<u64> = (0..count).map(|at| last * at / count.saturating_sub(1).max(1)).collect();
     indices.dedup();
+    indices
+}
+
+/// Where a source holds other bytes than the checksums say; `None` if it is not seen to. Some blocks alone are looked at.
+///
+/// # Errors
+/// The source does not give them.
+pub async fn differs(origin: &Origin, size: u64, sums: &Sums, fetcher: &Fetcher) -> Result<Option<u64>, Fault> {
+    let indices = spread(size, COMPARED);
+    let own = sample(origin, size, &indices, fetcher).await?;
+    Ok(indices
+        .into_iter()
+        .zip(own)
+        .find(|(index, own)| sums.get(*index).is_some_and(|known| known != *own))
+        .map(|(index, _)| index * BLOCK))
+}
+
+/// The sums of these blocks, in order.
+async fn sample(origin: &Origin, size: u64, indices: &[u64], fetcher: &Fetcher) -> Result<Vec<Sum>, Fault> {
     let mut sums = Vec::new();
-    for index in indices {
+    for &index in indices {
         let mut bytes = Vec::new();
         let mut body = origin.read(ranges::block(index, size), fetcher.settings.silence).await?;
         while let Some(piece) = body.next(fetcher.settings.silence).await? {
@@ -107,10 +129,10 @@ pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fe
         if expected.is_none() {
             let Ok(origin) = &origins[first] else { return None };
             // If the first one fails now, the plan will find that out; until then nobody can be compared with it.
-            expected = sample(origin, size, fetcher).await.ok();
+            expected = sample(origin, size, &spread(size, 3), fetcher).await.ok();
         }
         let Ok(origin) = &origins[at] else { continue };
-        let own = sample(origin, size, fetcher).await;
+        let own = sample(origin, size, &spread(size, 3), fetcher).await;
         match (&expected, own) {
             (Some(expected), Ok(own)) if *expected == own => {}
             (Some(_), Ok(_)) => origins[at] = Err(Fault::Final(format!("it holds other bytes than {}", sources[first].uri))),
@@ -131,4 +153,18 @@ pub async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], sil
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_the_first_the_last_and_some_between() {
+        assert_eq!(spread(1, 8), [0]);
+        assert_eq!(spread(3 * BLOCK, 3), [0, 1, 2]);
+        assert_eq!(spread(2 * BLOCK, 8), [0, 1]);
+        assert_eq!(spread(100 * BLOCK + 1, 3), [0, 50, 100]);
+        assert_eq!(spread(71 * BLOCK, 8), [0, 10, 20, 30, 40, 50, 60, 70]);
+    }
 }

@@ -9,7 +9,7 @@ use crate::report;
 use mend_data::plan::Fault;
 use mend_data::ranges;
 use mend_data::record::{Known, Record, Source};
-use mend_data::uri::Address;
+use mend_data::uri::{Address, same_address};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
@@ -87,7 +87,7 @@ fn row(source: &Source) -> Vec<String> {
 fn remove(record: &mut Record, uris: &[String], shown: &str) -> Result<(), Failure> {
     for uri in uris {
         let before = record.sources.len();
-        record.sources.retain(|source| source.uri != *uri);
+        record.sources.retain(|source| !same_address(&source.uri, uri));
         if record.sources.len() == before {
             return Err(Failure::new(format!("{uri} is no source of {shown}"), "`mend data sources FILE` lists them", BAD_VALUE));
         }
@@ -95,7 +95,8 @@ fn remove(record: &mut Record, uris: &[String], shown: &str) -> Result<(), Failu
     Ok(())
 }
 
-/// A source is asked before it is remembered: one of another length is none of this file.
+/// A source is asked before it is remembered: one of another length is none of this file, and neither is one that differs in blocks whose checksums
+/// are known. Some of them are looked at, not all: that would be to fetch the file.
 async fn add(record: &mut Record, change: &Change, shown: &str, fetcher: &Fetcher) -> Result<(), Failure> {
     let environment = || std::env::var("AWS_ENDPOINT_URL").ok().filter(|value| !value.is_empty());
     for uri in &change.add {
@@ -103,8 +104,9 @@ async fn add(record: &mut Record, change: &Change, shown: &str, fetcher: &Fetche
         let endpoint = change.endpoint.clone().or_else(environment).filter(|_| uri.starts_with("s3://"));
         let mut sources = [Source { uri: uri.clone(), endpoint, credentials: change.credentials.clone(), version: None }];
         let opened = mirrors::open(&mut sources, fetcher, true).await;
-        if let Some(Err(Fault::Final(why) | Fault::Passing(why))) = opened.first() {
-            return Err(Failure::new(format!("{uri}: {why}"), "", crate::failure::UNREACHABLE));
+        let refused = |fault: &Fault| Failure::new(format!("{uri}: {}", mirrors::blame(fault)), "", crate::failure::UNREACHABLE);
+        if let Some(Err(fault)) = opened.first() {
+            return Err(refused(fault));
         }
         let [source] = sources;
         let size = source.version.as_ref().map_or(record.size, |version| version.size);
@@ -112,6 +114,13 @@ async fn add(record: &mut Record, change: &Change, shown: &str, fetcher: &Fetche
         if size != record.size && !empty {
             let what = format!("{uri} has {size} bytes, {shown} has {} by its other sources", record.size);
             return Err(Failure::new(what, "all sources of a file hold the same", crate::failure::DAMAGED));
+        }
+        if let (Some(sums), Some(Ok(origin)), true) = (record.known(), opened.first(), size > 0 && size == record.size) {
+            let differs = mirrors::differs(origin, size, sums, fetcher).await.map_err(|fault| refused(&fault))?;
+            if let Some(at) = differs {
+                let what = format!("{uri} holds other bytes than the checksums of {shown} say, at offset {at}");
+                return Err(Failure::new(what, "all sources of a file hold the same", crate::failure::DAMAGED));
+            }
         }
         if size != record.size {
             eprintln!(
@@ -123,7 +132,7 @@ async fn add(record: &mut Record, change: &Change, shown: &str, fetcher: &Fetche
         if record.known().is_some_and(|sums| sums.count() != ranges::blocks(size)) {
             record.sums = Known::Nowhere;
         }
-        record.sources.retain(|known| known.uri != source.uri || known.endpoint != source.endpoint);
+        record.sources.retain(|known| !same_address(&known.uri, &source.uri) || known.endpoint != source.endpoint);
         record.sources.push(source);
     }
     Ok(())

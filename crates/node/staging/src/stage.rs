@@ -24,7 +24,7 @@ use mend_data::request::{StageOptions, Wanted};
 use mend_data::resume::Begun;
 use mend_data::space::catalogue::Node;
 use mend_data::sums::{Sum, Sums};
-use mend_data::uri::{Address, decoded, safe_name};
+use mend_data::uri::{Address, decoded, safe_name, same_address};
 use mend_space::client::Client;
 use std::fs;
 use std::io;
@@ -79,7 +79,7 @@ pub fn differs(sums: &Sums, block: u64, sum: Sum) -> Option<String> {
 fn already(path: &Path, sources: &[Source], length: u64) -> Option<Record> {
     let record = record_file::load(path).ok()?.record.filter(|record| record.size == length)?;
     let same = |then: &Source, now: &Source| {
-        then.uri == now.uri
+        same_address(&then.uri, &now.uri)
             && then.endpoint == now.endpoint
             && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
     };

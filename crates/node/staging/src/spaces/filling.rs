@@ -15,6 +15,7 @@ use mend_data::record::Source;
 use mend_data::resume::Begun;
 use mend_data::space::catalogue::Node;
 use mend_data::sums::BLOCK;
+use mend_data::uri::same_address;
 use mend_space::client::{Client, Upload};
 use std::io;
 use std::path::PathBuf;
@@ -70,7 +71,7 @@ fn known(file: &SpaceFile, size: u64) -> Option<bool> {
     let names = file.client.names();
     let Some(Node::File(entry)) = names.look(&file.path) else { return None };
     let same = |then: &Source, now: &Source| {
-        then.uri == now.uri && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
+        same_address(&then.uri, &now.uri) && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
     };
     let there = entry.file().filter(|there| there.size == size);
     Some(there.is_some_and(|there| file.sources.iter().any(|now| there.sources.iter().any(|then| same(then, now)))))

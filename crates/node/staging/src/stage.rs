@@ -166,7 +166,7 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
 fn destination(uri: &str, path: &[u8], space: Option<&Arc<Client>>) -> Result<PathBuf, Failure> {
     let given = path_of(path.to_vec());
     let directory = match space {
-        Some(client) => given.to_str().is_some_and(|given| client.names().look(given) == Some(Node::Directory)),
+        Some(client) => given.to_str().is_some_and(|given| client.names().look(given.trim_end_matches('/')) == Some(Node::Directory)),
         None => given.is_dir(),
     };
     if !(path.ends_with(b"/") || directory) {

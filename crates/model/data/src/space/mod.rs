@@ -366,7 +366,14 @@ pub fn is_path(text: &str) -> bool {
     text.len() <= MAX_PATH && text.split('/').all(name)
 }
 
-/// The space and the path of `NAME:PATH`; `None` if it is none, so that a local path may be meant. Slashes around the path mean nothing.
+/// True if a place `NAME:PATH` is written as a directory's: a slash stands at the end of its path.
+#[must_use]
+pub fn is_directory(text: &str) -> bool {
+    split(text).is_some_and(|(_, path)| !path.is_empty()) && text.ends_with('/')
+}
+
+/// The space and the path of `NAME:PATH`; `None` if it is none, so that a local path may be meant. Slashes around the path are left out
+/// ([`is_directory`] tells of the last one).
 #[must_use]
 pub fn split(text: &str) -> Option<(&str, &str)> {
     let (name, path) = text.split_once(':')?;
@@ -393,6 +400,8 @@ mod tests {
     fn names_and_paths_are_told_from_addresses_and_local_paths() {
         assert_eq!(split("input:/a/b/"), Some(("input", "a/b")));
         assert_eq!(split("input:"), Some(("input", "")));
+        assert!(is_directory("input:a/b/") && is_directory("input:/a//"));
+        assert!(!is_directory("input:a/b") && !is_directory("input:/") && !is_directory("a/b/"));
         for other in ["file:///a", "https://a/b", "./input:a", "/a:b", "a b:c", ".a:b", "-a:b", "plain", ":a"] {
             assert_eq!(split(other), None, "{other}");
         }

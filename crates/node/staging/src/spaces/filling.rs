@@ -52,18 +52,20 @@ impl Sink for Filling {
     }
 }
 
-/// The space that a destination names, and the path in it.
+/// The space that a destination names, and the path in it. A slash at its end stays: what comes goes into that directory.
 ///
 /// # Errors
 /// If there is no such space.
 pub fn space_of(path: &[u8]) -> Result<Option<(Arc<Client>, String)>, Failure> {
-    let Some((name, path)) = std::str::from_utf8(path).ok().and_then(mend_data::space::split) else { return Ok(None) };
+    let Some(text) = std::str::from_utf8(path).ok() else { return Ok(None) };
+    let Some((name, path)) = mend_data::space::split(text) else { return Ok(None) };
+    let into = if mend_data::space::is_directory(text) { "/" } else { "" };
     let client = opened(name).map_err(|failure| {
         let hint =
             if failure.code == FAILED { format!("{}; a file of that name is ./{name}:{path}", failure.hint) } else { failure.hint.clone() };
         Failure { hint, ..failure }
     })?;
-    Ok(Some((client, path.to_owned())))
+    Ok(Some((client, format!("{path}{into}"))))
 }
 
 /// Whether what is there is what the sources hold; `None` if there is no file.

@@ -326,6 +326,8 @@ class Pipe(InDirectory):
             (["--to", "node3:x", where], BAD_VALUE, "no port"),
             (["--to", "nowhere.invalid", where], BAD_VALUE, "nowhere.invalid"),
             (["--listen=127.0.0.1:0", self.directory + "/none"], 1, "cannot be mounted"),
+            (["--listen=127.0.0.1:0", "/etc"], BAD_VALUE, "/etc is not empty"),
+            (["--listen=99999", where], BAD_VALUE, "99999 is no port"),
         ):
             done = self.lab.on("node1", MEND, "pipe", "mount", *arguments)
             self.assertEqual(done.returncode, code, done.stderr)

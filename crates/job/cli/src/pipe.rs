@@ -33,8 +33,8 @@ Both nodes need the same secret (a shared home directory is enough). What is sen
 reading mount.
 
 It runs until Ctrl-C, SIGTERM or an unmount, and says `ready` on standard output when the mount is there. It takes /dev/fuse open to you, \
-and fusermount3 for who may not mount. The exit code is 69 if the other node cannot be reached, 64 for an address that makes no sense, \
-else 1.")]
+and fusermount3 for who may not mount. The exit code is 69 if the other node cannot be reached, 64 for an address that makes no sense \
+or a directory that is not empty, else 1.")]
 pub struct Mount {
     /// Read here: wait for writing mounts, on this address and port. Default: all addresses, MEND_PIPE_PORT
     #[arg(long, value_name = "ADDRESS[:PORT]|PORT", num_args = 0..=1, require_equals = true, default_missing_value = "")]

@@ -27,9 +27,11 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let ended = match words[..] {
-        ["listen", place, directory] => listening_at(place).and_then(|address| run(|| reading::run(address, Path::new(directory)))),
-        ["to", place, directory] => run(|| writing::run(place, Path::new(directory))),
-        ["discard", directory] => run(|| writing::discard(Path::new(directory))),
+        ["listen", place, directory] => {
+            listening_at(place).and_then(|address| run(directory, |directory| reading::run(address, directory)))
+        }
+        ["to", place, directory] => run(directory, |directory| writing::run(place, directory)),
+        ["discard", directory] => run(directory, writing::discard),
         _ => Err(Failure::usage(USAGE, "mend pipe mount --help")),
     };
     let code = match ended {
@@ -40,12 +42,14 @@ fn main() {
     std::process::exit(code);
 }
 
-fn run(serve: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+fn run(directory: &str, serve: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
     // fuser warns of each request that is left to the kernel.
     let filter = tracing_subscriber::EnvFilter::try_new(format!("{},fuser=error", LOG.text()))
         .map_err(|error| Failure::usage(format!("{}: {error}", LOG.name), "write for example MEND_LOG=debug"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
-    serve()
+    let directory = Path::new(directory);
+    mounting::empty(directory)?;
+    serve(directory)
 }
 
 /// A host or address, and a port: what is said, or the setting's.
@@ -73,8 +77,13 @@ fn listening_at(place: &str) -> Result<SocketAddr, Failure> {
     if place.is_empty() {
         return Ok(everywhere(mounting::number(&PIPE_PORT)? as u16));
     }
-    match place.strip_prefix(':').unwrap_or(place).parse() {
+    let port = place.strip_prefix(':').unwrap_or(place);
+    match port.parse() {
         Ok(port) => Ok(everywhere(port)),
+        // To a resolver a number is an address, too.
+        Err(_) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(Failure::usage(format!("{port} is no port"), "a port is at most 65535"))
+        }
         Err(_) => resolved(split(place)?),
     }
 }
@@ -90,7 +99,15 @@ fn resolved((host, port): (&str, u16)) -> Result<SocketAddr, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::{listening_at, split};
+
+    #[test]
+    fn a_number_is_a_port_or_nothing() {
+        assert_eq!(listening_at("9000").ok(), "[::]:9000".parse().ok());
+        for bad in ["99999", ":99999", ":"] {
+            assert!(listening_at(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn places_are_told_apart() {

@@ -143,6 +143,17 @@ pub fn name(text: &OsStr) -> Result<Vec<u8>, Errno> {
     if text.len() > MAX_NAME { Err(Errno::ENAMETOOLONG) } else { Ok(text.as_bytes().to_vec()) }
 }
 
+/// That a directory can be mounted over: what is in it would be hidden. One that cannot be read is the kernel's to refuse.
+pub fn empty(directory: &Path) -> Result<(), Failure> {
+    match std::fs::read_dir(directory).ok().and_then(|mut entries| entries.next()) {
+        Some(_) => {
+            let hint = "name an empty directory: what is in it would be hidden";
+            Err(Failure::usage(format!("{} is not empty", directory.display()), hint))
+        }
+        None => Ok(()),
+    }
+}
+
 /// What a mount does besides answering the kernel.
 pub trait Served: Send + Sync + 'static {
     /// Lets those go who wait and want to stop waiting.

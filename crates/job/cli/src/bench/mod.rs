@@ -236,6 +236,8 @@ fn files(csv: Option<&PathBuf>, svg: Option<&PathBuf>) -> Vec<OsString> {
 
 /// Calls the same command on the head of a lab of its own, with its nodes as the hosts.
 fn in_a_lab(moves: &BenchMoves) -> Result<i32, Failure> {
+    // Whoever measures there opens them again.
+    drop((shown::Output::open(moves.csv.as_ref())?, shown::Output::open(moves.svg.as_ref())?));
     let lab = OwnLab::up(moves.bandwidth.as_deref())?;
     let list = |all: &mut dyn Iterator<Item = String>| all.collect::<Vec<_>>().join(",");
     let mut words = vec![

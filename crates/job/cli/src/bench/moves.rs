@@ -2,6 +2,7 @@
 
 use super::measured::Measured;
 use super::rank::READY;
+use super::shown::Output;
 use super::{BenchMoves, Strategy, Transport, mend, not_called, peak, shown};
 use crate::failure::Failure;
 use crate::report;
@@ -33,6 +34,7 @@ pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
     let &[one, other] = &named[..] else {
         return Err(Failure::usage(format!("--hosts {hosts}: ranks move between two nodes"), "for example --hosts a,b"));
     };
+    let (csv, svg) = (Output::open(moves.csv.as_ref())?, Output::open(moves.svg.as_ref())?);
     let mut all = Vec::new();
     for &size in &moves.sizes {
         for &ranks in &moves.ranks {
@@ -53,18 +55,14 @@ pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
             }
         }
     }
-    if let Some(file) = &moves.csv {
-        shown::write(file, &shown::csv(&all))?;
-    }
     let medians = shown::medians(&all);
-    if let Some(file) = &moves.svg {
-        shown::write(file, &shown::svg(&medians))?;
-    }
     if moves.json {
         report::json(&all)?
     } else {
         shown::print(&medians)
     }
+    csv.map_or(Ok(()), |csv| csv.write(&shown::csv(&all)))?;
+    svg.map_or(Ok(()), |svg| svg.write(&shown::svg(&medians)))?;
     Ok(0)
 }
 

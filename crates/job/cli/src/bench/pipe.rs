@@ -9,7 +9,8 @@
 //! The end that writes has all sizes and numbers, and tells the other one.
 
 use super::piped::{self, Piped};
-use super::{OwnLab, files, mend, not_called, shown};
+use super::shown::Output;
+use super::{OwnLab, files, mend, not_called};
 use crate::failure::Failure;
 use crate::report;
 use crate::space::bytes;
@@ -134,6 +135,8 @@ impl BenchPipe {
     }
 
     fn in_a_lab(&self) -> Result<i32, Failure> {
+        // Whoever measures there opens them again.
+        drop((Output::open(self.csv.as_ref())?, Output::open(self.svg.as_ref())?));
         let lab = OwnLab::up(self.bandwidth.as_deref())?;
         let this = std::env::current_exe().map_err(|error| not_called(&error))?;
         let list = |sizes: &[u64]| sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
@@ -165,6 +168,7 @@ impl BenchPipe {
             }
             None => (to, 7119),
         };
+        let (csv, svg) = (Output::open(self.csv.as_ref())?, Output::open(self.svg.as_ref())?);
         let mut other = OtherEnd::find(host, port)?;
         let mut all = Vec::new();
         for case in self.cases() {
@@ -178,18 +182,14 @@ impl BenchPipe {
             }
             self.measure(case, &mut other, &mut all)?;
         }
-        if let Some(file) = &self.csv {
-            shown::write(file, &piped::csv(&all))?;
-        }
         let medians = piped::medians(&all);
-        if let Some(file) = &self.svg {
-            shown::write(file, &piped::svg(&medians))?;
-        }
         if self.json {
             report::json(&all)?
         } else {
             piped::print(&medians)
         }
+        csv.map_or(Ok(()), |csv| csv.write(&piped::csv(&all)))?;
+        svg.map_or(Ok(()), |svg| svg.write(&piped::svg(&medians)))?;
         Ok(0)
     }
 

@@ -3,8 +3,10 @@
 use super::measured::Measured;
 use crate::failure::Failure;
 use crate::report;
-use std::fmt::Write;
-use std::path::Path;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// How wide drawings are, pixels.
 pub(super) const WIDTH: f64 = 960.0;
@@ -175,10 +177,31 @@ pub(super) fn document(body: &str, height: f64) -> String {
     )
 }
 
-/// Writes a file that was asked for.
-pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(file, text)
-        .map_err(|error| Failure::new(format!("{} cannot be written: {error}", file.display()), "name another file", 1))
+/// A file that was asked for. It is opened before anything is measured, which may take hours and would be lost if it could not be written. What is in it
+/// stays until then.
+pub struct Output {
+    path: PathBuf,
+    file: File,
+}
+
+impl Output {
+    /// Opens the file that is named, if one is.
+    pub fn open(path: Option<&PathBuf>) -> Result<Option<Self>, Failure> {
+        let Some(path) = path else { return Ok(None) };
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(|error| failed(path, &error))?;
+        Ok(Some(Self { path: path.clone(), file }))
+    }
+
+    /// Writes all of it.
+    pub fn write(mut self, text: &str) -> Result<(), Failure> {
+        let is_file = self.file.metadata().is_ok_and(|about| about.is_file());
+        let cleared = if is_file { self.file.set_len(0) } else { Ok(()) };
+        cleared.and_then(|()| self.file.write_all(text.as_bytes())).map_err(|error| failed(&self.path, &error))
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("{} cannot be written: {error}", path.display()), "name another file", 1)
 }
 
 #[cfg(test)]
@@ -218,6 +241,19 @@ mod tests {
         assert_eq!(figures, [("pipeline", 20, 140), ("local", 70, 490)]);
         assert_eq!(times_pipeline(&found[1], &found), Some(3.5));
         assert_eq!(times_pipeline(&found[1], &found[1..]), None);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_told_before_and_what_it_held_stays_until_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(Output::open(Some(&directory.path().join("no/x.csv"))).is_err());
+        assert!(matches!(Output::open(None), Ok(None)));
+        let path = directory.path().join("x.csv");
+        std::fs::write(&path, "of an earlier run, and longer").unwrap();
+        let Ok(Some(output)) = Output::open(Some(&path)) else { panic!("it can be written") };
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "of an earlier run, and longer");
+        assert!(output.write("new").is_ok());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
     }
 
     #[test]

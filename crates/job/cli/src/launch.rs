@@ -9,7 +9,7 @@ use mend_controller::detached::{self, Started};
 use mend_controller::hosts::{Host, parse_list, read_file};
 use mend_controller::input::Wanted;
 use mend_controller::manifest::numbers;
-use mend_controller::record::JobRecord;
+use mend_controller::record::{JobRecord, RecordError};
 use mend_controller::{RestartSpec, RunSpec, record};
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::io::Write;
@@ -71,9 +71,17 @@ fn key_file(flag: Option<PathBuf>) -> Option<PathBuf> {
     flag.or_else(set).map(|path| std::path::absolute(&path).unwrap_or(path))
 }
 
+/// True of a path, and of a directory beside which no job is meant: one without a checkpoint often has the name of the program, and so has the job.
+fn names_a_directory(path: &Path) -> bool {
+    let is_checkpoint = |path: &Path| path.join("manifest.json").exists();
+    let holds = || is_checkpoint(path) || numbers(path).iter().any(|number| is_checkpoint(&path.join(number.to_string())));
+    let is_a_job = || !matches!(record::find(path.to_str(), false), Err(RecordError::NoSuchJob { .. } | RecordError::EmptyName));
+    path.components().count() > 1 || path.is_dir() && (path.to_str().is_none_or(|name| name.ends_with('/')) || holds() || !is_a_job())
+}
+
 /// The checkpoints that `mend restart` may use: the one that is named, else all, newest first.
 fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure> {
-    if let Some(path) = job.map(Path::new).filter(|path| path.is_dir() || path.components().count() > 1) {
+    if let Some(path) = job.map(Path::new).filter(|path| names_a_directory(path)) {
         let directory = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         // A job's checkpoint directory, or one checkpoint.
         if directory.join("manifest.json").exists() || numbers(&directory).is_empty() {

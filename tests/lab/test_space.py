@@ -116,6 +116,12 @@ class Files(Space):
         self.assertEqual([self.objects(node) for node in NODES], [[], [], []])
         self.assertIn("is no file that is there", self.data("get", "input:run7/a.dat", "x", code=1).stderr)
 
+    def test_a_slash_at_the_end_means_into_the_directory(self):
+        self.data("stage", "file://" + self.source, "input:run7/")
+        name = os.path.basename(self.source)
+        self.assertIn(f"input:run7/{name}", self.data("stage", "file://" + self.source, "input:run7/").stdout)
+        self.assertIn(name, self.data("ls", "input:run7").stdout)
+
     def test_what_is_there_stays_unless_it_is_forced(self):
         self.stage()
         self.content = self.random.randbytes(SIZE // 2)
@@ -150,6 +156,11 @@ class Files(Space):
         for words in (["../x", "--nodes", "node1"], ["more", "--nodes", "node1", "--stripe", "1000"], ["more", "--nodes", "node1", "--count", "2"],
                       ["more", "--nodes", "no-such-host"], ["more", "--nodes", "node1,node1"]):
             self.data("create", *words, code=BAD_VALUE)
+        for words, said in ((["--stripe", "100"], "in stripes of 100 bytes"), (["--count", "2"], "over 2 targets: there are 1")):
+            self.assertIn(said, self.data("create", "more", "--nodes", "node1", *words, code=BAD_VALUE).stderr)
+        # Nodes of a lab have one file system, as those that share a directory do.
+        shared = self.data("create", "more", "--nodes", "node1,node2", "--directory", os.path.join(self.directory, "shared"), code=UNREACHABLE)
+        self.assertIn("that nodes do not share", shared.stderr)
         self.assertEqual([space["name"] for space in json.loads(self.data("ls", "--json").stdout)], ["input"])
 
     def test_a_stage_that_is_killed_leaves_all_of_the_file_or_nothing(self):

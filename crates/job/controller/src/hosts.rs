@@ -15,7 +15,7 @@ pub struct Host {
 #[derive(Debug, thiserror::Error)]
 pub enum HostsError {
     /// Not `name` or `name:slots`.
-    #[error("`{text}` is not a host: expected a name or address, and optionally :RANKS (1 to 100000)")]
+    #[error("`{text}` is not a host: expected a name or an IPv4 address, and optionally :RANKS (1 to 100000)")]
     Malformed {
         /// What was found.
         text: String,

@@ -22,6 +22,14 @@ pub enum DescriptorError {
         /// Why not.
         why: String,
     },
+    /// What is there cannot be told.
+    #[error("{} cannot be read: {source}", path.display())]
+    Unreadable {
+        /// Where the files are.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
 }
 
 impl DescriptorError {
@@ -33,6 +41,7 @@ impl DescriptorError {
                 "`mend data create` makes one, `mend data ls` lists those that are known here; all nodes need its file in $MEND_HOME/spaces, so share that directory or copy it"
             }
             Self::Unusable { .. } => "remove the file, and create the space anew",
+            Self::Unreadable { .. } => "make it readable, or name another directory with MEND_HOME",
             Self::Setting(_) => "correct the variable, or leave it unset",
         }
     }
@@ -108,9 +117,14 @@ pub fn remove(name: &str) -> Result<(), DescriptorError> {
 /// Names of the spaces that are known here, in order.
 ///
 /// # Errors
-/// [`DescriptorError::Setting`].
+/// [`DescriptorError::Setting`], [`DescriptorError::Unreadable`].
 pub fn names() -> Result<Vec<String>, DescriptorError> {
-    let mut names: Vec<String> = fs::read_dir(directory()?)
+    let path = directory()?;
+    let entries = match fs::read_dir(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        read => Some(read.map_err(|source| DescriptorError::Unreadable { path, source })?),
+    };
+    let mut names: Vec<String> = entries
         .into_iter()
         .flatten()
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.strip_suffix(".json").map(str::to_owned))

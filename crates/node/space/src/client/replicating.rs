@@ -11,6 +11,7 @@ use super::peer::nonsense;
 use crate::link::Fault;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
+use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Request};
 use mend_data::space::{BLOCK, Entry, File, Id, Kind, SUMS_OF_PAGE, block_sum, replicas};
 use std::collections::{BTreeSet, HashMap};
@@ -45,7 +46,10 @@ impl<'a> Copying<'a> {
         let left: Vec<Option<u64>> = (0_u16..).zip(&rooms).map(|(at, room)| room.as_ref().ok().map(|room| free(at, room))).collect();
         let wanted = replicas::choose(file, &left, |at| client.node(at)).map_err(|error| {
             let lost = rooms.iter().find_map(|room| room.as_ref().err()).map(|fault| format!("; {fault}")).unwrap_or_default();
-            Fault::Other(format!("there is no room for it: {error}{lost}"))
+            Fault::Other(match error {
+                NoPlace::TooFew { .. } => format!("there is no other target for it{lost}"),
+                error => format!("there is no room for it: {error}{lost}"),
+            })
         })?;
         let lives = rooms.into_iter().map(|room| room.ok().map(|room| room.life)).collect();
         Ok(Self { client, entry: entry.clone(), wanted, lives, sums: Mutex::default() })

@@ -59,6 +59,11 @@ const DATABASE_CACHE: usize = 16 << 20;
 fn database(error: impl Into<redb::Error>) -> Failure {
     match error.into() {
         redb::Error::Io(error) => error.into(),
+        // By a lock of the file, which other nodes see, too.
+        redb::Error::DatabaseAlreadyOpen => Failure::new(
+            Failed::Nonsense,
+            "another target is served from this directory: two nodes share it\tname a directory that nodes do not share (--directory, --target)",
+        ),
         error => Failure::new(Failed::Medium, format!("its database: {error}")),
     }
 }

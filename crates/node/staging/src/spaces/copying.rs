@@ -99,7 +99,10 @@ pub async fn copy(client: &Arc<Client>, id: &Id, free: impl Fn(u16, &Room) -> u6
         let Some((entry, _)) = now(client, id).filter(|(_, file)| lacks(file)) else { return Ok(None) };
         let what = "its second copy is not made";
         let copying = Copying::begin(client, &entry, free).map_err(|fault| {
-            let hint = "remove files (`mend data rm`) or second copies of others (`mend data replicate --remove`)";
+            let hint = match client.targets() {
+                1 => "a second copy is on another target: make a space with two at least (`mend data create NAME --nodes a,b`)",
+                _ => "remove files (`mend data rm`) or second copies of others (`mend data replicate --remove`)",
+            };
             Failure { hint: hint.to_owned(), ..told(client, &entry, what, fault) }
         })?;
         copying.run(THREADS).map(Some).map_err(|fault| told(client, &entry, what, fault))

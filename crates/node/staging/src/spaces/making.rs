@@ -19,6 +19,19 @@ fn resolved(host: &str, port: u16) -> Result<SocketAddr, Failure> {
     }
 }
 
+/// That files can be spread so over so many targets.
+fn can_be_spread(striping: Striping, targets: usize) -> Result<(), Failure> {
+    if !striping.is_sound() {
+        let hint = "stripes are multiples of 64 KiB, at most 1 GiB: --stripe 1M";
+        return Err(Failure::bad_value(format!("files cannot be in stripes of {} bytes", striping.size), hint));
+    }
+    if usize::from(striping.count) > targets {
+        let hint = "name at most as many with --count; 0 is all of them";
+        return Err(Failure::bad_value(format!("files cannot be spread over {} targets: there are {targets}", striping.count), hint));
+    }
+    Ok(())
+}
+
 /// Makes a space. If a target cannot be had, what was made of it goes again.
 pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping, copies: usize) -> Result<i32, Failure> {
     if !is_name(name) {
@@ -31,12 +44,7 @@ pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping, co
     if targets.len() > MAX_TARGETS {
         return Err(Failure::bad_value(format!("{} targets are more than the {MAX_TARGETS} a data space can have", targets.len()), ""));
     }
-    if !striping.is_sound() || usize::from(striping.count) > targets.len() {
-        return Err(Failure::bad_value(
-            format!("files cannot be spread over {} targets in stripes of {} bytes", striping.count, striping.size),
-            "stripes are multiples of 64 KiB, at most 1 GiB; there must be as many targets",
-        ));
-    }
+    can_be_spread(striping, targets.len())?;
     let port = mend_settings::PORT.number().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))? as u16;
     let mut all = Vec::new();
     for (host, directory) in targets {
@@ -139,12 +147,7 @@ pub fn remove(places: &[String], recursive: bool) -> Result<i32, Failure> {
 pub fn set_striping(place: &str, striping: Striping) -> Result<i32, Failure> {
     let (name, path) = named(place)?;
     let client = opened(name)?;
-    if !striping.is_sound() || usize::from(striping.count) > client.targets() {
-        return Err(Failure::bad_value(
-            format!("files cannot be spread over {} of {} targets in stripes of {} bytes", striping.count, client.targets(), striping.size),
-            "stripes are multiples of 64 KiB, at most 1 GiB",
-        ));
-    }
+    can_be_spread(striping, client.targets())?;
     let obstacle = match client.names().look(path) {
         Some(Node::File(_)) => Some(format!("{place} is a file; files keep their stripes")),
         Some(Node::Directory) => None,

@@ -19,11 +19,21 @@ pub struct Version {
 /// Shows them.
 pub fn version(arguments: &Version) -> Result<i32, Failure> {
     let (release, protocol, manifest) = (mend_messages::RELEASE, mend_messages::PROTOCOL, manifest::FORMAT);
-    let image = mend_image::FORMAT;
+    let (image, oldest, of_worlds) = (mend_image::FORMAT, manifest::OLDEST_FORMAT, manifest::FORMAT_OF_WORLDS);
     if arguments.json {
-        report::json(&serde_json::json!({ "release": release, "protocol": protocol, "image_format": image, "manifest_format": manifest }))?;
+        report::json(&serde_json::json!({
+            "release": release,
+            "protocol": protocol,
+            "image_format": image,
+            "manifest_format": manifest,
+            "manifest_format_of_worlds": of_worlds,
+            "oldest_manifest_format": oldest,
+        }))?;
     } else {
-        println!("mend {release}\nprotocol {protocol}, image format {image}, manifest format {manifest}");
+        println!("mend {release}\nprotocol {protocol}, image format {image}");
+        println!(
+            "manifests: format {oldest} to {of_worlds} is read; {manifest} is written, {of_worlds} for a job that has spawned processes"
+        );
     }
     Ok(0)
 }

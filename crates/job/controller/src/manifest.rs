@@ -36,7 +36,7 @@ pub const FORMAT: u32 = 4;
 pub const FORMAT_OF_WORLDS: u32 = 5;
 
 /// The oldest that is read; others are refused.
-const OLDEST_FORMAT: u32 = 2;
+pub const OLDEST_FORMAT: u32 = 2;
 
 /// Most bytes of a manifest: some hundred for each of a million ranks.
 const MAX_MANIFEST_BYTES: u64 = 512 << 20;

@@ -421,8 +421,8 @@ Standard input goes on where the checkpoint was taken. A file is read on from th
 begins with what was read; --input same skips that part in a pipe, too. What came through a pipe or was typed is kept \
 with the job, up to 64 MiB. It is given again, and then what comes now. Once the end of input was read there is no more.")]
 pub struct Restart {
-    /// The job, or the directory of a checkpoint; default: the job that ended last
-    #[arg(value_name = "JOB|IMAGE")]
+    /// The job, the directory of a checkpoint, or that of all of a job's; default: the job that ended last
+    #[arg(value_name = "JOB|DIR")]
     pub job: Option<String>,
     /// Number of the checkpoint. A damaged one is refused. Default: the newest that is complete and undamaged
     #[arg(long, value_name = "N")]
@@ -436,7 +436,7 @@ pub struct Restart {
     /// More hosts that get no rank at first, but can be targets of migrations
     #[arg(long, value_name = "LIST")]
     pub spares: Option<String>,
-    /// Tiers for the checkpoints to come, as in `mend run`; default: those of before, or MEND_TIERS after `shared` alone
+    /// Tiers for the checkpoints to come, as in `mend run`; default: the tiers that the job had; if that was only `shared`, MEND_TIERS
     #[arg(long, value_name = "LIST")]
     pub tiers: Option<String>,
     /// Print again what was printed between the checkpoint and the job's end
@@ -470,25 +470,40 @@ pub struct Restart {
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     /// Show what an image holds: its header, what it builds on, its mappings.
-    Show(ImageFiles),
+    Show(ShowImage),
     /// Compare every checksum of an image and of all that it builds on, or of all images of a checkpoint.
-    Verify(ImageFiles),
+    Verify(VerifyImages),
     /// Show which pages of two images differ. Exit code 1 if any do.
     Diff(Diff),
     /// Merge an image with all that it builds on into one full image.
     Compact(Compact),
 }
 
-/// Image files.
+/// `mend image show`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   mend image show 3/rank-0.image                   an image; mend finds what it builds on
-  mend image verify 3                              a checkpoint's directory: all of its ranks
-  mend image verify newest.image base.image        elsewhere: the image, then what it builds on")]
-pub struct ImageFiles {
+  mend image show newest.image base.image          elsewhere: the image, then what it builds on")]
+pub struct ShowImage {
     /// The image, then what it builds on, newest first. For an image of a checkpoint mend finds the others
     #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mend image verify`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend image verify 3                              a checkpoint's directory: all of its ranks
+  mend image verify 3/rank-0.image                 an image; mend finds what it builds on
+  mend image verify newest.image base.image        elsewhere: the image, then what it builds on")]
+pub struct VerifyImages {
+    /// The directory of a checkpoint; or an image, then what it builds on, newest first. For an image of a checkpoint mend finds the others
+    #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! `mend image`: what image files hold, whether they are whole, how they differ, several made one.
 
-use crate::arguments::{Compact, Diff, ImageCommand, ImageFiles};
+use crate::arguments::{Compact, Diff, ImageCommand, ShowImage, VerifyImages};
 use crate::failure::Failure;
 use crate::report;
 use mend_controller::image_file::ImageFile;
@@ -146,7 +146,7 @@ fn describe(files: &[PathBuf], chain: &Chain<ImageFile>) -> Shown {
     }
 }
 
-fn show(arguments: &ImageFiles) -> Result<i32, Failure> {
+fn show(arguments: &ShowImage) -> Result<i32, Failure> {
     let files = chain(&arguments.files)?;
     let chain = images::open(&files, false)?;
     let shown = describe(&files, &chain);
@@ -189,7 +189,7 @@ fn short(id: &ImageId) -> String {
     id.to_string()[..8].to_owned()
 }
 
-fn verify(arguments: &ImageFiles) -> Result<i32, Failure> {
+fn verify(arguments: &VerifyImages) -> Result<i32, Failure> {
     match &arguments.files[..] {
         [checkpoint] if checkpoint.is_dir() => {
             let chains = images::chains_of(checkpoint)?;

@@ -33,7 +33,7 @@ Examples:
 up: it takes ranks. sick: ranks leave it, `mend health NODE` says why. drained: `mend drain` was told so. down: its mendd does not \
 answer. RANKS are those of all your jobs, LOAD is the average of the last minute.")]
 pub struct Nodes {
-    /// The nodes, as of mend run
+    /// Nodes to list, written as for `mend run --hosts`; default: those of your running jobs and drained ones; if no job runs, this machine's mendd
     #[arg(long, value_name = "LIST")]
     pub hosts: Option<String>,
     /// Print JSON
@@ -52,7 +52,7 @@ Examples:
 A node is sick when one of its sensors has passed its low mark: ranks leave it while they run. Past a high mark they leave it \
 at once. docs/health.md lists the sensors, and says how to add some. The exit code is 1 if a node is sick or does not answer.")]
 pub struct Health {
-    /// The nodes, as in --hosts; default: those of your running jobs
+    /// The nodes, written as for `mend run --hosts`; default: those of your running jobs; if none runs, this machine's mendd
     pub node: Option<String>,
     /// Print JSON
     #[arg(long)]

@@ -88,7 +88,12 @@ pub struct List {
 
 /// `mend data df`.
 #[derive(Debug, Args)]
-#[command(after_help = "The exit code is 69 if a target is lost.")]
+#[command(after_help = "\
+Examples:
+  mend data df input
+  mend data df input --json
+
+The exit code is 69 if a target is lost.")]
 pub struct Room {
     /// Which one
     #[arg(value_name = "NAME")]
@@ -100,6 +105,10 @@ pub struct Room {
 
 /// `mend data rm`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data rm input:run7/in.dat
+  mend data rm -r input:run7 output:old            directories with all below them")]
 pub struct Remove {
     /// Files of spaces
     #[arg(required = true, value_name = "NAME:PATH")]
@@ -111,6 +120,10 @@ pub struct Remove {
 
 /// `mend data getstripe`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data getstripe input:run7/in.dat            on which targets it is, and its second copies
+  mend data getstripe input:run7                   how new files below it are spread")]
 pub struct GetStripe {
     /// A file or directory of a space
     #[arg(value_name = "NAME:PATH")]
@@ -122,7 +135,12 @@ pub struct GetStripe {
 
 /// `mend data setstripe`.
 #[derive(Debug, Args)]
-#[command(after_help = "Files keep their stripes; new ones below the directory get these. The directory is made if it is not there. \
+#[command(after_help = "\
+Examples:
+  mend data setstripe input:run7 --stripe 4M
+  mend data setstripe input:small --count 1        each file on one target
+
+Files keep their stripes; new ones below the directory get these. The directory is made if it is not there. \
 What is not named becomes 1M and all targets, whatever it was.")]
 pub struct SetStripe {
     /// A directory of a space
@@ -138,6 +156,13 @@ pub struct SetStripe {
 
 /// `mend data get`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data get output:run7/result.h5 .
+  mend data get output:run7/result.h5 last.h5
+  mend data get output:run7/log - | tail
+
+A file that is there is replaced, as `cp` does, when all of it has come.")]
 pub struct Get {
     /// A file of a space
     #[arg(value_name = "NAME:PATH")]
@@ -212,6 +237,9 @@ impl Offload {
 /// `mend data mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
+  mend data mount input /mnt/input
+
 Ranks need no mount: `mend run --data NAME:DIR`. This one is for you, on this node, until `mend data unmount`. It takes /dev/fuse, and fusermount3 \
 for who is not root.")]
 pub struct Mount {
@@ -259,6 +287,9 @@ pub struct Patterns {
 
 /// `mend data unmount`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  mend data unmount /mnt/input")]
 pub struct Unmount {
     /// Where it is mounted
     #[arg(value_name = "DIR")]

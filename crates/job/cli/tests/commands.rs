@@ -66,6 +66,8 @@ fn with_a_job() -> tempfile::TempDir {
     std::fs::write(job.join("job.json"), ENDED).unwrap();
     std::fs::write(home.path().join("text"), "no image at all, though a file that is longer than an image's head: ".repeat(100)).unwrap();
     std::fs::write(home.path().join("empty"), "").unwrap();
+    // Of the program's name, as many are: the job is meant.
+    std::fs::create_dir(home.path().join("lmp")).unwrap();
     let script = "#!/bin/sh\n#MEND stage-in archive/x y\n#DW jobdw capacity=1\n#BB stage_in source=/a\n#MEND fetch x\n";
     std::fs::write(home.path().join("job.sh"), script).unwrap();
     // Whatever the umask is.
@@ -114,6 +116,10 @@ fn errors_say_what_was_wrong_and_what_to_do() {
         ("migrate-without-a-job", &["migrate", "3"]),
         ("ps-of-no-jobs", &["ps"]),
         ("ps-of-no-jobs-as-json", &["ps", "--json"]),
+        ("bench-migrate-into-no-directory", &["bench", "migrate", "--csv", "nope/x.csv"]),
+        ("bench-pipe-into-no-directory", &["bench", "pipe", "--svg", "nope/x.svg"]),
+        ("restart-a-directory-without-a-checkpoint", &["restart", "./lmp"]),
+        ("restart-a-job-beside-a-directory-of-its-name", &["restart", "lmp"]),
         ("restart-a-file", &["restart", "./text"]),
         ("restart-no-such-checkpoint", &["restart", "--checkpoint", "7"]),
         ("restart-no-such-job", &["restart", "lmp-4"]),
@@ -125,6 +131,7 @@ fn errors_say_what_was_wrong_and_what_to_do() {
         ("run-no-program", &["run", "-n", "4"]),
         ("run-no-ranks", &["run", "-n", "0", "true"]),
         ("run-on-hosts-and-in-a-file", &["run", "--hosts", "a", "-f", "hosts", "true"]),
+        ("run-on-an-address-of-ipv6", &["run", "--hosts", "::1", "true"]),
         ("run-on-no-such-file", &["run", "-f", "hosts", "true"]),
         ("run-with-a-bad-interval", &["run", "--interval", "often", "true"]),
         ("run-with-a-bad-key", &["run", "--encryption-key", "text", "true"]),

@@ -32,7 +32,7 @@ pub fn version(arguments: &Version) -> Result<i32, Failure> {
     } else {
         println!("mend {release}\nprotocol {protocol}, image format {image}");
         println!(
-            "manifests: format {oldest} to {of_worlds} is read; {manifest} is written, {of_worlds} for a job that has spawned processes"
+            "manifests: formats {oldest} to {of_worlds} are read; {manifest} is written, {of_worlds} for a job that has spawned processes"
         );
     }
     Ok(0)

@@ -52,6 +52,19 @@ pub unsafe fn set_disposition(signal: i32, new: &Disposition) -> Result<(), i32>
     check(unsafe { syscall(libc::SYS_rt_sigaction, [signal as usize, core::ptr::from_ref(new) as usize, 0, 8, 0, 0]) }).map(drop)
 }
 
+/// Blocks these signals of the calling thread (bit per number - 1), and no others. Returns what was blocked before.
+pub fn block_signals(blocked: u64) -> u64 {
+    let mut before = 0u64;
+    let (new, old) = ((&raw const blocked) as usize, (&raw mut before) as usize);
+    // SAFETY: reads and writes one 8-byte mask each.
+    unsafe { syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new, old, 8, 0, 0]) };
+    before
+}
+
+/// What threads of Mend's block: all signals but one. The program's are for the program's threads. By [`PARK_SIGNAL`] the C library has each
+/// thread change its user or group, and waits until all have (nptl(7)).
+pub const BLOCKED_BY_OWN_THREADS: u64 = !(1 << (PARK_SIGNAL - 1));
+
 /// Sends a signal with a value to one thread of this process (ids as the process itself sees them).
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use crate::descriptors::attached::Attached;
 use crate::descriptors::table;
 use crate::network::Network;
 use crate::process::{origin, rseq};
-use mend_kernel::threads::{PARK_SIGNAL, wait, wake};
+use mend_kernel::threads::{BLOCKED_BY_OWN_THREADS, block_signals, wait, wake};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn spawn_once() {
         let ready = Arc::new((AtomicU32::new(0), AtomicBool::new(false)));
         let told = ready.clone();
         // Without the thread the program runs unprotected; the daemon sees that no agent speaks.
-        let agent = spawn("mend-agent", NO_SIGNALS, move || {
+        let agent = spawn("mend-agent", move || {
             // The program's threads may keep every processor busy; without short slices it only answers later.
             let _ = mend_kernel::slice::shorten();
             let apart = table::leave(&[]);
@@ -85,7 +85,7 @@ fn spawn_once() {
             wait(&ready.0, 0, None);
         }
         if ready.1.load(Ordering::Relaxed) {
-            spawn("mend-table", 1 << (PARK_SIGNAL - 1), || {
+            spawn("mend-table", || {
                 let _ = mend_kernel::slice::shorten();
                 table_thread::serve(reconnect_if_asked);
             });
@@ -93,19 +93,11 @@ fn spawn_once() {
     });
 }
 
-/// Signals that a thread of Mend's takes. The program's are for the program's threads.
-const NO_SIGNALS: u64 = 0;
-
-/// Starts a thread that takes these signals alone. False if there can be none.
-fn spawn(name: &str, taken: u64, life: impl FnOnce() + Send + 'static) -> bool {
-    let (blocked, mut before) = (!taken, 0u64);
-    let mask = |new: *const u64, old: *mut u64| {
-        // SAFETY: reads and writes one 8-byte mask each.
-        unsafe { mend_freestanding::syscall(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new as usize, old as usize, 8, 0, 0]) }
-    };
+/// Starts a thread of Mend's. False if there can be none.
+fn spawn(name: &str, life: impl FnOnce() + Send + 'static) -> bool {
     // The new thread inherits it.
-    mask(&raw const blocked, &raw mut before);
+    let before = block_signals(BLOCKED_BY_OWN_THREADS);
     let spawned = std::thread::Builder::new().name(name.to_string()).stack_size(STACK_BYTES).spawn(life);
-    mask(&raw const before, core::ptr::null_mut());
+    block_signals(before);
     spawned.is_ok()
 }

@@ -40,6 +40,13 @@ fn memory_of_all_kinds() {
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
+/// The C library waits until each thread has done so, the agent's as well.
+#[test]
+fn all_threads_change_their_group() {
+    let rank = Rank::start(2006, &compile("apps/groups.c"), &[ENDLESS]);
+    generations(rank, &["tick 3", "tick 10", "tick 20"]);
+}
+
 /// A program was refused whose memory happened to lie where the restorer works.
 #[test]
 fn memory_where_a_restorer_could_work() {

@@ -40,7 +40,7 @@ use crate::process::rseq;
 use crate::process::state::State;
 use crate::track::{Prepared, RunningScan, ScanResult, Tracker};
 use mend_image::handoff::Context;
-use mend_kernel::threads::{Registration, segment_base};
+use mend_kernel::threads::{BLOCKED_BY_OWN_THREADS, Registration, block_signals, segment_base};
 use mend_messages::agent::Saved;
 use rustix::fd::{AsFd, AsRawFd};
 use std::ffi::c_void;
@@ -156,6 +156,8 @@ pub(crate) fn save(
         if returned == RESTORED { None } else { Some(call.result.unwrap_or(Err(WriteError::Format))) }
     };
     let Some(result) = result else {
+        // The restorer blocks all of them, and a context has no mask.
+        block_signals(BLOCKED_BY_OWN_THREADS);
         // Descriptors of the saved process: none of these numbers is open here, or it is somebody else's.
         proc_files.forget();
         target.forget();

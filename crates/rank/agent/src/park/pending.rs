@@ -3,10 +3,12 @@
 //! The kernel shows only which signals are pending. What came with them, and how many wait of a real-time signal, is seen by
 //! taking them; then they are sent anew, in the same order. Only a thread itself may do this so that a handler sees no
 //! difference (rt_sigqueueinfo(2)), so parked threads do it when the agent asks.
+//!
+//! The parking signal is one of them: it is also the one by which the C library has each thread change its user or group, and for which it
+//! waits. Mend's own have been taken by all threads that are parked.
 
 use crate::park::{Parked, Slot};
 use crate::process::tasks::Task;
-use mend_kernel::threads::PARK_SIGNAL;
 use std::collections::HashMap;
 
 /// `siginfo_t`.
@@ -84,7 +86,7 @@ fn next(parked: &Parked, slot: &Slot, which: impl Fn((u64, u64)) -> u64) -> Opti
 }
 
 fn next_of(parked: &Parked, slot: &Slot, task: Task, which: impl Fn((u64, u64)) -> u64) -> Option<Info> {
-    let never = 1 << (PARK_SIGNAL - 1) | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+    let never = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
     let mask = which(task.pending()) & !never;
     (mask != 0).then(|| parked.take_own(slot, mask.trailing_zeros() + 1)).flatten()
 }

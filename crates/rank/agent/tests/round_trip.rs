@@ -47,6 +47,33 @@ fn all_threads_change_their_group() {
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
+/// The list of threads that the kernel gives may lack one that lives, when another one ends just then.
+#[test]
+fn no_thread_runs_while_an_image_is_taken() {
+    let mut rank = Rank::start(2040, &compile("apps/relay.c"), &[ENDLESS]);
+    rank.await_line("tick 1");
+    let image = rank.directory.join("image");
+    let tasks = |pid: i32| -> Vec<(String, String)> {
+        let all = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        let state = |stat: &str| stat[stat.rfind(')').unwrap()..].split_whitespace().nth(1).unwrap().to_owned();
+        let threads =
+            all.filter_map(|task| Some((task.file_name().into_string().ok()?, std::fs::read_to_string(task.path().join("stat")).ok()?)));
+        let mut found: Vec<_> = threads.filter(|(_, stat)| !stat.contains("(mend-agent)")).map(|(tid, stat)| (tid, state(&stat))).collect();
+        found.sort();
+        found
+    };
+    for round in 0..10 {
+        rank.save(&image);
+        let program = rank.processes()[0];
+        let found = tasks(program);
+        assert!(found.iter().all(|(_, state)| state == "S"), "round {round}: {found:?}");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert_eq!(tasks(program), found, "round {round}");
+        rank.resume();
+    }
+    rank.end();
+}
+
 /// A program was refused whose memory happened to lie where the restorer works.
 #[test]
 fn memory_where_a_restorer_could_work() {

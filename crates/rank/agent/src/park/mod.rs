@@ -146,12 +146,14 @@ impl Parked {
         self.slots[..self.used].iter().filter(|slot| slot.state.load(Ordering::Relaxed) != GONE)
     }
 
-    /// Signals threads until a listing shows none that has not parked.
+    /// Signals threads until a listing shows none that has not parked, and there are no more than those.
     fn stop_all(&mut self, limit: Duration) -> Result<(), ParkError> {
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let own = rustix::thread::gettid().as_raw_nonzero().get();
+        let mut patience = Patience::with_pause(limit, CHECK_INTERVAL);
+        let mut ended_before = Vec::new();
         loop {
-            let mut new = 0;
+            let (mut new, mut ended) = (0, Vec::new());
             for task in tasks::list().map_err(ParkError::List)? {
                 if self.slots[..self.used].iter().any(|slot| slot.outer == task.outer && slot.state.load(Ordering::Relaxed) != GONE) {
                     continue;
@@ -164,16 +166,30 @@ impl Parked {
                     if tid == process {
                         return Err(ParkError::FirstThreadEnded);
                     }
+                    ended.push(tid);
                     continue;
                 }
                 new += 1;
                 self.signal(process, tid, &task)?;
             }
-            if new == 0 {
+            if new != 0 {
+                self.await_parked(limit)?;
+                patience.renew();
+                continue;
+            }
+            // Those that are parked neither end nor start others: if there are no more, the listing has left out none.
+            let standing = self.threads().count() + 1;
+            let complete = tasks::count().is_none_or(|all| all == standing || (all == standing + ended.len() && ended == ended_before));
+            if complete {
                 self.date_sleeps();
                 return Ok(());
             }
-            self.await_parked(limit)?;
+            if patience.is_over() {
+                return Err(ParkError::Unstable);
+            }
+            ended_before = ended;
+            // One that has ended is gone in a moment, unless a debugger looks at it.
+            std::thread::sleep(Duration::from_micros(50));
         }
     }
 

@@ -65,9 +65,15 @@ pub(crate) fn has_children() -> bool {
     tasks.iter().any(|task| task.read("children").is_none_or(|children| !children.trim().is_empty()) && task.identify().is_some())
 }
 
-/// All threads.
+/// All threads. One that lives may be missing if another one ends meanwhile: the kernel goes on from the one that it has told last.
 pub(crate) fn list() -> io::Result<Vec<Task>> {
     Ok(numbers_in("/proc/self/task")?.into_iter().map(|outer| Task { outer }).collect())
+}
+
+/// How many threads there are, those that have ended and are not gone yet among them. `None` where the kernel does not tell.
+pub(crate) fn count() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok()
 }
 
 /// All threads by their ids as the process itself sees them. In a restored process their numbers in `/proc` may be others than they were.
@@ -86,7 +92,8 @@ impl Task {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         let running = !field("State:")?.trim_start().starts_with(['Z', 'X']);
         let inner = field("NSpid:")?.split_whitespace().last()?.parse().ok()?;
-        Some((inner, running))
+        // One that is just going has none any more.
+        (inner > 0).then_some((inner, running))
     }
 
     /// Signals pending for this thread alone, and for the process, as masks.

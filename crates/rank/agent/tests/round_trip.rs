@@ -47,6 +47,21 @@ fn all_threads_change_their_group() {
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
+/// Also those that ring while the image's timers and signals are read.
+#[test]
+fn each_timer_rings_once() {
+    for round in 0..3 {
+        let mut rank = Rank::start(2010 + round * 10, &compile("apps/once.c"), &[]);
+        rank.await_line("ready");
+        let (directory, image) = (rank.directory.clone(), rank.directory.join("image"));
+        rank.save(&image);
+        rank.kill();
+        let mut rank = Rank::restart(&image, &directory);
+        rank.resume();
+        rank.finish();
+    }
+}
+
 /// The list of threads that the kernel gives may lack one that lives, when another one ends just then.
 #[test]
 fn no_thread_runs_while_an_image_is_taken() {

@@ -52,6 +52,18 @@ impl Pending {
         complete.then_some(pending)
     }
 
+    /// Whether this signal is among those for the process as a whole.
+    pub fn has(&self, signal: i32) -> bool {
+        self.shared.iter().any(|info| info[0] == signal as u32)
+    }
+
+    /// Whether one of a POSIX timer's is.
+    pub fn has_of_timer(&self, number: i32) -> bool {
+        // si_code and si_tid of siginfo_t.
+        let mut all = self.shared.iter().chain(self.private.iter().map(|(_, info)| info));
+        all.any(|info| (info[2], info[4]) == (libc::SI_TIMER as u32, number as u32))
+    }
+
     /// Sends all of them.
     pub fn send(&self, parked: &Parked) {
         let process = rustix::process::getpid().as_raw_nonzero().get();

@@ -43,6 +43,36 @@ pub(crate) enum StateError {
     Attribute(&'static str),
 }
 
+/// Number of `ITIMER_REAL`.
+const REAL: usize = 0;
+/// The signal of each interval timer.
+const SIGNALS: [i32; 3] = [libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF];
+
+fn interval_timers() -> [[u64; 4]; 3] {
+    let mut timers = [[0; 4]; 3];
+    for (which, timer) in timers.iter_mut().enumerate() {
+        // SAFETY: getitimer writes four words into `timer`.
+        unsafe { syscall(libc::SYS_getitimer, [which, timer.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    }
+    timers
+}
+
+/// Timers, and the signals that they have sent. Time goes on while signals are taken and sent anew: a timer that has run out meanwhile
+/// has either its signal among those that were taken, or is as it was before. So each is read twice.
+fn timers_and_signals(parked: &Parked) -> io::Result<([[u64; 4]; 3], Vec<Timer>, Pending)> {
+    let posix = || timers::read(parked).ok_or_else(|| io::Error::other("/proc/self/timers has an unknown form"));
+    let before = (interval_timers(), posix()?);
+    let pending = Pending::read(parked).ok_or_else(|| io::Error::other("there are too many pending signals"))?;
+    let (mut interval, mut after) = (interval_timers(), posix()?);
+    for ((now, before), signal) in interval.iter_mut().zip(before.0).zip(SIGNALS) {
+        timers::undo_unless(now, before, || pending.has(signal));
+    }
+    for (now, before) in after.iter_mut().zip(&before.1) {
+        now.undo_unless(before, |number| pending.has_of_timer(number));
+    }
+    Ok((interval, after, pending))
+}
+
 impl State {
     /// Reads it. Allocates, but not with the C library.
     pub fn read(parked: &Parked) -> io::Result<Self> {
@@ -52,15 +82,16 @@ impl State {
         let umask = umask
             .and_then(|text| u32::from_str_radix(text.trim(), 8).ok())
             .ok_or_else(|| io::Error::other("/proc/self/status has no umask"))?;
+        let (timers, posix_timers, pending) = timers_and_signals(parked)?;
         let mut state = Self {
             executable: link("/proc/self/exe")?,
             directory: link("/proc/self/cwd")?,
             umask,
             limits: [(0, 0); RESOURCE_COUNT],
             dispositions: [Disposition::default(); 64],
-            timers: [[0; 4]; 3],
-            posix_timers: timers::read(parked).ok_or_else(|| io::Error::other("/proc/self/timers has an unknown form"))?,
-            pending: Pending::read(parked).ok_or_else(|| io::Error::other("there are too many pending signals"))?,
+            timers,
+            posix_timers,
+            pending,
             scheduling: scheduling::read(parked.threads().map(|slot| slot.tid)),
             attributes: Attributes::read(),
         };
@@ -73,10 +104,6 @@ impl State {
         }
         for (index, slot) in state.dispositions.iter_mut().enumerate() {
             *slot = disposition(index as i32 + 1).map_err(io::Error::from_raw_os_error)?;
-        }
-        for (which, timer) in state.timers.iter_mut().enumerate() {
-            // SAFETY: getitimer writes four words into `timer`.
-            unsafe { syscall(libc::SYS_getitimer, [which, timer.as_mut_ptr() as usize, 0, 0, 0, 0]) };
         }
         Ok(state)
     }
@@ -109,9 +136,9 @@ impl State {
         }
         for (which, timer) in self.timers.iter().enumerate() {
             let mut timer = *timer;
-            if timer[2..] == [0, 0] {
+            if which == REAL && timer[2..] == [0, 0] {
                 // Periodic and not armed: its signal is pending, and the kernel arms it again when that is taken. To a new
-                // timer zero would mean "off".
+                // timer zero would mean "off". The other two the kernel arms itself.
                 timer.copy_within(..2, 2);
             }
             // SAFETY: setitimer reads four words from `timer`.

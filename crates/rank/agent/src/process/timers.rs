@@ -22,6 +22,23 @@ pub(crate) struct Timer {
     setting: [u64; 4],
 }
 
+/// Gives a timer (interval and time left) the time left that it had before, if it has run out since, unless that was told by a signal.
+pub(crate) fn undo_unless(now: &mut [u64; 4], before: [u64; 4], told: impl FnOnce() -> bool) {
+    let has_run_out = before[2..] != [0, 0] && (now[2..] == [0, 0] || now[2..] > before[2..]);
+    if has_run_out && !told() {
+        *now = before;
+    }
+}
+
+impl Timer {
+    /// See [`undo_unless`]; `told`: whether there is a signal of the timer with this number.
+    pub fn undo_unless(&mut self, before: &Timer, told: impl FnOnce(i32) -> bool) {
+        if self.notify & !libc::SIGEV_THREAD_ID != libc::SIGEV_NONE {
+            undo_unless(&mut self.setting, before.setting, || told(self.number));
+        }
+    }
+}
+
 /// Why there are timers that cannot be saved.
 pub(crate) fn obstacle() -> Option<String> {
     let timers = parse(&std::fs::read_to_string("/proc/self/timers").unwrap_or_default());
@@ -162,6 +179,21 @@ mod tests {
         assert_eq!((timers[0].notify, timers[0].thread, timers[0].clock), (libc::SIGEV_THREAD_ID, 2634, 1));
         assert_eq!((timers[1].notify, timers[1].thread, timers[1].clock), (libc::SIGEV_NONE, 0, -6));
         assert!(own_thread_clock(-2) && !own_thread_clock(-6) && !own_thread_clock(1));
+    }
+
+    #[test]
+    fn a_timer_that_ran_out_without_a_signal_is_as_it_was() {
+        let undone = |before: [u64; 4], mut now: [u64; 4], told| {
+            undo_unless(&mut now, before, || told);
+            now
+        };
+        let (soon, over) = ([0, 0, 0, 900], [0; 4]);
+        assert_eq!((undone(soon, over, false), undone(soon, over, true)), (soon, over));
+        let (nearer, again) = ([2, 0, 0, 900], [2, 0, 1, 5]);
+        assert_eq!((undone(nearer, again, false), undone(nearer, again, true)), (nearer, again));
+        // It goes on, it was off.
+        assert_eq!(undone([2, 0, 1, 5], nearer, false), nearer);
+        assert_eq!((undone(over, over, false), undone([2, 0, 0, 0], again, false)), (over, again));
     }
 
     #[test]

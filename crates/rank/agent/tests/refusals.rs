@@ -3,7 +3,8 @@
 mod support;
 
 use mend_image::launch::Mode;
-use mend_messages::agent::{Reply, Request, SaveOrder, SaveTarget};
+use mend_messages::agent::{FromAgent, Reply, Request, SaveOrder, SaveTarget};
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 use support::{ENDLESS, Rank, Refusal, Source, compile};
@@ -157,6 +158,24 @@ fn requests_out_of_order_and_bad_targets() {
     // Parked: nothing but Resume makes sense now.
     assert!(matches!(rank.ask(Request::Suspend), Reply::Failed { .. }));
     assert!(matches!(rank.ask(Request::Save(SaveOrder::full(target()))), Reply::Failed { .. }));
+    rank.resume();
+    rank.end();
+}
+
+/// The descriptor of a request that was refused is not taken for the next one's.
+#[test]
+fn a_refused_save_leaves_no_descriptor_behind() {
+    let mut rank = Rank::start(3130, &compile("apps/counter.c"), &[ENDLESS]);
+    rank.await_line("tick 3");
+    let directory = rank.directory.clone();
+    let (wrong, image) = (File::create(directory.join("wrong")).unwrap(), File::create(directory.join("image")).unwrap());
+    rank.send_with(Request::Save(SaveOrder::full(SaveTarget::Descriptor)), &wrong);
+    assert!(matches!(rank.hear(), FromAgent::Reply { reply: Reply::Failed { .. }, .. }), "it was not suspended");
+    rank.save_into(&image);
+    assert!(matches!(rank.hear(), FromAgent::Reply { reply: Reply::Saved(_), .. }));
+    assert_eq!(wrong.metadata().unwrap().len(), 0);
+    rank.kill();
+    let mut rank = Rank::restart(&directory.join("image"), &directory);
     rank.resume();
     rank.end();
 }

@@ -67,6 +67,8 @@ impl Link {
 
     /// Receives the next message. `UnexpectedEof` when the daemon is gone.
     pub fn receive(&mut self) -> io::Result<ToAgent> {
+        // Of a request that was refused; the next one must not find it.
+        self.descriptors.clear();
         let mut prefix = [0; 4];
         self.fill(&mut prefix)?;
         let mut body = vec![0; frame::body_length(prefix).map_err(io::Error::other)?];
@@ -74,7 +76,7 @@ impl Link {
         frame::decode(&body).map_err(io::Error::other)
     }
 
-    /// The descriptor that came with the last messages, oldest first.
+    /// The descriptor that came with the last message; the first, if there were more.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }

@@ -359,7 +359,8 @@ impl Rank {
         }
     }
 
-    fn send_with(&mut self, request: Request, stream: &impl AsFd) {
+    /// Asks, with a descriptor, and does not wait for the reply.
+    pub fn send_with(&mut self, request: Request, stream: &impl AsFd) {
         self.seq += 1;
         let message = ToAgent::Request { seq: self.seq, request };
         let bytes = frame::encode(&message).unwrap();

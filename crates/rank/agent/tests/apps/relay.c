@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define CHAINS 24
+#define CHAINS 8
 static atomic_int stop, lost;
 static pthread_attr_t detached;
 

@@ -4,10 +4,11 @@ mod support;
 
 use mend_image::launch::Mode;
 use mend_messages::agent::{FromAgent, Reply, Request, SaveOrder, SaveTarget};
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
-use support::{ENDLESS, Rank, Refusal, Source, compile};
+use support::{ENDLESS, Rank, Refusal, Source, compile, skips::skipped};
 
 fn refusal(path: &Path, directory: &Path) -> String {
     match Rank::restore(Source::File(path), Mode::Restart, directory) {
@@ -178,6 +179,42 @@ fn a_refused_save_leaves_no_descriptor_behind() {
     let mut rank = Rank::restart(&directory.join("image"), &directory);
     rank.resume();
     rank.end();
+}
+
+/// A file of another user's that was made private when it was open: nobody can open it again.
+#[test]
+fn a_file_that_cannot_be_opened_again_is_named() {
+    const PROGRAM: &str = r#"
+import sys, time
+theirs = None
+while theirs is None:
+    try: theirs = open("theirs", "r+")
+    except OSError: time.sleep(0.01)
+print("ready", flush=True)
+sys.stdin.read()
+print("OK")
+"#;
+    if !support::as_user() {
+        return skipped("a file of another user's", "only root can make one for a rank of an ordinary user");
+    }
+    let mut rank = Rank::start(3140, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
+    let (theirs, image) = (rank.directory.join("theirs"), rank.directory.join("image"));
+    std::fs::write(&theirs, "text").unwrap();
+    std::fs::set_permissions(&theirs, Permissions::from_mode(0o666)).unwrap();
+    rank.await_line("ready");
+    assert_eq!(rank.inspect().obstacles, []);
+    std::fs::set_permissions(&theirs, Permissions::from_mode(0o644)).unwrap();
+    let named = |what: &str| what.contains("theirs") && what.contains("another user");
+    let found = rank.inspect().obstacles;
+    assert!(found.iter().any(|obstacle| named(&obstacle.what)), "{found:?}");
+    let (error, hint) = rank.try_save(&image).unwrap_err();
+    assert!(named(&error) && !hint.is_empty(), "{error} ({hint})");
+    rank.resume();
+    std::fs::set_permissions(&theirs, Permissions::from_mode(0o666)).unwrap();
+    rank.save(&image);
+    rank.resume();
+    rank.close_stdin();
+    rank.finish();
 }
 
 #[test]

@@ -47,6 +47,13 @@ fn all_threads_change_their_group() {
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
+/// A file that was made read-only and written to, and one whose mode was taken away when it was open.
+#[test]
+fn files_that_are_open_although_their_modes_deny_it() {
+    let rank = Rank::start(2007, &compile("apps/denied.c"), &[ENDLESS]);
+    generations(rank, &["tick 3", "tick 10", "tick 20"]);
+}
+
 /// Also those that ring while the image's timers and signals are read.
 #[test]
 fn each_timer_rings_once() {

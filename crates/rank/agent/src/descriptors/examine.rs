@@ -134,7 +134,8 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
     let close_on_exec = fdinfo::flags(&info) & libc::O_CLOEXEC != 0;
     let unsupported = |what: String, hint| Err(DescriptorError::Unsupported { fd, what, hint });
     let identity = (stat.st_dev, stat.st_ino);
-    let unopenable = || unopenable::obstacle(borrowed, stat, &link).filter(|_| flags & libc::O_PATH == 0);
+    let unopenable = || unopenable::obstacle(borrowed, stat, &link).or_else(|| paths::denied(&link, stat, flags));
+    let unopenable = || unopenable().filter(|_| flags & libc::O_PATH == 0);
     if let Some((what, hint)) = unreachable::descriptor(&link, stat).or_else(unopenable) {
         return unsupported(what, hint);
     }

@@ -32,6 +32,9 @@ pub(crate) struct Socket {
     options: Options,
 }
 
+/// Room that the kernel takes for a message beside its bytes, at most.
+const MESSAGE_OVERHEAD: usize = 1024;
+
 /// Why a socket cannot be saved.
 #[derive(Debug)]
 pub(crate) enum Refusal {
@@ -263,7 +266,6 @@ pub(crate) fn pair(one: &Socket, other: Option<&Socket>) -> Result<(OwnedFd, Opt
     // SAFETY: just made, owned by nobody else.
     let (first, second) = unsafe { (OwnedFd::from_raw_fd(made[0]), OwnedFd::from_raw_fd(made[1])) };
     fill(&second, &one.arrived)?;
-    one.options.apply(first.as_fd());
     let second = match other {
         Some(other) => {
             fill(&first, &other.arrived)?;
@@ -273,16 +275,21 @@ pub(crate) fn pair(one: &Socket, other: Option<&Socket>) -> Result<(OwnedFd, Opt
         }
         None => None,
     };
+    // Last: filling changes the size of a buffer.
+    one.options.apply(first.as_fd());
     shut(&first, one.shut);
     Ok((first, second))
 }
 
 /// Sends what had arrived at the other end.
 fn fill(from: &OwnedFd, messages: &[Vec<u8>]) -> Result<(), Errno> {
-    let largest = messages.iter().map(Vec::len).max().unwrap_or(0);
-    if largest > 64 << 10 {
-        // What was sent once fits again, but perhaps not as one piece.
-        let _ = set(from.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &(largest as i32 * 2).to_ne_bytes());
+    // What was sent once fits again, but perhaps not as one piece, and not into the buffer of a new socket. The kernel doubles it.
+    let needed: usize = messages.iter().map(|message| message.len() + MESSAGE_OVERHEAD).sum();
+    if !messages.is_empty() && get(from.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF).is_ok_and(|now| needed > now as usize / 2) {
+        let size = i32::try_from(needed).unwrap_or(i32::MAX).to_ne_bytes();
+        // The one that the user may have without limit, if so.
+        let buffer = |name| set(from.as_fd(), libc::SOL_SOCKET, name, &size);
+        let _ = buffer(libc::SO_SNDBUFFORCE).or_else(|_| buffer(libc::SO_SNDBUF));
     }
     for message in messages {
         let mut rest = &message[..];
@@ -377,6 +384,23 @@ mod tests {
                 rustix::io::write(&c, b"back").unwrap();
                 assert_eq!(next(&d), b"back");
             }
+        }
+    }
+
+    /// Of a buffer that the program has made larger.
+    #[test]
+    fn all_that_waits_fits_again() {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_SEQPACKET] {
+            let (a, b) = made(kind);
+            set(b.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &(200i32 << 10).to_ne_bytes()).unwrap();
+            let message: Vec<u8> = (0..3000u32).map(|at| at as u8).collect();
+            let flags = rustix::net::SendFlags::DONTWAIT;
+            let sent: usize = std::iter::from_fn(|| rustix::net::send(&b, &message, flags).ok()).sum();
+            assert!(sent > 220 << 10, "more than a socket takes by itself: {sent}");
+            let (one, other) = (look(&a), look(&b));
+            let (c, d) = pair(&one, Some(&other)).unwrap();
+            assert_eq!((look(&c).arrived, look(&c).options), (one.arrived, one.options));
+            assert_eq!(look(&d.unwrap()).options, other.options);
         }
     }
 

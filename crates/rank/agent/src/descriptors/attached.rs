@@ -48,7 +48,9 @@ impl Attached {
 pub(crate) fn unread(role: Role, fd: BorrowedFd) -> io::Result<Vec<u8>> {
     match role {
         Role::Stdout | Role::Stderr => Ok(Vec::new()),
-        Role::Stdin if FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Fifo => peek_pipe(fd),
+        Role::Stdin if FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Fifo => {
+            peek_pipe(fd)?.ok_or_else(|| io::Error::other("unread standard input is in packets (O_DIRECT)"))
+        }
         Role::Stdin | Role::Pmi => {
             let mut bytes = vec![0; ioctl_fionread(fd)? as usize];
             if bytes.is_empty() {
@@ -61,26 +63,43 @@ pub(crate) fn unread(role: Role, fd: BorrowedFd) -> io::Result<Vec<u8>> {
     }
 }
 
-fn peek_pipe(fd: BorrowedFd) -> io::Result<Vec<u8>> {
+/// Longest packet, bytes.
+const PIPE_BUF: usize = 4096;
+
+/// What is in a pipe, where it stays. `None`: packets (`O_DIRECT`, pipe(2)). A read ends with a packet, and what it leaves of one is gone. Nothing else
+/// tells of them when the end that they came from is closed.
+///
+/// # Errors
+/// The kernel does not let it be looked at.
+pub(crate) fn peek_pipe(fd: BorrowedFd) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let waiting = ioctl_fionread(fd)? as usize;
     if waiting == 0 {
-        return Ok(bytes);
+        return Ok(Some(bytes));
     }
-    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     // As many buffers as the other pipe has, or tee would copy only a part.
     let size = rustix::pipe::fcntl_getpipe_size(fd)?;
-    let _ = rustix::pipe::fcntl_setpipe_size(&writer, size);
-    let copied = tee(fd, &writer, waiting, SpliceFlags::NONBLOCK)?;
-    if copied < waiting {
-        return Err(io::Error::other("unread standard input could not be copied whole"));
+    let copy = || -> io::Result<_> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let _ = rustix::pipe::fcntl_setpipe_size(&writer, size);
+        match tee(fd, &writer, waiting, SpliceFlags::NONBLOCK)? {
+            copied if copied < waiting => Err(io::Error::other("what is unread in it could not be copied whole")),
+            _ => Ok(reader),
+        }
+    };
+    bytes.resize(waiting, 0);
+    if rustix::io::read(copy()?, &mut bytes)? < waiting {
+        return Ok(None);
     }
-    bytes.resize(copied, 0);
-    let mut at = 0;
-    while at < copied {
-        at += rustix::io::read(&reader, &mut bytes[at..])?;
+    // It may be one packet.
+    if (2..=PIPE_BUF).contains(&waiting) {
+        let reader = copy()?;
+        rustix::io::read(&reader, &mut [0])?;
+        if ioctl_fionread(&reader)? == 0 {
+            return Ok(None);
+        }
     }
-    Ok(bytes)
+    Ok(Some(bytes))
 }
 
 /// Waits until the daemon has taken what the program wrote, at most `limit`: what is in a pipe when its rank dies is lost

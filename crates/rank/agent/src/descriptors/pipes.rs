@@ -7,7 +7,6 @@ use super::{DescriptorError, Descriptors, Open, What};
 use crate::descriptors::attached;
 use crate::descriptors::reopen_error::ReopenError;
 use crate::descriptors::table::take;
-use mend_image::launch::Role;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
@@ -37,8 +36,9 @@ pub(crate) enum Refusal {
 /// Looks at a description with these flags.
 pub(crate) fn examine(fd: BorrowedFd, inode: u64, flags: i32) -> Result<Pipe, Refusal> {
     let access = flags & libc::O_ACCMODE;
-    let bytes = if access == libc::O_WRONLY { Vec::new() } else { attached::unread(Role::Stdin, fd).map_err(Refusal::Failed)? };
-    // The flag is on the writing end, and so is the refusal.
+    let bytes =
+        if access == libc::O_WRONLY { Vec::new() } else { attached::peek_pipe(fd).map_err(Refusal::Failed)?.ok_or(Refusal::Packets)? };
+    // The flag is on the writing end.
     if flags & libc::O_DIRECT != 0 && rustix::io::ioctl_fionread(fd).unwrap_or(0) > 0 {
         return Err(Refusal::Packets);
     }
@@ -139,4 +139,30 @@ fn nobody_else(fd: i32) -> bool {
     let Ok(taken) = take(fd) else { return false };
     let wanted = &mut [PollFd::new(&taken, PollFlags::empty())];
     poll(wanted, Some(&now)).is_ok() && wanted[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_seen_from_the_end_that_reads() {
+        let look = |reader: &OwnedFd| examine(reader.as_fd(), 1, libc::O_RDONLY).map(|pipe| pipe.bytes);
+        for packets in [&["one", "two"][..], &["o", "t"], &["one"]] {
+            let (reader, writer) = pipe_with(PipeFlags::DIRECT).unwrap();
+            for packet in packets {
+                rustix::io::write(&writer, packet.as_bytes()).unwrap();
+            }
+            drop(writer);
+            assert!(matches!(look(&reader), Err(Refusal::Packets)), "{packets:?}");
+        }
+        let (reader, writer) = pipe_with(PipeFlags::empty()).unwrap();
+        assert!(matches!(look(&reader), Ok(bytes) if bytes.is_empty()));
+        let mut all = vec![b'x'; 30_000];
+        rustix::io::write(&writer, &all).unwrap();
+        rustix::io::write(&writer, b"y").unwrap();
+        all.push(b'y');
+        drop(writer);
+        assert!(matches!(look(&reader), Ok(bytes) if bytes == all));
+    }
 }

@@ -33,6 +33,56 @@ fn signals_handlers_and_timers() {
     rollbacks(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
+/// How likely the process is to be killed when memory runs out: as the program has set it, or nobody.
+#[test]
+fn what_the_program_has_set_is_in_the_images_after_it_went_back() {
+    const PROGRAM: &str = r#"
+import os, time
+score = "/proc/self/oom_score_adj"
+print("born", open(score).read().strip(), flush=True)
+asked = None
+while not os.path.exists("end"):
+    if os.path.exists("set") and asked is None:
+        asked = "500"
+        open(score, "w").write(asked)
+    time.sleep(0.02)
+    print("score", asked, open(score).read().strip(), flush=True)
+print("OK", flush=True)
+"#;
+    let mut rank = Rank::start(5017, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
+    let directory = rank.directory.clone();
+    let (before, since, last) = (directory.join("before"), directory.join("since"), directory.join("last"));
+    rank.two_lines_more();
+    let printed = String::from_utf8_lossy(&rank.printed).into_owned();
+    let born = printed.lines().find_map(|line| line.strip_prefix("born ")).unwrap().to_owned();
+    rank.save(&before);
+    rank.resume();
+    std::fs::write(directory.join("set"), "").unwrap();
+    rank.await_line("score 500 500");
+    rank.save(&since);
+    rank.resume();
+    rank.two_lines_more();
+    rank.roll_back(&[since]).unwrap();
+    rank.printed.clear();
+    rank.resume();
+    rank.two_lines_more();
+    rank.save(&last);
+    rank.resume();
+    // To before it was set.
+    std::fs::remove_file(directory.join("set")).unwrap();
+    rank.two_lines_more();
+    rank.roll_back(&[before]).unwrap();
+    rank.printed.clear();
+    rank.resume();
+    rank.await_line(&format!("score None {born}"));
+    rank.kill();
+    let mut rank = Rank::restart(&last, &directory);
+    rank.resume();
+    rank.await_line("score 500 500");
+    std::fs::write(directory.join("end"), "").unwrap();
+    rank.finish();
+}
+
 #[test]
 fn memory_of_all_kinds() {
     let rank = Rank::start(5003, &compile("apps/memory.c"), &[ENDLESS]);

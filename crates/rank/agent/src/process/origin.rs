@@ -111,6 +111,16 @@ pub(crate) fn own_oom_score() -> Option<String> {
     oom_score().filter(|now| Some(now) != born.as_ref())
 }
 
+/// Before the process goes back to an image in place: what it has then counts as inherited.
+pub(crate) fn put_back_oom_score() -> std::io::Result<()> {
+    let changed = own_oom_score().is_some();
+    let origin = ORIGIN.lock().unwrap_or_else(PoisonError::into_inner);
+    match origin.as_ref().and_then(|origin| origin.oom_score.as_ref()).filter(|_| changed) {
+        Some(born) => std::fs::write("/proc/self/oom_score_adj", born),
+        None => Ok(()),
+    }
+}
+
 /// What the program has made its own that cannot be made again, and hints.
 pub(crate) fn obstacles() -> Vec<(String, &'static str)> {
     let mut found = Vec::new();

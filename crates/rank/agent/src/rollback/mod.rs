@@ -44,6 +44,8 @@ pub(crate) enum RollbackError {
     Children,
     #[error("{0}")]
     Own(String),
+    #[error("its oom_score_adj cannot be what it was: {0}")]
+    OomScore(std::io::Error),
     #[error("it has more than {MAX_ROLLBACK_THREADS} threads")]
     ManyThreads,
     #[error("the descriptors for it did not come")]
@@ -74,6 +76,7 @@ pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd
     if let Some((what, _)) = own {
         return Err(RollbackError::Own(what));
     }
+    origin::put_back_oom_score().map_err(RollbackError::OomScore)?;
     let files = receive(socket)?;
     let images = order.images as usize;
     if files.len() != FIXED_FILES + images + order.roles.len() {

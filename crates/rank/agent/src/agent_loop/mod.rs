@@ -85,7 +85,7 @@ struct Agent {
     attached: Attached,
     tracker: Tracker,
     link: Link,
-    /// `None` in a restored process until it goes on.
+    /// `None` while a restored process is rebuilt.
     wakeup: Option<WakeupSocket>,
     /// In a restored process until it goes on: the program's numbers may all be in use, and the agent needs some.
     lifted: Option<LiftedLimit>,
@@ -404,8 +404,8 @@ impl Agent {
         let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
         let mut quiesced = match std::mem::replace(&mut self.stage, Stage::Running) {
             Stage::Parked { threads, mut fabric } => {
-                if self.wakeup.is_none() {
-                    self.leave(&threads.parked)?;
+                if self.lifted.is_some() {
+                    self.leave(&threads.parked);
                 }
                 if let (Some(fabric), None) = (&mut fabric, &self.held_map) {
                     fabric.reopen();
@@ -452,14 +452,12 @@ impl Agent {
     }
 
     /// In a restored process that is about to go on, whose threads are parked: a table of the agent's own again.
-    fn leave(&mut self, parked: &Parked) -> io::Result<()> {
+    fn leave(&mut self, parked: &Parked) {
         let own = self.descriptors();
         if table::leave(&own) {
             parked.close(&own);
         }
-        self.wakeup = Some(WakeupSocket::open()?);
         self.lifted = None;
-        Ok(())
     }
 }
 

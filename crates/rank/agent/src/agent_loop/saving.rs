@@ -142,7 +142,9 @@ impl Agent {
         let result = restore::rebuild(&quiesced, &handoff).map_err(|error| with_causes(&error)).map(|locks| self.locks = locks);
         self.lifted = Some(LiftedLimit::new());
         self.link.adopt(handoff.agent_fd);
-        let result = result.and_then(|()| frozen.rebuild());
+        // Whatever may fail does so while the daemon can still do without this process.
+        let listen = || wakeup::WakeupSocket::open().map_err(|error| format!("its agent cannot listen to the program: {error}"));
+        let result = result.and_then(|()| frozen.rebuild()).and_then(|()| listen()).map(|wakeup| self.wakeup = Some(wakeup));
         if let Err(error) = result {
             self.link.send(&FromAgent::RestoreFailed { error })?;
             // The daemon ends this process; its threads never run.

@@ -67,6 +67,8 @@ pub(crate) struct Link {
     clear: bool,
     /// Whether files' bytes follow the answer that is awaited, and into how long pieces they are cut.
     awaited: (bool, usize),
+    /// Which of its client's connections it is.
+    pub number: u64,
 }
 
 /// Bytes that follow a message, in pieces.
@@ -89,7 +91,14 @@ impl Link {
         // What is in the clear goes past the reader, which must not have taken any of it.
         let reader = if encrypts { EncryptedReader::buffered(half, decryptor, READ_BUFFER) } else { EncryptedReader::new(half, decryptor) };
         let sending = Sending { stream: stream.try_clone()?, more: false };
-        Ok(Self { reader, writer: EncryptedWriter::new(sending, encryptor), stream, clear: !encrypts, awaited: (false, usize::MAX) })
+        let writer = EncryptedWriter::new(sending, encryptor);
+        Ok(Self { reader, writer, stream, clear: !encrypts, awaited: (false, usize::MAX), number: 0 })
+    }
+
+    /// Closes it. What was sent and did not arrive is not sent again: the kernel would go on with that for minutes.
+    pub fn abandon(self) {
+        // What arrives all the same is refused by the target.
+        let _ = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
     }
 
     /// A peer that is silent for longer breaks it.

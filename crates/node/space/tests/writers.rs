@@ -1,8 +1,11 @@
 //! Clients that write files of a space whose targets are real processes: what one of them does when another one died, or two do the same at once.
 
 mod cluster;
+#[path = "cluster/late.rs"]
+mod late;
 
 use cluster::Cluster;
+use late::Late;
 use mend_data::space::target::Request;
 use mend_data::space::written::Written;
 use mend_data::space::{Entry, Id, Kind};
@@ -158,4 +161,23 @@ fn one_at_a_time_sends_files_away() {
     assert_eq!([1, 2, 1].map(|who| client.take_offload_turn([who; 16], false).unwrap()), [true, false, true]);
     assert!(client.take_offload_turn([1; 16], true).unwrap());
     assert!(client.take_offload_turn([2; 16], false).unwrap());
+}
+
+#[test]
+fn a_write_that_was_given_up_and_comes_late_does_not_undo_what_was_written_since() {
+    let cluster = Cluster::new(2);
+    let late = Late::before(&cluster, 0);
+    let client = cluster.patient_client(Duration::from_secs(1));
+    let writer = Writer::new(client, None);
+    let (entry, _) = writer.create("file", 0o644, true).unwrap();
+    let write = |bytes: &[u8]| writer.write(&entry.id, 0, bytes).unwrap();
+    write(b"first");
+    late.hold();
+    write(b"older");
+    write(b"newer");
+    writer.sync(&entry.id).unwrap();
+    late.release();
+    for object in (0..2).flat_map(|at| cluster.objects(at, ".0")) {
+        assert_eq!(std::fs::read(&object).unwrap(), b"newer", "{}", object.display());
+    }
 }

@@ -10,6 +10,9 @@
 //! ```
 //! Files' bytes ([`Request::is_bulk`], [`Request::wants_bulk`]) pass in the clear unless one of both sides wants them encrypted, too.
 //!
+//! A client has several connections to a target, and the order of what is asked over different ones is that of their answers. It waits for each answer before it asks something that depends on
+//! it. One whose answer does not come is given up with all that was asked over it, which is told to the target before anything else is asked ([`Hello::given_up`]).
+//!
 //! A request is a frame with a [`Request`], and behind it the bytes that belong to it, as many as it says; so is an answer. Whoever is heard here has proven
 //! the user's secret. All lengths are bounded before anything is read ([`Request::payload`], [`Answer::payload`]).
 
@@ -73,6 +76,10 @@ pub struct Hello {
     pub encrypts: bool,
     /// Drawn by the client: all connections with the same one are of one client.
     pub client: Id,
+    /// Which of its connections to this target it is; no two have the same number.
+    pub number: u64,
+    /// Those whose answers the client waits for no longer, at most [`MAX_IDS`]: what was asked over them is not begun any more, and this connection's first request waits for what was.
+    pub given_up: Vec<u64>,
 }
 
 /// The target's answer.

@@ -1,11 +1,12 @@
 //! One target, as a client sees it: found through its node's daemon, asked over connections that are kept.
 //!
-//! Requests can be repeated without harm, so one whose connection broke is sent once more over a new one: the target may have been started anew. A target that
+//! Requests can be repeated without harm, so one whose connection broke is sent once more over a new one: the target may have been started anew. What was asked over the broken one
+//! may arrive late, when others have written the same place. So that connection is given up: nothing is asked over any that was there before until the target has heard of that. A target that
 //! cannot be reached is not tried again for a moment, so that a thousand reads do not wait for it one after the other.
 
 use super::leased::Leased;
 use crate::link::{Fault, Link, Pieces, context, whole};
-use mend_data::space::target::{Answer, Found, Hello, Request, Wanted, Welcome};
+use mend_data::space::target::{Answer, Found, Hello, MAX_IDS, Request, Wanted, Welcome};
 use mend_data::space::written::Shape;
 use mend_data::space::{Id, Target};
 use mend_messages::auth::Purpose;
@@ -13,7 +14,7 @@ use mend_messages::job::Secret;
 use mend_wire::{HandshakeError, connect};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -43,6 +44,10 @@ pub struct Peer {
     /// Which client it is, and what that knows for certain until it changes it.
     leased: Arc<Leased>,
     idle: Mutex<Vec<Link>>,
+    /// Number of the next connection.
+    next: AtomicU64,
+    /// Connections whose answers are not waited for any more, as long as the target has not been told.
+    given_up: Mutex<Vec<u64>>,
     /// Turns to begin a connection.
     turns: Semaphore,
     /// Until when it is left alone, how long that was, and why.
@@ -79,6 +84,8 @@ impl Peer {
             create,
             leased,
             idle: Mutex::default(),
+            next: AtomicU64::new(0),
+            given_up: Mutex::default(),
             turns: Semaphore::new(BEGUN),
             lost: Mutex::default(),
             silent: AtomicBool::new(false),
@@ -106,19 +113,38 @@ impl Peer {
             self.silent.store(false, Ordering::Relaxed);
             begun();
         };
-        let kept = held(&self.idle).pop();
-        if let Some(mut link) = kept
-            && let Ok(answered) = exchange(&mut link, request, payload, begun)
-        {
-            return self.answered(link, answered);
+        if let Some(mut link) = self.kept() {
+            match exchange(&mut link, request, payload, begun) {
+                Ok(answered) => return self.answered(link, answered),
+                Err(_) => self.give_up(link),
+            }
         }
         self.ask_anew(request, payload, begun)
     }
 
+    /// A connection that was kept and can be used.
+    fn kept(&self) -> Option<Link> {
+        if held(&self.given_up).is_empty() { held(&self.idle).pop() } else { None }
+    }
+
+    /// The answer to what was asked over it is not waited for any more.
+    fn give_up(&self, link: Link) {
+        held(&self.given_up).push(link.number);
+        link.abandon();
+        // Those that are kept are as old.
+        held(&self.idle).clear();
+    }
+
     /// Sends a request over a connection that was kept; `None` if there is none that takes it.
     pub(super) fn begin(&self, request: &Request) -> Option<Link> {
-        let mut link = held(&self.idle).pop()?;
-        link.ask(request, &[]).is_ok().then_some(link)
+        let mut link = self.kept()?;
+        match link.ask(request, &[]) {
+            Ok(()) => Some(link),
+            Err(_) => {
+                self.give_up(link);
+                None
+            }
+        }
     }
 
     /// Waits for the answer to a request that was sent so at that time; `None` if none comes: it is to be asked again then.
@@ -126,8 +152,7 @@ impl Peer {
         match self.wait(&mut link, sent.elapsed()) {
             Ok(answered) => Some(self.answered(link, answered).map(|(answer, pieces)| (answer, whole(pieces)))),
             Err(_) => {
-                // Those that are kept are as old.
-                held(&self.idle).clear();
+                self.give_up(link);
                 None
             }
         }
@@ -157,7 +182,13 @@ impl Peer {
         }
         let attempt = || -> Result<io::Result<_>, Fault> {
             let mut link = self.dial()?;
-            Ok(exchange(&mut link, request, payload, begun).map(|answered| (link, answered)))
+            match exchange(&mut link, request, payload, begun) {
+                Ok(answered) => Ok(Ok((link, answered))),
+                Err(error) => {
+                    self.give_up(link);
+                    Ok(Err(error))
+                }
+            }
         };
         let asked = match attempt() {
             // The process that was found has ended because another node had taken over: there is another one.
@@ -294,7 +325,10 @@ impl Peer {
         let mut connection = connect(SocketAddr::new(host, port), Purpose::Target, &self.secret).await.map_err(refused)?;
         let ours = mend_wire::random_bytes();
         let encrypts = mend_settings::ENCRYPT_DATA.choice().map_err(|error| self.lost(mend_report::with_causes(&error), ""))? == "on";
-        let hello = Hello { space: self.space, nonce: ours, encrypts, client: self.leased.client };
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let given_up: Vec<u64> = held(&self.given_up).iter().copied().take(MAX_IDS).collect();
+        let told = given_up.clone();
+        let hello = Hello { space: self.space, nonce: ours, encrypts, client: self.leased.client, number, given_up };
         connection.sender.send(&hello).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;
         let (theirs, encrypts) = match connection.receiver.receive::<Welcome>().await {
             Ok(Welcome::Yes { nonce, encrypts: theirs }) => (nonce, encrypts || theirs),
@@ -304,7 +338,10 @@ impl Peer {
         let stream = connection.into_tcp().ok_or_else(|| self.lost("it said more than it was asked", ""))?;
         let keys = mend_cipher::initiator(&self.secret, [&ours, &theirs], &context(&self.space));
         let stream = stream.into_std().map_err(|error| self.broken(&error))?;
-        Link::new(stream, keys, encrypts, Some(self.patience)).map_err(|error| self.broken(&error))
+        let mut link = Link::new(stream, keys, encrypts, Some(self.patience)).map_err(|error| self.broken(&error))?;
+        link.number = number;
+        held(&self.given_up).retain(|number| !told.contains(number));
+        Ok(link)
     }
 }
 

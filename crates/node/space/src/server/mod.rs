@@ -1,9 +1,10 @@
 //! A target: what keeps objects of a space and its entries. One process serves one of them.
 //!
-//! `store` is what a directory of a node has, `serve` who may ask for it, `clients` what is known of these, `leases` what they are promised, `turns` what one client does at a time. Whatever else keeps objects is [`Served`] in the same way.
+//! `store` is what a directory of a node has, `serve` who may ask for it, `clients` what is known of these, `leases` what they are promised, `links` which connections they have given up, `turns` what one client does at a time. Whatever else keeps objects is [`Served`] in the same way.
 
 mod clients;
 mod leases;
+mod links;
 mod serve;
 mod store;
 mod turns;

@@ -3,11 +3,12 @@
 //! Faults assumed: anybody connects and sends anything (as at the daemon's own port); a client dies in the middle of a request.
 
 use super::leases::Leases;
+use super::links::{Linked, Links};
 use super::store::Store;
 use super::{Answered, Failure, Served};
 use crate::link::{Link, context};
 use mend_data::space::Id;
-use mend_data::space::target::{Answer, Failed, Hello, Request, Welcome};
+use mend_data::space::target::{Answer, Failed, Hello, MAX_IDS, Request, Welcome};
 use mend_messages::auth::Purpose;
 use mend_messages::job::Secret;
 use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, admit_all};
@@ -53,7 +54,7 @@ fn serve_all(space: &Id, secret: Secret, store: Arc<dyn Served>) -> Result<(), F
     let begun = store.clone();
     std::thread::spawn(move || begun.begun());
     let leases = Leases::begin(Instant::now(), u64::from_le_bytes(mend_wire::random_bytes()));
-    let door = Arc::new(Door { store, leases, space: *space, secret });
+    let door = Arc::new(Door { store, leases, links: Arc::default(), space: *space, secret });
     runtime.block_on(admit_all(listener, |stream, peer, slot| admit(door.clone(), stream, peer, slot)));
     Ok(())
 }
@@ -71,47 +72,51 @@ fn open(directory: &Path, space: &Id, create: bool) -> Result<Store, Failure> {
 struct Door {
     store: Arc<dyn Served>,
     leases: Leases,
+    links: Arc<Links>,
     space: Id,
     secret: Secret,
 }
 
 async fn admit(door: Arc<Door>, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {
     let meeting = async { timeout(HANDSHAKE_TIMEOUT, meet(&door, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
-    let Some((mut link, client)) = slot.hold(meeting).await? else { return Ok(()) };
+    let Some((mut link, client, linked)) = slot.hold(meeting).await? else { return Ok(()) };
     let door = door.clone();
     let spawned = std::thread::Builder::new().name(format!("client {}", peer.ip())).spawn(move || {
         // It ends with the connection.
-        let _ = answer_all(&door, &mut link, client);
+        let _ = answer_all(&door, &mut link, client, &linked);
     });
     spawned.map(drop).map_err(HandshakeError::Broken)
 }
 
-async fn meet(door: &Door, stream: TcpStream) -> Result<Option<(Link, Id)>, HandshakeError> {
+async fn meet(door: &Door, stream: TcpStream) -> Result<Option<(Link, Id, Linked)>, HandshakeError> {
     let broken = |error: io::Error| HandshakeError::Broken(error);
     let mut connection: Connection = Greeted::accepted(stream, &[Purpose::Target]).await?.prove_as_acceptor(&door.secret, &[]).await?;
     let hello: Hello = connection.receiver.receive().await.map_err(|error| broken(io::Error::other(error)))?;
     let nonce: [u8; 32] = mend_wire::random_bytes();
-    let fits = hello.space == door.space;
+    let fits = hello.space == door.space && hello.given_up.len() <= MAX_IDS;
     // A value that makes no sense is no reason to send in the clear.
     let encrypts = hello.encrypts || !matches!(mend_settings::ENCRYPT_DATA.choice(), Ok("off"));
+    // Before the client hears that it is welcome: then it takes for granted that what it has given up is over.
+    let linked = fits.then(|| door.links.begin(hello.client, hello.number, &hello.given_up));
     let welcome = if fits { Welcome::Yes { nonce, encrypts } } else { Welcome::Refused };
     connection.sender.send(&welcome).await.map_err(|error| broken(io::Error::other(error)))?;
-    if !fits {
-        return Ok(None);
-    }
+    let Some(linked) = linked else { return Ok(None) };
     let stream = connection.into_tcp().ok_or_else(|| broken(io::Error::other("the client did not wait for the answer")))?;
     let keys = mend_cipher::acceptor(&door.secret, [&hello.nonce, &nonce], &context(&door.space));
     let link = Link::new(stream.into_std().map_err(broken)?, keys, encrypts, None).map_err(broken)?;
-    Ok(Some((link, hello.client)))
+    Ok(Some((link, hello.client, linked)))
 }
 
-fn answer_all(door: &Door, link: &mut Link, client: Id) -> io::Result<()> {
+fn answer_all(door: &Door, link: &mut Link, client: Id, linked: &Linked) -> io::Result<()> {
     let mut payload = Vec::new();
     loop {
         let request = link.request(&mut payload)?;
         let (leaves, is_bulk) = (request == Request::Leave, request.wants_bulk());
         let sound = if request.is_sound() { Ok(()) } else { Err(Failure::new(Failed::Nonsense, "the request makes no sense")) };
+        // What only tells something disturbs nobody, and a medium may take long for it.
+        let Some(carrying_out) = linked.begin(!tells(&request)) else { return Ok(()) };
         let answered = sound.and_then(|()| carry_out(door, client, request, &payload));
+        drop(carrying_out);
         match answered {
             Ok((answer, bytes)) => {
                 link.send(&answer, &bytes, is_bulk)?;
@@ -122,6 +127,24 @@ fn answer_all(door: &Door, link: &mut Link, client: Id) -> io::Result<()> {
             Err(Failure { kind, why }) => link.send(&Answer::Failed { kind, why }, &[], false)?,
         }
     }
+}
+
+/// True of a request that changes nothing.
+fn tells(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Look
+            | Request::Changes { .. }
+            | Request::Read { .. }
+            | Request::ReadSums { .. }
+            | Request::ReadRange { .. }
+            | Request::ReadBlocks { .. }
+            | Request::Lacking { .. }
+            | Request::Verify { .. }
+            | Request::Shapes { .. }
+            | Request::Writing { .. }
+            | Request::Patterns { .. }
+    )
 }
 
 /// Carries out a request of a client, when nothing that others were promised stands against it.

@@ -22,13 +22,13 @@ use tokio::net::TcpListener;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ports by directories; a target that is not there has none.
-type Ports = Arc<Mutex<HashMap<String, u16>>>;
+pub type Ports = Arc<Mutex<HashMap<String, u16>>>;
 
 pub struct Cluster {
     pub directory: TempDir,
     pub space: Space,
     secret: Secret,
-    ports: Ports,
+    pub ports: Ports,
     targets: Vec<Option<Child>>,
 }
 

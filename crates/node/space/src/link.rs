@@ -1,7 +1,7 @@
 //! A connection between a client and a target: requests and answers, each with bytes behind it, one after the other.
 //!
 //! Invariants: whoever is at the other end has proven the user's secret. Messages are encrypted with keys of this connection alone; files' bytes are, too, if one of both sides
-//! wants it (`MEND_ENCRYPT_DATA`), else they pass in the clear between two messages. Faults assumed: the other side stops, dies, or lies about lengths, which are bounded before
+//! wants it (`MEND_ENCRYPT_DATA`), else they pass in the clear between two messages. A target that takes long says so, and that is no answer. Faults assumed: the other side stops, dies, or lies about lengths, which are bounded before
 //! anything is allocated.
 
 use mend_cipher::{Decryptor, EncryptedReader, EncryptedWriter, Encryptor};
@@ -12,10 +12,14 @@ use rustix::net::SendFlags;
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What is read from the socket at once, bytes: several records.
 const READ_BUFFER: usize = 256 << 10;
+
+/// A target that says that it is at it is waited for so many times as long as one that says nothing.
+const AT_IT: u32 = 12;
 
 /// Why something of a space cannot be done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +65,7 @@ impl Fault {
 #[derive(Debug)]
 pub(crate) struct Link {
     reader: EncryptedReader<TcpStream>,
-    writer: EncryptedWriter<Sending>,
+    writer: Writer,
     stream: TcpStream,
     /// Files' bytes pass in the clear.
     clear: bool,
@@ -69,6 +73,23 @@ pub(crate) struct Link {
     awaited: (bool, usize),
     /// Which of its client's connections it is.
     pub number: u64,
+    patience: Option<Duration>,
+}
+
+type Writer = Arc<Mutex<EncryptedWriter<Sending>>>;
+
+/// Says over a connection that an answer takes its time.
+#[derive(Clone, Debug)]
+pub(crate) struct AtIt(Writer);
+
+impl AtIt {
+    /// Says it now. Not while something else is sent: that says it as well.
+    pub fn say(&self) {
+        if let (Ok(mut writer), Ok(message)) = (self.0.try_lock(), frame::encode(&Answer::AtIt)) {
+            // Whoever sends the answer hears that the connection is broken.
+            let _ = writer.write_parts(&[&message]);
+        }
+    }
 }
 
 /// Bytes that follow a message, in pieces.
@@ -91,8 +112,8 @@ impl Link {
         // What is in the clear goes past the reader, which must not have taken any of it.
         let reader = if encrypts { EncryptedReader::buffered(half, decryptor, READ_BUFFER) } else { EncryptedReader::new(half, decryptor) };
         let sending = Sending { stream: stream.try_clone()?, more: false };
-        let writer = EncryptedWriter::new(sending, encryptor);
-        Ok(Self { reader, writer, stream, clear: !encrypts, awaited: (false, usize::MAX), number: 0 })
+        let writer = Arc::new(Mutex::new(EncryptedWriter::new(sending, encryptor)));
+        Ok(Self { reader, writer, stream, clear: !encrypts, awaited: (false, usize::MAX), number: 0, patience })
     }
 
     /// Closes it. What was sent and did not arrive is not sent again: the kernel would go on with that for minutes.
@@ -109,12 +130,14 @@ impl Link {
     /// Sends a message and the bytes behind it; `is_bulk` if these are files'.
     pub fn send<M: Serialize>(&mut self, message: &M, payload: &[u8], is_bulk: bool) -> io::Result<()> {
         let message = frame::encode(message).map_err(io::Error::other)?;
+        // Until all of it is sent: nothing is said between a message and what follows it.
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.clear || !is_bulk || payload.is_empty() {
-            return self.writer.write_parts(&[&message, payload]);
+            return writer.write_parts(&[&message, payload]);
         }
-        self.writer.get_mut().more = true;
-        let sent = self.writer.write_all(&message);
-        self.writer.get_mut().more = false;
+        writer.get_mut().more = true;
+        let sent = writer.write_all(&message);
+        writer.get_mut().more = false;
         sent?;
         self.stream.write_all(payload)
     }
@@ -127,7 +150,12 @@ impl Link {
         self.send(request, payload, request.is_bulk())
     }
 
-    fn receive<M: DeserializeOwned>(&mut self) -> io::Result<M> {
+    /// What says that an answer takes its time.
+    pub fn at_it(&self) -> AtIt {
+        AtIt(self.writer.clone())
+    }
+
+    pub(crate) fn receive<M: DeserializeOwned>(&mut self) -> io::Result<M> {
         let mut prefix = [0; 4];
         self.reader.read_exact(&mut prefix)?;
         let mut body = vec![0; frame::body_length(prefix).map_err(io::Error::other)?];
@@ -149,7 +177,14 @@ impl Link {
 
     /// The answer, with its bytes. `begun` is called when it begins to come: what is long takes its time.
     pub fn answer(&mut self, begun: &dyn Fn()) -> io::Result<(Answer, Pieces)> {
-        let answer: Answer = self.receive()?;
+        let asked = Instant::now();
+        let answer = loop {
+            match self.receive()? {
+                Answer::AtIt if self.patience.is_none_or(|patience| asked.elapsed() < patience * AT_IT) => {}
+                Answer::AtIt => return Err(io::Error::other(format!("it was at it for {} s", asked.elapsed().as_secs()))),
+                answer => break answer,
+            }
+        };
         begun();
         let (is_bulk, piece) = self.awaited;
         let mut rest = length_of(answer.payload())?;
@@ -241,7 +276,10 @@ mod tests {
                 move || {
                     assert_eq!(far.request(&mut payload).unwrap(), write(length));
                     assert!(payload == bytes);
+                    // Also late, when the answer is on its way.
+                    far.at_it().say();
                     far.send(&Answer::Done, &[], false).unwrap();
+                    far.at_it().say();
                     assert_eq!(far.request(&mut payload).unwrap(), read(length));
                     assert!(payload.is_empty());
                     far.send(&Answer::Bytes { length }, &bytes, true).unwrap();

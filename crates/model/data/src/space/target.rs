@@ -423,6 +423,8 @@ pub enum Answer {
         /// Which start of its node this is.
         boot: Id,
     },
+    /// No answer yet: it is at it. Said now and then while something takes long that changes something.
+    AtIt,
 }
 
 /// Kinds of failure.

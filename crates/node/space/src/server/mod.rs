@@ -1,6 +1,6 @@
 //! A target: what keeps objects of a space and its entries. One process serves one of them.
 //!
-//! `store` is what a directory of a node has, `serve` who may ask for it, `clients` what is known of these, `leases` what they are promised, `links` which connections they have given up, `turns` what one client does at a time. Whatever else keeps objects is [`Served`] in the same way.
+//! `store` is what a directory of a node has, `serve` who may ask for it, `clients` what is known of these, `leases` what they are promised, `links` which connections they have given up, `turns` what one client does at a time, `under_way` what takes long. Whatever else keeps objects is [`Served`] in the same way.
 
 mod clients;
 mod leases;
@@ -8,6 +8,7 @@ mod links;
 mod serve;
 mod store;
 mod turns;
+mod under_way;
 
 pub use clients::{Clients, bytes, encoded};
 pub use serve::{run, serve};

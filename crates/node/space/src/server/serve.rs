@@ -5,6 +5,7 @@
 use super::leases::Leases;
 use super::links::{Linked, Links};
 use super::store::Store;
+use super::under_way::{SAID, UnderWay};
 use super::{Answered, Failure, Served};
 use crate::link::{Link, context};
 use mend_data::space::Id;
@@ -54,7 +55,8 @@ fn serve_all(space: &Id, secret: Secret, store: Arc<dyn Served>) -> Result<(), F
     let begun = store.clone();
     std::thread::spawn(move || begun.begun());
     let leases = Leases::begin(Instant::now(), u64::from_le_bytes(mend_wire::random_bytes()));
-    let door = Arc::new(Door { store, leases, links: Arc::default(), space: *space, secret });
+    let door = Arc::new(Door { store, leases, links: Arc::default(), under_way: UnderWay::default(), space: *space, secret });
+    door.clone().say_now_and_then();
     runtime.block_on(admit_all(listener, |stream, peer, slot| admit(door.clone(), stream, peer, slot)));
     Ok(())
 }
@@ -73,8 +75,21 @@ struct Door {
     store: Arc<dyn Served>,
     leases: Leases,
     links: Arc<Links>,
+    under_way: UnderWay,
     space: Id,
     secret: Secret,
+}
+
+impl Door {
+    /// Has clients told what takes long.
+    fn say_now_and_then(self: Arc<Self>) {
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(SAID);
+                self.under_way.say();
+            }
+        });
+    }
 }
 
 async fn admit(door: Arc<Door>, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {
@@ -113,10 +128,12 @@ fn answer_all(door: &Door, link: &mut Link, client: Id, linked: &Linked) -> io::
         let request = link.request(&mut payload)?;
         let (leaves, is_bulk) = (request == Request::Leave, request.wants_bulk());
         let sound = if request.is_sound() { Ok(()) } else { Err(Failure::new(Failed::Nonsense, "the request makes no sense")) };
-        // What only tells something disturbs nobody, and a medium may take long for it.
-        let Some(carrying_out) = linked.begin(!tells(&request)) else { return Ok(()) };
+        // What only tells something disturbs nobody. If that takes long, another target may have the same.
+        let changes = !tells(&request);
+        let under_way = changes.then(|| door.under_way.begin(link.at_it()));
+        let Some(carrying_out) = linked.begin(changes) else { return Ok(()) };
         let answered = sound.and_then(|()| carry_out(door, client, request, &payload));
-        drop(carrying_out);
+        drop((carrying_out, under_way));
         match answered {
             Ok((answer, bytes)) => {
                 link.send(&answer, &bytes, is_bulk)?;
@@ -167,4 +184,42 @@ fn carry_out(door: &Door, client: Id, request: Request, payload: &[u8]) -> Answe
         changing
     });
     store.carry_out(request, payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, channel};
+
+    /// Answers when it is let go.
+    struct Slow(Mutex<Receiver<()>>);
+
+    impl Served for Slow {
+        fn carry_out(&self, _request: Request, _payload: &[u8]) -> Answered {
+            self.0.lock().unwrap().recv().unwrap();
+            Ok((Answer::Done, Vec::new()))
+        }
+    }
+
+    #[test]
+    fn who_waits_for_what_takes_long_hears_that_the_target_is_at_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        let (secret, space, nonces) = (Secret([1; 32]), [2; 16], [&[3; 32], &[4; 32]]);
+        let mut near = Link::new(near, mend_cipher::initiator(&secret, nonces, &context(&space)), false, None).unwrap();
+        let mut far = Link::new(far, mend_cipher::acceptor(&secret, nonces, &context(&space)), false, None).unwrap();
+        let (go, wait) = channel();
+        let leases = Leases::begin(Instant::now(), 0);
+        let store = Arc::new(Slow(Mutex::new(wait)));
+        let door = Arc::new(Door { store, leases, links: Arc::default(), under_way: UnderWay::default(), space, secret });
+        door.clone().say_now_and_then();
+        let linked = door.links.begin([5; 16], 0, &[]);
+        std::thread::spawn(move || answer_all(&door, &mut far, [5; 16], &linked));
+        near.ask(&Request::Sync { file: [6; 16], epoch: 0, position: 0, boot: [7; 16] }, &[]).unwrap();
+        assert_eq!([(); 2].map(|()| near.receive::<Answer>().unwrap()), [Answer::AtIt, Answer::AtIt]);
+        go.send(()).unwrap();
+        assert_eq!(near.answer(&|| {}).unwrap(), (Answer::Done, Vec::new()));
+    }
 }

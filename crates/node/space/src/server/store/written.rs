@@ -25,6 +25,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -43,6 +44,8 @@ pub(super) struct Writing {
     boot: Id,
     locks: Vec<RwLock<()>>,
     open: Mutex<HashMap<Object, Open>>,
+    /// Number of the next write.
+    writes: AtomicU64,
     /// What was written of objects that are being filled, since they were made.
     filling: Mutex<HashMap<Object, Vec<Range>>>,
     /// Objects are made for one file at a time.
@@ -55,7 +58,7 @@ impl Default for Writing {
         // If it cannot be told, each start of the process counts as one of the node.
         let boot = boot.map_or_else(|_| mend_wire::random_bytes(), |boot| xxh3_128(boot.as_bytes()).to_le_bytes());
         let locks = (0..LOCKS).map(|_| RwLock::default()).collect();
-        Self { boot, locks, open: Mutex::default(), filling: Mutex::default(), adopting: Mutex::default() }
+        Self { boot, locks, open: Mutex::default(), writes: AtomicU64::new(1), filling: Mutex::default(), adopting: Mutex::default() }
     }
 }
 
@@ -492,21 +495,6 @@ impl Store {
             }
         }
         Ok(Answer::Held { boot: self.writing.boot })
-    }
-
-    pub(super) fn sync(&self, file: &Id, epoch: u32, position: u16, boot: Id) -> Result<(), Failure> {
-        let known = self.written(file, Some(epoch))?;
-        if boot != self.writing.boot {
-            return Err(Failure::new(Failed::Absent, "its node was started anew while the file was written"));
-        }
-        let _held = write_guard(self.writing.lock(&(*file, position)));
-        let object = self.open_object(file, position, known)?;
-        self.ascertain(&object, 0..0)?;
-        object.ends()?;
-        object.bytes.sync_all()?;
-        object.sums.sync_all()?;
-        mend_durable::sync_directory(object.path.parent().unwrap_or(&self.objects))?;
-        self.is_synced(&object)
     }
 
     /// True if the end of an object is lost. One that was open when the target began says nothing of its end.

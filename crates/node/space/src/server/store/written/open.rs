@@ -9,11 +9,13 @@
 
 use super::{Object, Opened, beside, write_guard};
 use crate::server::store::{Failure, Store};
-use mend_data::space::BLOCK;
+use mend_data::space::target::Failed;
+use mend_data::space::{BLOCK, Id};
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::Ordering;
 
 /// Blocks that are summed up while nobody else can have the object.
 const AT_ONCE: u64 = 64;
@@ -25,12 +27,13 @@ pub(super) struct Open {
     doubted_from: Option<u64>,
     /// Something may have been written that is not synced.
     unsynced: bool,
+    /// Number of the last write, of all that the target took since it began.
+    last: u64,
 }
 
 impl Open {
     /// It was open when the target began.
-    pub const FOUND: Self = Self { doubted_from: Some(0), unsynced: true };
-    const WRITTEN: Self = Self { doubted_from: None, unsynced: true };
+    pub const FOUND: Self = Self { doubted_from: Some(0), unsynced: true, last: 0 };
 
     /// True if something may have been written that is not synced.
     pub fn is_unsynced(self) -> bool {
@@ -105,19 +108,44 @@ impl Store {
         self.ascertain(object, blocks)?;
         object.ends()?;
         let key = (object.id, object.position);
+        let last = self.writing.writes.fetch_add(1, Ordering::Relaxed);
         if let Some(open) = self.writing.open().get_mut(&key) {
-            open.unsynced = true;
+            (open.unsynced, open.last) = (true, last);
             return Ok(());
         }
         let note = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(beside(&object.path, ".open"))?;
         note.sync_all()?;
         mend_durable::sync_directory(object.path.parent().unwrap_or(&self.objects))?;
-        self.writing.open().insert(key, Open::WRITTEN);
+        self.writing.open().insert(key, Open { doubted_from: None, unsynced: true, last });
         Ok(())
     }
 
+    /// Makes durable what was written of an object. Others write meanwhile: a medium may take long. What they write is not synced then.
+    pub(in crate::server::store) fn sync(&self, file: &Id, epoch: u32, position: u16, boot: Id) -> Result<(), Failure> {
+        let key = (*file, position);
+        let opened = || -> Result<Opened, Failure> { self.open_object(file, position, self.written(file, Some(epoch))?) };
+        let last = || self.writing.open().get(&key).map(|open| open.last);
+        let (object, before) = {
+            let _held = write_guard(self.writing.lock(&key));
+            let object = opened()?;
+            if boot != self.writing.boot {
+                return Err(Failure::new(Failed::Absent, "its node was started anew while the file was written"));
+            }
+            self.ascertain(&object, 0..0)?;
+            object.ends()?;
+            (object, last())
+        };
+        object.bytes.sync_all()?;
+        object.sums.sync_all()?;
+        mend_durable::sync_directory(object.path.parent().unwrap_or(&self.objects))?;
+        let _held = write_guard(self.writing.lock(&key));
+        // It may be removed by now, or another one.
+        let object = opened()?;
+        if last() == before { self.is_synced(&object) } else { Ok(()) }
+    }
+
     /// All that was written of an object is durable. One of which much is still doubted stays open until that is over.
-    pub(super) fn is_synced(&self, object: &Opened) -> Result<(), Failure> {
+    fn is_synced(&self, object: &Opened) -> Result<(), Failure> {
         let key = (object.id, object.position);
         let Some(open) = self.writing.open().get(&key).copied() else { return Ok(()) };
         if let Some(from) = open.doubted_from {

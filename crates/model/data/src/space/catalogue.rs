@@ -89,6 +89,13 @@ impl Catalogue {
         self.all_at(path).into_iter().max_by_key(|entry| (entry.version, entry.id))
     }
 
+    /// Entries of its path that are not seen because of this one. What somebody makes there after it is none of them.
+    #[must_use]
+    pub fn hidden_by(&self, entry: &Entry) -> Vec<Id> {
+        let order = |entry: &Entry| (entry.version, entry.id);
+        self.all_at(&entry.path).into_iter().filter(|other| order(other) < order(entry)).map(|other| other.id).collect()
+    }
+
     /// An entry that is not gone.
     #[must_use]
     pub fn entry(&self, id: &Id) -> Option<&Entry> {
@@ -257,6 +264,16 @@ mod tests {
 
     fn named(catalogue: &Catalogue, directory: &str) -> Vec<(String, bool)> {
         catalogue.list(directory).into_iter().map(|(name, node)| (name, node == Node::Directory)).collect()
+    }
+
+    #[test]
+    fn what_is_made_later_at_a_path_is_not_hidden_by_what_was_there() {
+        let mut catalogue = Catalogue::default();
+        let [oldest, seen, newer, elsewhere] = [file(9, 1, "a"), file(2, 2, "a"), file(1, 3, "a"), file(4, 1, "b")];
+        [&oldest, &seen, &newer, &elsewhere].into_iter().for_each(|entry| catalogue.learn(there(entry)));
+        assert_eq!(catalogue.hidden_by(&seen), [oldest.id]);
+        assert_eq!(catalogue.hidden_by(&newer).len(), 2);
+        assert!(catalogue.hidden_by(&oldest).is_empty() && catalogue.at("a") == Some(&newer));
     }
 
     #[test]

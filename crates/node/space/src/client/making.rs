@@ -166,15 +166,16 @@ impl Writer {
     /// [`Refused`].
     pub fn unlink(&self, path: &str) -> Result<(), Refused> {
         self.client.refresh_since(Instant::now());
-        let (entry, kept) = {
+        let (entry, hidden, kept) = {
             let names = self.client.names();
-            (Self::written_at(&names, path)?.0, implied(&names, path))
+            let entry = Self::written_at(&names, path)?.0;
+            let hidden = names.hidden_by(&entry);
+            (entry, hidden, implied(&names, path))
         };
         self.keep_directory(kept)?;
-        self.hide_or_forget(&entry)?;
-        // Those that it hid.
-        let hidden: Vec<Id> = self.client.names().all_at(path).iter().map(|entry| entry.id).collect();
-        Ok(self.client.forget(&hidden)?)
+        // Before it, or they would be seen. What somebody else has made there by now stays.
+        self.client.forget(&hidden)?;
+        self.hide_or_forget(&entry)
     }
 
     fn hide_or_forget(&self, entry: &Entry) -> Result<(), Refused> {

@@ -223,7 +223,7 @@ impl Upload {
         }
         let before = {
             let mut names = self.client.names_mut();
-            let before: Vec<Id> = names.all_at(&self.entry.path).iter().map(|entry| entry.id).collect();
+            let before = names.hidden_by(&self.entry);
             names.learn(Change::There(Box::new(self.entry.clone())));
             before
         };

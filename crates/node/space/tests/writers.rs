@@ -9,10 +9,10 @@ use late::Late;
 use mend_data::space::target::Request;
 use mend_data::space::written::Written;
 use mend_data::space::{Entry, Id, Kind};
-use mend_space::client::{Client, Holds, Writer, Writing};
+use mend_space::client::{Client, Holds, Refused, Writer, Writing};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 fn written(client: &Client, id: &Id) -> Written {
@@ -179,5 +179,26 @@ fn a_write_that_was_given_up_and_comes_late_does_not_undo_what_was_written_since
     late.release();
     for object in (0..2).flat_map(|at| cluster.objects(at, ".0")) {
         assert_eq!(std::fs::read(&object).unwrap(), b"newer", "{}", object.display());
+    }
+}
+
+#[test]
+fn of_two_that_make_one_directory_one_hears_that_it_is_there() {
+    let cluster = Cluster::new(2);
+    let writers = [cluster.client(), cluster.client()].map(|client| Writer::new(client, None));
+    for round in 0..20 {
+        let path = format!("directory{round}");
+        let together = Barrier::new(writers.len());
+        let made = std::thread::scope(|scope| {
+            let making = writers.each_ref().map(|writer| {
+                scope.spawn(|| {
+                    together.wait();
+                    writer.make_directory(&path)
+                })
+            });
+            making.map(|making| making.join().unwrap())
+        });
+        let refused = made.iter().filter(|made| matches!(made, Err(Refused::Exists))).count();
+        assert_eq!((made.iter().filter(|made| made.is_ok()).count(), refused), (1, 1), "{made:?}");
     }
 }

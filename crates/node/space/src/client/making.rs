@@ -47,13 +47,22 @@ impl Writer {
         if self.client.names().obstacle(path).is_some() {
             return Err(Refused::NotDirectory);
         }
+        self.alone(path, || Ok(there()?.map(|entry| (entry, false))), || self.make(path, mode).map(|entry| (entry, true)))
+    }
+
+    /// Makes something of a path while no other client does; if `there` says that one has made it, that counts.
+    fn alone<T>(
+        &self,
+        path: &str,
+        there: impl Fn() -> Result<Option<T>, Refused>,
+        make: impl FnOnce() -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
         let _turn = self.turn(path.as_bytes());
         let Some(decider) = self.claim_path(path, || Ok(there()?.is_some()))? else {
-            return there()?.map(|entry| (entry, false)).ok_or(Refused::Absent);
+            return there()?.ok_or(Refused::Absent);
         };
         // Somebody may have been first.
-        let made =
-            there().and_then(|found| found.map_or_else(|| self.make(path, mode).map(|entry| (entry, true)), |entry| Ok((entry, false))));
+        let made = there().and_then(|found| found.map_or_else(make, Ok));
         let over = Request::Claim { claim: Claim::Path(path.to_owned()), who: self.who, over: true };
         let _ = self.client.peer(decider).and_then(|peer| peer.ask(&over, &[]));
         made
@@ -264,18 +273,20 @@ impl Writer {
     /// # Errors
     /// [`Refused`].
     pub fn make_directory(&self, path: &str) -> Result<(), Refused> {
-        self.client.refresh_since(Instant::now());
-        let striping = {
+        let is_free = || -> Result<Option<()>, Refused> {
+            self.client.refresh_since(Instant::now());
             let names = self.client.names();
-            if names.look(path).is_some() {
-                return Err(Refused::Exists);
+            match () {
+                () if names.look(path).is_some() => Err(Refused::Exists),
+                () if names.obstacle(path).is_some() => Err(Refused::NotDirectory),
+                () => Ok(None),
             }
-            if names.obstacle(path).is_some() {
-                return Err(Refused::NotDirectory);
-            }
-            names.striping(path, self.client.space.striping)
         };
-        Ok(self.client.set_striping(path, striping)?)
+        is_free()?;
+        self.alone(path, is_free, || {
+            let striping = self.client.names().striping(path, self.client.space.striping);
+            Ok(self.client.set_striping(path, striping)?)
+        })
     }
 
     /// Removes a directory that has nothing in it.

@@ -202,3 +202,26 @@ fn of_two_that_make_one_directory_one_hears_that_it_is_there() {
         assert_eq!((made.iter().filter(|made| made.is_ok()).count(), refused), (1, 1), "{made:?}");
     }
 }
+
+#[test]
+fn a_file_that_lost_a_copy_gets_another_name_and_other_permissions_and_is_removed_while_it_is_open() {
+    let mut cluster = Cluster::new(3);
+    let (client, writer, entry) = with_file(&cluster, &[7; 3000]);
+    writer.opened(&entry.id);
+    let [_, lost] = entry.written().unwrap().objects[0];
+    cluster.kill(lost.into());
+    writer.rename("file.tmp", "file", true).unwrap();
+    writer.set_mode(&entry.id, 0o600).unwrap();
+    // The one that was lost hears of it when it is back.
+    cluster.start(lost.into());
+    let other = cluster.client();
+    other.refresh();
+    let seen = other.names().entry(&entry.id).unwrap().clone();
+    assert_eq!((&*seen.path, seen.written().unwrap().mode), ("file", 0o600));
+    cluster.kill(lost.into());
+    writer.unlink("file").unwrap();
+    assert!(client.names().at("file").is_none() && client.names().entry(&entry.id).is_some());
+    assert_eq!(writer.read(&entry.id, 0, 4000).unwrap().bytes, [7; 3000]);
+    writer.closed(&entry.id);
+    assert!(client.names().entry(&entry.id).is_none());
+}

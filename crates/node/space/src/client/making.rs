@@ -191,9 +191,10 @@ impl Writer {
         if !self.is_open(&entry.id) {
             return Ok(self.client.forget(&[entry.id])?);
         }
-        self.is_nameless(&entry.id);
         let name: String = entry.id.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.change(&entry.id, 0, |entry| entry.path = format!("{HIDDEN}/{name}"))
+        self.change(&entry.id, 0, |entry| entry.path = format!("{HIDDEN}/{name}"))?;
+        // Whoever had it open may have closed it meanwhile.
+        if self.is_nameless(&entry.id) { Ok(()) } else { Ok(self.client.forget(&[entry.id])?) }
     }
 
     /// A directory in which nothing is left stays.
@@ -256,7 +257,7 @@ impl Writer {
             let (mut entry, _) = self.now(file)?;
             entry.version = entry.version.saturating_add(1).max(version);
             change(&mut entry);
-            self.tell(&entry)?;
+            self.tell_name(&entry)?;
             self.client.refresh_since(Instant::now());
             let (now, _) = self.now(file)?;
             let mut changed = now.clone();

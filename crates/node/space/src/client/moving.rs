@@ -27,6 +27,9 @@ const TRIES: usize = 4;
 /// How long another client's end is waited for before one looks again.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What a target said that was told something.
+type Told = (u16, Result<(), Fault>);
+
 impl Writer {
     /// Brings what targets had of a file onto others: these, which are lost or have lost it.
     pub(super) fn move_away(&self, file: &Id, lost: &[u16], why: &Fault) -> Result<(), Refused> {
@@ -221,15 +224,36 @@ impl Writer {
         Fault::Failed { target: target.unwrap_or_default(), kind: Failed::Moved, why: "another client moves the file".to_owned() }
     }
 
-    /// Tells all that hold a file what is new of it: its name, or that a copy is whole.
+    /// Tells all that hold a file what is new of it: that a copy is whole.
     pub(super) fn tell(&self, new: &Entry) -> Result<(), Refused> {
+        // One that is lost hears of it when it is back.
+        self.client.enough(self.put(new)?.into_iter().map(|(_, told)| told).collect())?;
+        self.client.names_mut().learn(Change::There(Box::new(new.clone())));
+        Ok(())
+    }
+
+    /// Tells them its name and permissions. Of each object one target that has all of it is enough, as it is for reading: a file whose other copies are lost stays in use, and those that are lost hear of it
+    /// when they are back.
+    pub(super) fn tell_name(&self, new: &Entry) -> Result<(), Refused> {
+        let told = self.put(new)?;
+        let (good, bad): (Vec<_>, Vec<_>) = told.into_iter().partition(|(_, told)| told.is_ok());
+        let is_told = |at: &u16| good.iter().any(|(holder, _)| holder == at);
+        let objects = new.written().map_or(0, |file| file.objects.len() as u16);
+        let enough = (0..objects).all(|position| new.written().is_some_and(|file| file.whole(position).iter().any(is_told)));
+        if let Some(fault) = bad.into_iter().find_map(|(_, told)| told.err()).filter(|_| !enough) {
+            return Err(fault.into());
+        }
+        self.client.names_mut().learn(Change::There(Box::new(new.clone())));
+        Ok(())
+    }
+
+    /// Has all that hold a file keep what is new of it; what each of them said.
+    fn put(&self, new: &Entry) -> Result<Vec<Told>, Refused> {
         let Some(file) = new.written() else { return Err(Refused::Staged) };
         let holders = new.holders(self.client.targets());
         let put = |at: u16| Request::Put { entry: Box::new(new.clone()), positions: file.positions(at).collect() };
-        // One that is lost hears of it when it is back.
-        self.client.enough(self.client.ask_each(&holders, put))?;
-        self.client.names_mut().learn(Change::There(Box::new(new.clone())));
-        Ok(())
+        let told = self.client.ask_each(&holders, put).into_iter().map(|told| told.map(drop));
+        Ok(holders.into_iter().zip(told).collect())
     }
 }
 

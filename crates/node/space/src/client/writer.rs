@@ -191,9 +191,11 @@ impl Writer {
         held(&self.files).get(file).is_some_and(|state| state.opens.load(Ordering::Relaxed) > 0)
     }
 
-    /// It goes when the last one that has it open closes it.
-    pub(super) fn is_nameless(&self, file: &Id) {
-        *held(&self.state(file).nameless) = true;
+    /// It has no name any more, and goes when the last one closes it that has it open. False if nobody has.
+    pub(super) fn is_nameless(&self, file: &Id) -> bool {
+        let files = held(&self.files);
+        let open = files.get(file).filter(|state| state.opens.load(Ordering::Relaxed) > 0);
+        open.inspect(|state| *held(&state.nameless) = true).is_some()
     }
 
     /// Somebody that had it open has closed it.

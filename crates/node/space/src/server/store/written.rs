@@ -304,7 +304,10 @@ impl Store {
                 self.writing.filling().insert(key, Vec::new());
             }
         }
-        self.put(entry, positions)
+        self.put(entry, positions)?;
+        // Whoever still writes by the map that was has one of these. Who comes later looks at the map first.
+        (0..known.objects.len() as u16).for_each(|position| drop(write_guard(self.writing.lock(&(entry.id, position)))));
+        Ok(())
     }
 
     /// Removes the objects of a file, which it has by its map. The bytes that they had.
@@ -328,9 +331,9 @@ impl Store {
         if range_sum(bytes) != sum {
             return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
         }
-        let known = self.written(file, Some(epoch))?;
         // Whoever writes meanwhile is before or behind all of this.
         let _held = write_guard(self.writing.lock(&(*file, position)));
+        let known = self.written(file, Some(epoch))?;
         let Some(written) = self.writing.filling().get(&(*file, position)).cloned() else {
             return Err(Failure::new(Failed::Absent, "it was started anew while a copy was made"));
         };
@@ -375,6 +378,8 @@ impl Store {
             return Err(Failure::new(Failed::Full, "there is no room left"));
         }
         let _held = write_guard(self.writing.lock(&(*file, position)));
+        // It may have moved meanwhile.
+        let known = self.written(file, Some(epoch))?;
         self.put_range(file, position, known, offset, bytes, &sums)?;
         self.writing.note((*file, position), range(offset, bytes)?);
         Ok(Answer::Held { boot: self.writing.boot })
@@ -476,9 +481,8 @@ impl Store {
     }
 
     pub(super) fn cut(&self, file: &Id, epoch: u32, position: u16, length: u64) -> Result<Answer, Failure> {
-        let known = self.written(file, Some(epoch))?;
         let _held = write_guard(self.writing.lock(&(*file, position)));
-        let object = self.open_object(file, position, known)?;
+        let object = self.open_object(file, position, self.written(file, Some(epoch))?)?;
         self.writing.note((*file, position), Range::between(length, u64::MAX));
         if length != object.length {
             self.begin_writing(&object, length / BLOCK..length.div_ceil(BLOCK))?;

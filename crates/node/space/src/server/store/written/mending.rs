@@ -41,9 +41,8 @@ impl Store {
         block: u64,
         bytes: &[u8],
     ) -> Result<(), Failure> {
-        let known = self.written(file, Some(epoch))?;
         let _held = write_guard(self.writing.lock(&(*file, position)));
-        let object = self.open_object(file, position, known)?;
+        let object = self.open_object(file, position, self.written(file, Some(epoch))?)?;
         self.ascertain(&object, block..block.saturating_add(1))?;
         let sum = object.known_sums(block, 1)?.first().copied().unwrap_or_default();
         let is_right = |bytes: &[u8]| object.is_right(block, bytes, sum);

@@ -400,3 +400,25 @@ fn a_long_object_that_was_open_is_served_while_its_checksums_are_made_anew() {
     sync(&store, store.writing.boot).unwrap();
     assert!(!note.exists());
 }
+
+#[test]
+fn who_waits_for_an_object_while_it_moves_hears_of_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    std::thread::scope(|scope| {
+        let held = write_guard(store.writing.lock(&([1; 16], 1)));
+        let late = [scope.spawn(|| write(&store, 0, 0, b"late").map(drop)), scope.spawn(|| cut(&store, 3))];
+        // By then both have the map that was, and wait.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let adopted = scope.spawn(|| put(&store, &entry(1, 1)).map(drop));
+        while !matches!(store.known(&[1; 16]), Ok(Some(Change::There(known))) if known.written().unwrap().epoch == 1) {
+            std::thread::yield_now();
+        }
+        let early = adopted.is_finished();
+        drop(held);
+        assert_eq!(late.map(|late| late.join().unwrap()), [Err(Failed::Moved), Err(Failed::Moved)]);
+        adopted.join().unwrap().unwrap();
+        assert!(!early, "somebody may still write by the map that was");
+    });
+}

@@ -20,7 +20,7 @@ use mend_data::space::{BLOCK, Entry, Id, filled_block_sum};
 use open::Open;
 use redb::ReadableDatabase;
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, statvfs};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -64,8 +64,14 @@ impl Default for Writing {
 
 impl Writing {
     fn lock(&self, object: &Object) -> &RwLock<()> {
-        let bytes = [&object.0[..], &object.1.to_le_bytes()].concat();
-        &self.locks[xxh3_64(&bytes) as usize % LOCKS]
+        &self.locks[place_of_lock(object)]
+    }
+
+    /// Waits until nobody else has any of these objects.
+    fn lock_all(&self, objects: impl Iterator<Item = Object>) -> Vec<RwLockWriteGuard<'_, ()>> {
+        // Each once, and in the same order everywhere.
+        let places: BTreeSet<usize> = objects.map(|object| place_of_lock(&object)).collect();
+        places.into_iter().map(|place| write_guard(&self.locks[place])).collect()
     }
 
     fn open(&self) -> std::sync::MutexGuard<'_, HashMap<Object, Open>> {
@@ -105,6 +111,10 @@ impl Writing {
     pub fn found_open(&self, file: Id, position: u16) {
         self.open().insert((file, position), Open::FOUND);
     }
+}
+
+fn place_of_lock((file, position): &Object) -> usize {
+    xxh3_64(&[&file[..], &position.to_le_bytes()].concat()) as usize % LOCKS
 }
 
 fn write_guard(lock: &RwLock<()>) -> RwLockWriteGuard<'_, ()> {
@@ -278,35 +288,47 @@ impl Store {
             Some(Change::Gone(_)) => return Err(Failure::new(Failed::Absent, "the file was removed")),
             Some(Change::There(_)) | None => {}
         }
-        for position in fresh {
-            let key = (entry.id, *position);
-            let path = self.path(&entry.id, *position);
-            let directory = path.parent().unwrap_or(&self.objects);
-            if !directory.exists() {
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-                mend_durable::sync_directory(&self.objects)?;
-            }
-            let _held = write_guard(self.writing.lock(&key));
-            // One that was here before the file went onto other targets is out of date.
-            let before = fs::metadata(&path).map_or(0, |about| about.len());
-            for name in [path.clone(), beside(&path, ".sums")] {
-                let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
-                if name == path && !known.filling.contains(position) {
-                    // All copies tell the same time, which whoever made the file knows.
-                    set_changed(&made, entry.made_ns)?;
-                }
-                made.sync_all()?;
-            }
-            mend_durable::sync_directory(directory)?;
-            self.count_used(before, 0);
-            self.writing.open().remove(&key);
-            if known.filling.contains(position) {
-                self.writing.filling().insert(key, Vec::new());
-            }
+        // A copy that is made anew where it was is emptied when the map says that it lacks something: who ends in between must not leave an empty one that counts as whole.
+        let is_again = |position: &u16| known.filling.contains(position) && self.path(&entry.id, *position).exists();
+        let (again, new): (Vec<u16>, Vec<u16>) = fresh.iter().copied().partition(is_again);
+        for position in new {
+            let _held = write_guard(self.writing.lock(&(entry.id, position)));
+            self.make_object(entry, known, position)?;
         }
+        // Nobody writes to it in between: that would be emptied as well.
+        let held = self.writing.lock_all(again.iter().map(|position| (entry.id, *position)));
         self.put(entry, positions)?;
+        again.into_iter().try_for_each(|position| self.make_object(entry, known, position))?;
+        drop(held);
         // Whoever still writes by the map that was has one of these. Who comes later looks at the map first.
         (0..known.objects.len() as u16).for_each(|position| drop(write_guard(self.writing.lock(&(entry.id, position)))));
+        Ok(())
+    }
+
+    /// Makes an empty object, also of one that was here before the file went onto other targets and is out of date. Whoever calls holds its lock.
+    fn make_object(&self, entry: &Entry, known: &Written, position: u16) -> Result<(), Failure> {
+        let key = (entry.id, position);
+        let path = self.path(&entry.id, position);
+        let directory = path.parent().unwrap_or(&self.objects);
+        if !directory.exists() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            mend_durable::sync_directory(&self.objects)?;
+        }
+        let before = fs::metadata(&path).map_or(0, |about| about.len());
+        for name in [path.clone(), beside(&path, ".sums")] {
+            let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
+            if name == path && !known.filling.contains(&position) {
+                // All copies tell the same time, which whoever made the file knows.
+                set_changed(&made, entry.made_ns)?;
+            }
+            made.sync_all()?;
+        }
+        mend_durable::sync_directory(directory)?;
+        self.count_used(before, 0);
+        self.writing.open().remove(&key);
+        if known.filling.contains(&position) {
+            self.writing.filling().insert(key, Vec::new());
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 //! Faults assumed: targets are lost (reads wait for the source, or fail with EIO, and the log says why); a file that is removed while it is open gives EIO for what is not in
 //! the cache.
 
+use super::listings::Listed;
 use super::view::{Files, MAX_READ, below, held, number_of_directory};
 use super::writing::Changed;
 use crate::client::Seen;
@@ -31,6 +32,19 @@ impl Files {
     fn synced(&self, handle: FileHandle, reply: ReplyEmpty) {
         // Of what was staged nothing is to be synced.
         answered(self.handle(handle).map_or(Ok(()), |handle| self.sync_file(&handle.id)), reply);
+    }
+
+    /// What is in a directory now.
+    fn listed(&self, number: INodeNo, directory: &str) -> Vec<Listed> {
+        self.hear();
+        let above = directory.rsplit_once('/').map_or("", |(above, _)| above);
+        let dots = [(number.0, FileType::Directory, ".".to_owned()), (number_of_directory(above), FileType::Directory, "..".to_owned())];
+        let names = self.shared.client.names();
+        let listed = names.list(directory).into_iter().filter_map(|(name, node)| {
+            let kind = if let Node::File(_) = node { FileType::RegularFile } else { FileType::Directory };
+            Some((self.number(&below(directory, OsStr::new(&name))?, node), kind, name))
+        });
+        dots.into_iter().chain(listed).collect()
     }
 }
 
@@ -299,22 +313,29 @@ impl Filesystem for Files {
         if unlocks || self.written(number).is_none() { reply.ok() } else { reply.error(Errno::ENOLCK) }
     }
 
-    fn readdir(&self, _request: &Request, number: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.directory(number).is_none() {
+            return reply.error(Errno::ENOTDIR);
+        }
+        let handle = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        self.shared.listings.open(handle, self.mount);
+        reply.opened(FileHandle(handle), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _request: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let Some(directory) = self.directory(number) else { return reply.error(Errno::ENOTDIR) };
-        self.hear();
-        let above = directory.rsplit_once('/').map_or("", |(above, _)| above);
-        let dots = [(number.0, FileType::Directory, ".".to_owned()), (number_of_directory(above), FileType::Directory, "..".to_owned())];
-        let names = self.shared.client.names();
-        let listed = names.list(&directory).into_iter().filter_map(|(name, node)| {
-            let kind = if let Node::File(_) = node { FileType::RegularFile } else { FileType::Directory };
-            Some((self.number(&below(&directory, OsStr::new(&name))?, node), kind, name))
-        });
-        for (place, (number, kind, name)) in dots.into_iter().chain(listed).enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX))
-        {
-            if reply.add(INodeNo(number), place as u64 + 1, kind, name) {
+        let listed = self.shared.listings.of(handle.0, offset == 0, || self.listed(number, &directory));
+        let left = listed.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX));
+        for (place, (number, kind, name)) in left {
+            if reply.add(INodeNo(*number), place as u64 + 1, *kind, name) {
                 break;
             }
         }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.shared.listings.close(handle.0);
         reply.ok();
     }
 

@@ -1,5 +1,6 @@
 //! A mounted view of a space: what its numbers stand for, and what is open through it.
 
+use super::listings::Listings;
 use crate::client::{Client, Pattern, Reader, Touches, Writer};
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo};
 use mend_data::patterns::Who;
@@ -36,7 +37,7 @@ pub struct Files {
     /// Its ranks may write.
     pub(super) writable: bool,
     /// Which mount this is, of those of this process.
-    mount: u64,
+    pub(super) mount: u64,
 }
 
 #[derive(Debug)]
@@ -49,6 +50,7 @@ pub(super) struct Shared {
     pub(super) open: Mutex<HashMap<u64, OpenFile>>,
     /// Those that ranks write, and through which mount.
     pub(super) writing: Mutex<HashMap<u64, (Handle, u64)>>,
+    pub(super) listings: Listings,
     /// Who is told that one of them was closed.
     closes: OnceLock<SyncSender<()>>,
     pub(super) next: AtomicU64,
@@ -78,9 +80,20 @@ impl Files {
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let who = Arc::new(Who { job: String::new(), rank: None, node });
         let writer = Arc::new(Writer::new(client.clone(), Some(reader.cache())));
-        let (open, writing, next) = (Mutex::default(), Mutex::default(), AtomicU64::new(1));
-        let shared =
-            Shared { client, writer, reader, touches, inodes: Mutex::new(inodes), open, writing, closes: OnceLock::new(), next, owner };
+        let (open, writing, listings, next) = (Mutex::default(), Mutex::default(), Listings::default(), AtomicU64::new(1));
+        let shared = Shared {
+            client,
+            writer,
+            reader,
+            touches,
+            inodes: Mutex::new(inodes),
+            open,
+            writing,
+            listings,
+            closes: OnceLock::new(),
+            next,
+            owner,
+        };
         Self { shared: Arc::new(shared), who, writable: false, mount: 0 }
     }
 
@@ -95,6 +108,7 @@ impl Files {
         let left: Vec<Handle> =
             held(&self.shared.writing).extract_if(|_, (_, mount)| *mount == self.mount).map(|(_, (handle, _))| handle).collect();
         left.into_iter().for_each(|handle| self.close_file(handle));
+        self.shared.listings.close_all(self.mount);
     }
 
     /// Has somebody told when a file is closed that was open for writing.

@@ -49,7 +49,7 @@ int mend_data_next(mend_data_list_t *list, char *name, size_t room, struct mend_
 void mend_data_end_list(mend_data_list_t *list);
 
 /* Opens a file as open(2) does: O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC, O_APPEND. Directories above a new file need not be there; its
-   mode is without the process's umask. */
+   mode is less the bits of the process's umask. */
 mend_data_file_t *mend_data_open(mend_data_space_t *space, const char *path, int flags, unsigned mode);
 int mend_data_fstat(mend_data_file_t *file, struct mend_data_stat *out);
 ssize_t mend_data_pread(mend_data_file_t *file, void *into, size_t length, uint64_t offset);

@@ -354,7 +354,7 @@ impl Filesystem for Files {
     }
 
     fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = if self.entry(number).is_some() { format!("{SOURCE}\0") } else { String::new() };
+        let names = if self.entry(number).is_some_and(|entry| entry.file().is_some()) { format!("{SOURCE}\0") } else { String::new() };
         attribute(names.as_bytes(), size, reply);
     }
 }

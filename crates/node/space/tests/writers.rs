@@ -1,6 +1,8 @@
 //! Clients that write files of a space whose targets are real processes: what one of them does when another one died, or two do the same at once.
 
 mod cluster;
+#[path = "cluster/full.rs"]
+mod full;
 #[path = "cluster/late.rs"]
 mod late;
 
@@ -8,7 +10,7 @@ use cluster::Cluster;
 use late::Late;
 use mend_data::space::target::Request;
 use mend_data::space::written::Written;
-use mend_data::space::{Entry, Id, Kind};
+use mend_data::space::{Entry, Id, Kind, Striping};
 use mend_space::client::{Client, Holds, Refused, Writer, Writing};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -224,4 +226,27 @@ fn a_file_that_lost_a_copy_gets_another_name_and_other_permissions_and_is_remove
     assert_eq!(writer.read(&entry.id, 0, 4000).unwrap().bytes, [7; 3000]);
     writer.closed(&entry.id);
     assert!(client.names().entry(&entry.id).is_none());
+}
+
+#[test]
+fn a_target_whose_medium_was_full_for_a_moment_ends_and_begins_anew() {
+    let mut cluster = Cluster::new(1);
+    let client = cluster.client();
+    client.set_striping("before", Striping::default()).unwrap();
+    full::takes(&cluster, 0, false);
+    client.set_striping("meanwhile", Striping::default()).unwrap_err();
+    full::takes(&cluster, 0, true);
+    for _ in 0..100 {
+        if full::has_ended(&mut cluster, 0) {
+            break;
+        }
+        // Its daemon starts it for whoever asks next.
+        let _ = client.set_striping("later", Striping::default());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(full::has_ended(&mut cluster, 0), "its database takes nothing any more");
+    cluster.start(0);
+    let client = cluster.client();
+    client.set_striping("after", Striping::default()).unwrap();
+    assert!(client.names().at("before").is_some());
 }

@@ -64,8 +64,15 @@ fn database(error: impl Into<redb::Error>) -> Failure {
             Failed::Nonsense,
             "another target is served from this directory: two nodes share it\tname a directory that nodes do not share (--directory, --target)",
         ),
+        redb::Error::PreviousIo => begin_anew(),
         error => Failure::new(Failed::Medium, format!("its database: {error}")),
     }
+}
+
+/// Once its medium has failed, be it full for a moment, the database takes nothing more from this process. It does from another one, which the daemon starts for whoever asks next.
+fn begin_anew() -> ! {
+    eprintln!("mend-space: the database takes nothing more since its medium has failed: the target begins anew");
+    std::process::exit(1)
 }
 
 /// A target's directory.

@@ -29,7 +29,7 @@ pub struct Cluster {
     pub space: Space,
     secret: Secret,
     pub ports: Ports,
-    targets: Vec<Option<Child>>,
+    pub targets: Vec<Option<Child>>,
 }
 
 impl Cluster {
@@ -62,7 +62,9 @@ impl Cluster {
     pub fn start(&mut self, at: usize) {
         let path = self.path(at);
         let how = if path.exists() { "open" } else { "create" };
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mend-space"))
+        // A write beyond what it is allowed is an error to it, and no signal.
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_mend-space")])
             .args(["target", &to_hex(&self.space.id)])
             .arg(&path)
             .arg(how)

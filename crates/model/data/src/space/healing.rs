@@ -3,10 +3,10 @@
 //! Stripes of a lost target go onto targets that have none of the file, those with most room first; if there is none, onto one that has few. What
 //! is on targets that answer stays where it is.
 
-use super::File;
 use super::layout::Layout;
 use super::placement::{NoPlace, RESERVE};
-use std::collections::BTreeSet;
+use super::{File, Id};
+use std::collections::{BTreeSet, HashMap};
 
 /// The file with targets that answer in the place of those that do not; what has a second copy that is good has been [swapped](File::swapped) before. `free` has the free bytes of each target; `None` means that it is lost.
 ///
@@ -81,6 +81,32 @@ impl Watch {
     }
 }
 
+/// Files of which something was tried that failed: each is tried again later and later.
+#[derive(Clone, Debug, Default)]
+pub struct Tries(HashMap<Id, (u32, u32)>);
+
+impl Tries {
+    /// What is to be tried at a look, of these files. Those that are not among them need it no more.
+    pub fn due(&mut self, files: Vec<Id>) -> Vec<Id> {
+        self.0.retain(|file, _| files.contains(file));
+        let mut is_due = |file: &Id| match self.0.get_mut(file) {
+            Some((pause, _)) if *pause > 0 => {
+                *pause -= 1;
+                false
+            }
+            _ => true,
+        };
+        files.into_iter().filter(&mut is_due).collect()
+    }
+
+    /// It failed.
+    pub fn failed(&mut self, file: Id) {
+        let (pause, next) = self.0.entry(file).or_default();
+        *next = (*next * 2).clamp(1, LONGEST_PAUSE);
+        *pause = *next;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::BLOCK;
@@ -97,6 +123,23 @@ mod tests {
         assert!(begun[0] && begun[2] && begun[5] && begun[10]);
         // Another loss is not made to wait.
         assert!(watch.looked(BTreeSet::from([1, 2])));
+    }
+
+    #[test]
+    fn a_file_is_tried_again_later_and_later_and_no_other_one_waits_for_it() {
+        let mut tries = Tries::default();
+        let [bad, good] = [[1; 16], [2; 16]];
+        let mut when = Vec::new();
+        for look in 0..12 {
+            let due = tries.due(vec![bad, good]);
+            assert!(due.contains(&good));
+            if due.contains(&bad) {
+                when.push(look);
+                tries.failed(bad);
+            }
+        }
+        assert_eq!(when, [0, 2, 5, 10]);
+        assert!(tries.due(vec![good]) == [good] && tries.due(vec![bad]) == [bad], "it was done meanwhile, and is another matter");
     }
 
     proptest! {

@@ -70,22 +70,28 @@ impl Written {
     }
 
     /// The file with other targets that answer in the place of those that do not; what has to be copied there is [filling](Self::filling) then.
-    /// `free` has the free bytes of each target; `None` means that it is lost. `None` if nothing is lost.
+    /// `free` has the free bytes of each target; `None` means that it is lost. `length` tells how long an object is. `None` if nothing is lost.
     ///
     /// # Errors
     /// [`NoPlace::NoTarget`] if all that have a whole object are lost, else as [`place`].
-    pub fn moved(&self, free: &[Option<u64>]) -> Result<Option<Self>, NoPlace> {
+    pub fn moved(&self, free: &[Option<u64>], length: impl Fn(u16) -> u64) -> Result<Option<Self>, NoPlace> {
         let room = |at: u16| free.get(usize::from(at)).copied().flatten();
+        // Several objects may come onto one.
+        let mut left = free.to_vec();
         let mut new = self.clone();
         for (position, copies) in (0_u16..).zip(&mut new.objects) {
             if copies.iter().all(|at| room(*at).is_some()) {
                 continue;
             }
             let good = self.whole(position).iter().copied().find(|at| room(*at).is_some()).ok_or(NoPlace::NoTarget)?;
-            let others =
-                (0_u16..).zip(free).filter_map(|(at, free)| Some((at, (*free)?))).filter(|(at, free)| *at != good && *free > RESERVE);
+            let others = (0_u16..).zip(&left).filter_map(|(at, free)| Some((at, (*free)?))).filter(|(at, _)| *at != good);
             let there = free.iter().flatten().count();
-            let (other, _) = others.max_by_key(|(at, free)| (*free, *at)).ok_or(NoPlace::TooFew { wanted: COPIES, there })?;
+            let (other, most) = others.max_by_key(|(at, free)| (*free, *at)).ok_or(NoPlace::TooFew { wanted: COPIES, there })?;
+            let needed = length(position).saturating_add(RESERVE);
+            if most < needed {
+                return Err(NoPlace::Full { needed, count: 1, roomy: 0 });
+            }
+            left[usize::from(other)] = Some(most - length(position));
             *copies = [good, other];
             if !new.filling.contains(&position) {
                 new.filling.push(position);
@@ -230,8 +236,8 @@ mod tests {
         let file = place(&[Some(GIB); 3], all, 1, 0o644, &[0; 16]).unwrap();
         assert!(file.is_sound(3) && file.objects.len() == 3 && file.objects.iter().all(|[one, two]| one == two));
         assert!((0..3).all(|position| file.whole(position).len() == 1) && (0..3).all(|at| file.positions(at).count() == 1));
-        assert_eq!(file.moved(&[Some(GIB); 3]), Ok(None));
-        assert_eq!(file.moved(&[None, Some(GIB), Some(GIB)]), Err(NoPlace::NoTarget));
+        assert_eq!(file.moved(&[Some(GIB); 3], |_| 0), Ok(None));
+        assert_eq!(file.moved(&[None, Some(GIB), Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
         assert!(!Written { filling: vec![0], ..file }.is_sound(3), "nothing to fill it from");
         assert!(!place(&[Some(GIB); 3], all, 2, 0o644, &[0; 16]).unwrap().has_one_copy());
         assert_eq!(place(&[None, None], all, 1, 0o644, &[0; 16]), Err(NoPlace::TooFew { wanted: 1, there: 0 }));
@@ -241,17 +247,29 @@ mod tests {
     fn a_lost_copy_is_made_again_from_the_other_one() {
         const GIB: u64 = 1 << 30;
         let file = Written { objects: vec![[0, 1], [1, 2], [2, 0]], ..file(1, 1) };
-        assert_eq!(file.moved(&[Some(GIB); 4]), Ok(None));
-        let moved = file.moved(&[Some(GIB), None, Some(GIB), Some(9 * GIB)]).unwrap().unwrap();
+        assert_eq!(file.moved(&[Some(GIB); 4], |_| 0), Ok(None));
+        let moved = file.moved(&[Some(GIB), None, Some(GIB), Some(9 * GIB)], |_| 0).unwrap().unwrap();
         assert_eq!((moved.objects.clone(), moved.filling.clone(), moved.epoch), (vec![[0, 3], [2, 3], [2, 0]], vec![0, 1], 1));
         assert!(moved.is_sound(4) && moved.whole(0) == [0] && moved.whole(2) == [2, 0]);
         // What was to have the second copy is lost, too: another one gets it. The first one must not be.
-        let again = moved.moved(&[Some(GIB), Some(GIB), Some(GIB), None]).unwrap().unwrap();
+        let again = moved.moved(&[Some(GIB), Some(GIB), Some(GIB), None], |_| 0).unwrap().unwrap();
         assert_eq!((again.objects, again.filling, again.epoch), (vec![[0, 2], [2, 1], [2, 0]], vec![0, 1], 2));
-        assert_eq!(moved.moved(&[None, Some(GIB), Some(GIB), Some(GIB)]), Err(NoPlace::NoTarget));
-        assert_eq!(file.moved(&[None, None, Some(GIB)]), Err(NoPlace::NoTarget));
+        assert_eq!(moved.moved(&[None, Some(GIB), Some(GIB), Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
+        assert_eq!(file.moved(&[None, None, Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
         let two = Written { objects: vec![[0, 1]], ..file };
-        assert_eq!(two.moved(&[Some(GIB), None]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+        assert_eq!(two.moved(&[Some(GIB), None], |_| 0), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+    }
+
+    #[test]
+    fn a_copy_is_made_where_all_of_it_and_of_the_others_has_room() {
+        const GIB: u64 = 1 << 30;
+        let file = Written { objects: vec![[0, 1], [2, 1]], ..file(1, 1) };
+        let moved = |free, length| file.moved(free, |_| length).map(|new| new.unwrap().objects);
+        let free = [Some(9 * GIB), None, Some(9 * GIB), Some(9 * GIB + 1)];
+        assert_eq!(moved(&free, GIB), Ok(vec![[0, 3], [2, 0]]));
+        let free = [Some(GIB), None, Some(GIB), Some(3 * GIB)];
+        assert_eq!(moved(&free, GIB), Ok(vec![[0, 3], [2, 3]]));
+        assert_eq!(moved(&free, 2 * GIB), Err(NoPlace::Full { needed: 2 * GIB + RESERVE, count: 1, roomy: 0 }));
     }
 
     proptest! {

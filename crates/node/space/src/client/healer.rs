@@ -7,7 +7,7 @@ use super::names::Client;
 use super::writer::{Refused, Writer};
 use crate::link::Fault;
 use mend_data::request::{Request, SpaceRequest};
-use mend_data::space::healing::Watch;
+use mend_data::space::healing::{Tries, Watch};
 use mend_data::space::replicas::Pause;
 use mend_data::space::{Entry, Id};
 use std::collections::BTreeSet;
@@ -32,6 +32,7 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
     }
     let look = move || {
         let (mut watch, mut verified, mut unfilled) = (Watch::default(), Instant::now(), Vec::new());
+        let mut fills = Tries::default();
         let (mut pause, begun) = (Pause::default(), Instant::now());
         loop {
             // Whoever waits for a second copy is not made to wait for the next look.
@@ -41,7 +42,8 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
             // Files that others staged or healed.
             client.refresh_if_older(Duration::from_secs(1));
             let before = std::mem::replace(&mut unfilled, client.unfilled());
-            writer.fill_again(&unfilled.iter().copied().filter(|file| before.contains(file)).collect::<Vec<Id>>());
+            let due = fills.due(unfilled.iter().copied().filter(|file| before.contains(file)).collect());
+            writer.fill_again(&due).into_iter().for_each(|file| fills.failed(file));
             let deep = verify > 0 && verified.elapsed() >= Duration::from_secs(verify);
             let bad = client.bad_targets();
             let lost = watch.looked(bad.clone());
@@ -89,15 +91,20 @@ impl Client {
 }
 
 impl Writer {
-    /// Makes copies of these files whole whose makers have died.
-    pub fn fill_again(&self, files: &[Id]) {
+    /// Makes copies of these files whole whose makers have died. Those of which that failed.
+    pub fn fill_again(&self, files: &[Id]) -> Vec<Id> {
+        let mut failed = Vec::new();
         for file in files {
             match self.fill(file, false) {
                 // Nobody needs it any more.
                 Ok(()) | Err(Refused::Removed | Refused::Absent) => {}
-                Err(refused) => eprintln!("mend data: {}: a second copy is not made: {refused}", self.client.space.name),
+                Err(refused) => {
+                    eprintln!("mend data: {}: a second copy is not made: {refused}", self.client.space.name);
+                    failed.push(*file);
+                }
             }
         }
+        failed
     }
 
     /// Makes again the copies of what ranks wrote that these targets had and lost.

@@ -134,15 +134,20 @@ impl Writer {
             .zip(&rooms)
             .map(|(at, room)| room.as_ref().ok().filter(|_| !lost.contains(&at) && self.client.takes_writes(at)).map(|room| room.free))
             .collect();
-        let new = match known.moved(&free) {
+        // If nobody tells how long it is, nobody can copy it.
+        let size = self.shape(&old).map_or(0, |(size, _)| size);
+        let new = match known.moved(&free, |position| known.object_length(position.into(), size)) {
             // With two targets, one that has lost its objects and answers gets them again.
-            Err(NoPlace::TooFew { .. } | NoPlace::Full { .. }) => {
+            Err(no @ (NoPlace::TooFew { .. } | NoPlace::Full { .. })) => {
                 let mut free = free;
                 for (at, room) in (0_u16..).zip(&rooms).filter(|(at, _)| lost.contains(at)) {
                     let taken = (0..known.objects.len() as u16).any(|position| known.whole(position) == [at]);
                     free[usize::from(at)] = room.as_ref().ok().filter(|_| !taken).map(|room| room.free);
                 }
-                again(&known, lost, &free)?
+                again(&known, lost, &free).map_err(|refused| match refused {
+                    Refused::NoPlace(NoPlace::TooFew { .. }) => Refused::NoPlace(no),
+                    other => other,
+                })?
             }
             other => other?.ok_or_else(|| self.moved_meanwhile(&known))?,
         };

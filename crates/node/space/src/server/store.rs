@@ -18,6 +18,7 @@ use super::{Answered, Clients, Failure, Served, bytes};
 use holds::Holds;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
+use mend_data::space::placement::RESERVE;
 use mend_data::space::target::{Answer, CHANGES_BYTES, Failed, Lease, Request};
 use mend_data::space::{Entry, Id};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
@@ -299,6 +300,13 @@ impl Store {
         })
     }
 
+    /// An error if so many bytes more would not leave the database the room that it needs.
+    fn has_room(&self, more: u64) -> Result<(), Failure> {
+        let room = statvfs(&self.objects).map_err(io::Error::from)?;
+        let enough = room.f_bavail.saturating_mul(room.f_frsize) >= RESERVE.saturating_add(more);
+        if enough { Ok(()) } else { Err(Failure::new(Failed::Full, "there is no room left")) }
+    }
+
     fn changes(&self, after: u64) -> Result<Answer, Failure> {
         let reading = self.database.begin_read().map_err(database)?;
         let log = reading.open_table(LOG).map_err(database)?;
@@ -317,6 +325,7 @@ impl Store {
     }
 
     fn write(&self, file: &Id, position: u16, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.has_room(bytes.len() as u64)?;
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(*file, Instant::now());
         let path = self.path(file, position);
         let mut options = OpenOptions::new();

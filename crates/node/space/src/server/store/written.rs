@@ -13,13 +13,12 @@ use super::{Failure, Store, database};
 use mend_data::ranges::{self, Range};
 use mend_data::space::blocks::{self, BlockTold};
 use mend_data::space::catalogue::Change;
-use mend_data::space::placement::RESERVE;
 use mend_data::space::target::{Answer, Failed};
 use mend_data::space::written::{Shape, Written, piece_sums, range_sum, sum_of_pieces};
 use mend_data::space::{BLOCK, Entry, Id, filled_block_sum};
 use open::Open;
 use redb::ReadableDatabase;
-use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, statvfs};
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -353,6 +352,7 @@ impl Store {
         if range_sum(bytes) != sum {
             return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
         }
+        self.has_room(bytes.len() as u64)?;
         // Whoever writes meanwhile is before or behind all of this.
         let _held = write_guard(self.writing.lock(&(*file, position)));
         let known = self.written(file, Some(epoch))?;
@@ -365,11 +365,26 @@ impl Store {
         for taken in written.into_iter().filter(|taken| taken.end() > wanted.offset && taken.offset < wanted.end()).chain([end]) {
             if taken.offset > at {
                 let piece = &bytes[(at - offset) as usize..(taken.offset.min(wanted.end()) - offset) as usize];
-                self.put_range(file, position, known.clone(), at, piece, &[])?;
+                // Where nobody has written since the object was made, there are zeros.
+                match piece.iter().all(|byte| *byte == 0) {
+                    true => self.lengthen(file, position, known.clone(), at + piece.len() as u64)?,
+                    false => self.put_range(file, position, known.clone(), at, piece, &[])?,
+                }
             }
             at = at.max(taken.end());
         }
         Ok(Answer::Held { boot: self.writing.boot })
+    }
+
+    /// An object is so long at least, with a hole at its end. Whoever calls holds its lock.
+    fn lengthen(&self, file: &Id, position: u16, known: Written, length: u64) -> Result<(), Failure> {
+        let object = self.open_object(file, position, known)?;
+        if length > object.length {
+            self.begin_writing(&object, object.length / BLOCK..object.length.div_ceil(BLOCK))?;
+            object.bytes.set_len(length)?;
+            self.count_used(object.length, length);
+        }
+        Ok(())
     }
 
     fn count_used(&self, before: u64, now: u64) {
@@ -395,10 +410,7 @@ impl Store {
         if sum_of_pieces(&sums) != sum {
             return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
         }
-        let room = statvfs(&self.objects).map_err(io::Error::from)?;
-        if room.f_bavail.saturating_mul(room.f_frsize) < RESERVE.saturating_add(bytes.len() as u64) {
-            return Err(Failure::new(Failed::Full, "there is no room left"));
-        }
+        self.has_room(bytes.len() as u64)?;
         let _held = write_guard(self.writing.lock(&(*file, position)));
         // It may have moved meanwhile.
         let known = self.written(file, Some(epoch))?;

@@ -440,3 +440,30 @@ fn a_copy_that_is_made_anew_is_not_emptied_before_the_map_says_that_it_lacks_som
     let length = fs::metadata(store.path(&[1; 16], 1)).unwrap().len();
     assert!(known.written().unwrap().filling == [1] || length > 0, "an empty object counts as whole");
 }
+
+#[test]
+fn what_is_copied_of_a_file_with_holes_has_them_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let Kind::Written(file) = entry(1, 1).kind else { panic!("no written file") };
+    let moved = Entry { kind: Kind::Written(Written { filling: vec![1], ..file }), ..entry(1, 1) };
+    ask(&store, Request::Adopt { entry: Box::new(moved), positions: vec![1], fresh: vec![1] }, &[]).unwrap();
+    let fill = |offset, bytes: &[u8]| {
+        let request = Request::Fill { file: [1; 16], epoch: 1, position: 1, offset, length: bytes.len() as u32, sum: range_sum(bytes) };
+        ask(&store, request, bytes).map(drop).unwrap();
+    };
+    write(&store, 1, 100, b"meanwhile").unwrap();
+    let zeros = vec![0; 1 << 20];
+    fill(0, &zeros);
+    fill(1 << 20, &[7; 5]);
+    fill((1 << 20) + 5, &zeros);
+    let about = fs::metadata(store.path(&[1; 16], 1)).unwrap();
+    assert_eq!(about.len(), (2 << 20) + 5);
+    assert!(about.blocks() * 512 < 1 << 19, "{} bytes are on the medium", about.blocks() * 512);
+    let mut expected = [&zeros[..], &[7; 5], &zeros].concat();
+    expected[100..109].copy_from_slice(b"meanwhile");
+    assert!(read(&store, 0, 4 << 20).unwrap() == expected);
+    let boot = store.writing.boot;
+    ask(&store, Request::Sync { file: [1; 16], epoch: 1, position: 1, boot }, &[]).unwrap();
+    assert!(!store.is_short(&[1; 16], 1));
+}

@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
+use tokio::time::error::Elapsed;
 
 /// Requests under way at once for what is asked for together.
 const AT_ONCE: usize = 64;
@@ -113,13 +114,22 @@ impl Bucket {
 
     /// Waits for a request, or says that it takes too long. A store that does not answer is left alone for a moment, so that not each of a thousand reads waits for it.
     fn wait<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-        if let Some((until, _, why)) = &*held(&self.silent)
-            && Instant::now() < *until
-        {
-            return Err(Failure::new(Failed::Medium, why.clone()));
-        }
+        self.is_left_alone()?;
         let limited = async { tokio::time::timeout(self.limit, request).await };
-        let failure = match self.runtime.block_on(limited) {
+        self.told(self.runtime.block_on(limited))
+    }
+
+    /// An error while the store is left alone.
+    fn is_left_alone(&self) -> Result<(), Failure> {
+        match &*held(&self.silent) {
+            Some((until, _, why)) if Instant::now() < *until => Err(Failure::new(Failed::Medium, why.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// What came of a request that was not waited for longer than for one.
+    fn told<T>(&self, done: Result<Result<T, Error>, Elapsed>) -> Result<T, Failure> {
+        let failure = match done {
             Ok(Ok(done)) => {
                 *held(&self.silent) = None;
                 return Ok(done);
@@ -200,13 +210,28 @@ impl Bucket {
         self.runtime.block_on(self.store.put(&key, bytes.into())).map(drop).map_err(|error| self.failure(&error))
     }
 
-    /// Stores many small objects.
-    pub fn put_all(&self, objects: Vec<(String, Vec<u8>)>) -> Result<(), Failure> {
-        let one = |(name, bytes): (String, Vec<u8>)| {
+    /// Stores many small objects, each within the time of a request. Which ones are stored, by their places, and why not all.
+    pub fn put_all(&self, objects: Vec<(String, Vec<u8>)>) -> (Vec<usize>, Result<(), Failure>) {
+        if let Err(failure) = self.is_left_alone() {
+            return (Vec::new(), Err(failure));
+        }
+        let one = |(place, (name, bytes)): (usize, (String, Vec<u8>))| {
             let key = self.key(&name);
-            async move { self.store.put(&key, bytes.into()).await.map(drop) }
+            async move { (place, tokio::time::timeout(self.limit, self.store.put(&key, bytes.into())).await) }
         };
-        self.wait(stream::iter(objects.into_iter().map(one)).buffer_unordered(AT_ONCE).try_collect::<()>())
+        let mut stored = Vec::new();
+        let all = async {
+            let mut putting = stream::iter(objects.into_iter().enumerate().map(one)).buffer_unordered(AT_ONCE);
+            while let Some((place, done)) = putting.next().await {
+                match done {
+                    Ok(Ok(_)) => stored.push(place),
+                    failed => return failed.map(|done| done.map(drop)),
+                }
+            }
+            Ok(Ok(()))
+        };
+        let done = self.runtime.block_on(all);
+        (stored, self.told(done))
     }
 
     /// Removes objects, whether they are there or not. It takes as long as it takes, unless a time is said: then `false` says that some are left.

@@ -232,16 +232,17 @@ impl Store {
         let mut locks: Vec<usize> = locks.into_iter().collect();
         locks.sort_unstable();
         let _all: Vec<MutexGuard<'_, ()>> = locks.into_iter().map(|at| held(&self.changing[at])).collect();
-        self.bucket.put_all(new.iter().map(stored).collect())?;
+        let (stored, done) = self.bucket.put_all(new.iter().map(stored).collect());
         self.is_owner(false)?;
-        for id in new {
+        // If it is asked again, since that did not do for all, the rest is less.
+        for id in stored.into_iter().filter_map(|place| new.get(place).copied()) {
             self.learn(id, known(id));
             held(&self.pieces).retain(|chunk, _| chunk.file != id);
             held(&self.begun).remove(&id);
             // Its objects go behind this: there may be many.
             let _ = held(&self.gone).send(id);
         }
-        Ok(())
+        done
     }
 
     /// Removes objects of a file that is gone.

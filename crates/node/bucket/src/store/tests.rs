@@ -398,3 +398,22 @@ fn many_threads_write_one_object() {
         assert!(read(&store, &entry, offset, MAX_PAYLOAD) == Ok(bytes[offset as usize..][..CHUNK as usize].to_vec()));
     }
 }
+
+#[test]
+fn many_are_removed_although_all_of_them_take_longer_than_one_request_may() {
+    let behind = Behind::new();
+    drop(behind.opened(true).unwrap());
+    let slow = ThrottledStore::new(behind.0.clone(), ThrottleConfig::default());
+    slow.config_mut(|config| config.wait_put_per_call = Duration::from_millis(200));
+    let bucket = Bucket::over(Arc::new(slow), ROOT).within(Duration::from_secs(1));
+    let store = Store::open(bucket, &SPACE, false, Box::new(|| {})).unwrap();
+    let ids = (0..512_u16)
+        .map(|number| {
+            let mut id = [9; 16];
+            id[..2].copy_from_slice(&number.to_le_bytes());
+            id
+        })
+        .collect();
+    ask(&store, Request::Forget { ids }, &[]).unwrap();
+    assert_eq!(changes(&store).len(), 512);
+}

@@ -250,3 +250,20 @@ fn a_target_whose_medium_was_full_for_a_moment_ends_and_begins_anew() {
     client.set_striping("after", Striping::default()).unwrap();
     assert!(client.names().at("before").is_some());
 }
+
+#[test]
+fn all_copies_tell_the_same_time_also_one_that_is_made_later() {
+    let cluster = Cluster::new(3);
+    let (client, writer, entry) = with_file(&cluster, &[7; 3000]);
+    let times = |client: &Client| {
+        let told = written(client, &entry.id).objects[0].map(|at| client.peer(at).unwrap().shapes(vec![entry.id]).unwrap());
+        told.map(|told| told[0][0].changed_ns)
+    };
+    let before = times(&client);
+    assert_eq!(before[0], before[1]);
+    half_moved(&client, &entry);
+    client.refresh();
+    writer.fill_again(&client.unfilled());
+    assert_ne!(written(&client, &entry.id).objects, entry.written().unwrap().objects);
+    assert_eq!(times(&client), before);
+}

@@ -137,7 +137,7 @@ fn copies_that_differ_become_the_one_that_is_read() {
     let [one, two] = holders(&client, &entry);
     // As if who wrote it had died between the two.
     let sum = sum_of_pieces(&piece_sums(&entry.id, 9, b"first", |at| at).collect::<Vec<_>>());
-    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum };
+    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum, changed_ns: 0 };
     client.peer(one).unwrap().ask(&request, b"first").unwrap();
     let found = bad(&client).unwrap();
     assert_eq!((found.different.iter().copied().collect::<Vec<u16>>(), found.damaged.len()), (vec![two], 0));

@@ -234,6 +234,8 @@ pub enum Request {
         length: u32,
         /// Their checksum ([`sum_of_pieces`](super::written::sum_of_pieces)).
         sum: u128,
+        /// When, by the clock of who writes: all copies tell the same.
+        changed_ns: i64,
     },
     /// Bytes of such an object, compared with their checksums; fewer at its end. → [`Answer::Bytes`]
     ReadRange {
@@ -256,6 +258,8 @@ pub enum Request {
         position: u16,
         /// Bytes that it has then.
         length: u64,
+        /// As of [`Request::WriteRange`].
+        changed_ns: i64,
     },
     /// What was written of such an object becomes durable. → [`Answer::Done`]
     Sync {
@@ -295,6 +299,8 @@ pub enum Request {
         length: u32,
         /// Their checksum ([`range_sum`](super::written::range_sum)).
         sum: u128,
+        /// When the object that they are of was changed.
+        changed_ns: i64,
     },
     /// Whoever asks is the only one that does this for [`CLAIM`](super::written::CLAIM) seconds, unless another one is: then it is [`Failed::Busy`]. → [`Answer::Done`]
     Claim {

@@ -16,7 +16,7 @@ use crate::link::Fault;
 use mend_data::space::catalogue::Change;
 use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, Request};
-use mend_data::space::written::{Written, range_sum, sum_of_pieces};
+use mend_data::space::written::{Shape, Written, range_sum, sum_of_pieces};
 use mend_data::space::{Entry, Id, Kind};
 use std::time::{Duration, Instant};
 
@@ -187,13 +187,14 @@ impl Writer {
         for position in known.filling.clone() {
             let [good, new] = known.objects[usize::from(position)];
             let (good, new) = (self.client.peer(good)?, self.client.peer(new)?);
-            let length = length_of(good, file, position)?;
+            let Shape { length, changed_ns, .. } = shape_of(good, file, position)?;
             let (mut at, mut boot) = (0, None);
             while at < length || boot.is_none() {
                 let wanted = PIECE.min(length - at) as u32;
                 let (_, bytes) = good.ask(&Request::ReadRange { file: *file, position, offset: at, length: wanted }, &[])?;
                 let (epoch, sum, length) = (known.epoch, range_sum(&bytes), bytes.len() as u32);
-                let (answer, _) = new.ask(&Request::Fill { file: *file, epoch, position, offset: at, length, sum }, &bytes)?;
+                let request = Request::Fill { file: *file, epoch, position, offset: at, length, sum, changed_ns };
+                let (answer, _) = new.ask(&request, &bytes)?;
                 let Answer::Held { boot: held } = answer else { return Err(nonsense(new).into()) };
                 if *boot.get_or_insert(held) != held {
                     return Err(started_anew(new).into());
@@ -286,8 +287,8 @@ fn again(known: &Written, lost: &[u16], free: &[Option<u64>]) -> Result<Written,
     Ok(new)
 }
 
-fn length_of(peer: &Peer, file: &Id, position: u16) -> Result<u64, Fault> {
-    let found = peer.shapes(vec![*file])?.into_iter().flatten().find(|shape| shape.position == position).map(|shape| shape.length);
+fn shape_of(peer: &Peer, file: &Id, position: u16) -> Result<Shape, Fault> {
+    let found = peer.shapes(vec![*file])?.into_iter().flatten().find(|shape| shape.position == position);
     found.ok_or_else(|| Fault::Failed { target: peer.target.name(), kind: Failed::Absent, why: "it does not have the object".to_owned() })
 }
 
@@ -297,7 +298,8 @@ fn started_anew(peer: &Peer) -> Fault {
 
 /// Which start of its node a target is in. To write nothing tells it.
 fn boot_of(peer: &Peer, file: &Id, known: &Written, position: u16) -> Result<Id, Fault> {
-    let request = Request::WriteRange { file: *file, epoch: known.epoch, position, offset: 0, length: 0, sum: sum_of_pieces(&[]) };
+    let (epoch, sum) = (known.epoch, sum_of_pieces(&[]));
+    let request = Request::WriteRange { file: *file, epoch, position, offset: 0, length: 0, sum, changed_ns: 0 };
     match peer.ask(&request, &[])?.0 {
         Answer::Held { boot } => Ok(boot),
         _ => Err(nonsense(peer)),

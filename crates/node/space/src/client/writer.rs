@@ -9,7 +9,7 @@
 //! moment, and so is this process; other nodes write the same file. What cannot be kept right is refused.
 
 use super::cache::Cache;
-use super::names::Client;
+use super::names::{Client, now_ns};
 use super::peer::{Peer, nonsense};
 use crate::link::Fault;
 use mend_data::ranges::Range;
@@ -278,7 +278,7 @@ impl Writer {
     pub fn write(&self, file: &Id, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
         let state = self.state(file);
         let range = Range { offset, length: bytes.len() as u64 };
-        let first = offset / BLOCK;
+        let (first, changed_ns) = (offset / BLOCK, now_ns());
         let sums: Vec<u128> = piece_sums(file, offset, bytes, |at| first + at).collect();
         let cut = |known: &Written| -> Vec<(u16, u64, Range)> { pieces(known, range, PIECE).collect() };
         let part = |known: &Written| distinct(cut(known).iter().flat_map(|(position, _, _)| known.objects[usize::from(*position)]));
@@ -290,7 +290,8 @@ impl Writer {
                 let bytes = &bytes[from..from + piece.length as usize];
                 let blocks = (piece.offset / BLOCK - first) as usize..(piece.end().div_ceil(BLOCK) - first) as usize;
                 let (epoch, sum, length) = (known.epoch, sum_of_pieces(&sums[blocks]), bytes.len() as u32);
-                let (answer, _) = peer.ask(&Request::WriteRange { file: *file, epoch, position, offset: place, length, sum }, bytes)?;
+                let request = Request::WriteRange { file: *file, epoch, position, offset: place, length, sum, changed_ns };
+                let (answer, _) = peer.ask(&request, bytes)?;
                 Self::note_unsynced(&state, position, at, answer, peer)?;
             }
             Ok(())
@@ -350,12 +351,12 @@ impl Writer {
     /// # Errors
     /// [`Refused`].
     pub fn cut(&self, file: &Id, length: u64) -> Result<(), Refused> {
-        let state = self.state(file);
+        let (state, changed_ns) = (self.state(file), now_ns());
         let part = |known: &Written| distinct(known.objects.iter().flatten().copied());
         let work = |known: &Written, at: u16, peer: &Peer| -> Result<(), Fault> {
             for position in known.positions(at) {
                 let length = known.object_length(usize::from(position), length);
-                let (answer, _) = peer.ask(&Request::Cut { file: *file, epoch: known.epoch, position, length }, &[])?;
+                let (answer, _) = peer.ask(&Request::Cut { file: *file, epoch: known.epoch, position, length, changed_ns }, &[])?;
                 Self::note_unsynced(&state, position, at, answer, peer)?;
             }
             Ok(())

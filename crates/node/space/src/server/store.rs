@@ -261,17 +261,19 @@ impl Store {
             Request::Verify { file, position, first, count } => return bytes(self.verify(&file, position, first, count)?),
             Request::Leave => self.leave().map(|()| Answer::Done)?,
             Request::Discard { file } => self.discard(&file).map(|()| Answer::Done)?,
-            Request::WriteRange { file, epoch, position, offset, sum, .. } => {
-                self.write_range(&file, epoch, position, offset, payload, sum)?
+            Request::WriteRange { file, epoch, position, offset, sum, changed_ns, .. } => {
+                self.write_range(&file, epoch, position, offset, payload, (sum, changed_ns))?
             }
             Request::ReadRange { file, position, offset, length } => return bytes(self.read_range(&file, position, offset, length)?),
             Request::ReadBlocks { file, position, first, .. } => return bytes(self.read_blocks(&file, position, first, payload)?),
             Request::Adopt { entry, positions, fresh } => self.adopt(&entry, &positions, &fresh).map(|()| Answer::Done)?,
-            Request::Fill { file, epoch, position, offset, sum, .. } => self.fill(&file, epoch, position, offset, payload, sum)?,
+            Request::Fill { file, epoch, position, offset, sum, changed_ns, .. } => {
+                self.fill(&file, epoch, position, offset, payload, (sum, changed_ns))?
+            }
             Request::MendBlock { file, epoch, position, block, .. } => {
                 self.mend_block(&file, epoch, position, block, payload).map(|()| Answer::Done)?
             }
-            Request::Cut { file, epoch, position, length } => self.cut(&file, epoch, position, length)?,
+            Request::Cut { file, epoch, position, length, changed_ns } => self.cut(&file, epoch, position, length, changed_ns)?,
             Request::Sync { file, epoch, position, boot } => self.sync(&file, epoch, position, boot).map(|()| Answer::Done)?,
             Request::Shapes { files } => return bytes(self.shapes(&files)?),
             Request::Stamp { file, changed_ns } => self.stamp(&file, changed_ns).map(|()| Answer::Done)?,

@@ -6,7 +6,7 @@
 //! objects/ab/ID.POSITION.open   there, and durable, from before the first write until all of it is synced
 //! ```
 //! Invariants: a block that is read or partly overwritten is compared with its checksum first, so that damage is never taken for content. Blocks that were
-//! being written when the process or the node ended are of an object that is open: their checksums are made anew (`open`). A block that a medium has changed gets back what it had (`mending`).
+//! being written when the process or the node ended are of an object that is open: their checksums are made anew (`open`). A block that a medium has changed gets back what it had (`mending`). All copies tell the same time (`times`).
 //! Faults assumed: the process is killed at any moment; the power fails (what was not synced is lost, and the writer is told by `boot`); the medium is full or damaged.
 
 use super::{Failure, Store, database};
@@ -18,14 +18,14 @@ use mend_data::space::written::{Shape, Written, piece_sums, range_sum, sum_of_pi
 use mend_data::space::{BLOCK, Entry, Id, filled_block_sum};
 use open::Open;
 use redb::ReadableDatabase;
-use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use times::{changed, set_changed};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// Locks for objects, which share them by their names.
@@ -124,13 +124,6 @@ fn read_guard(lock: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says when an object was changed, nanoseconds since 1970.
-fn set_changed(object: &File, changed_ns: i64) -> io::Result<()> {
-    let time = Timespec { tv_sec: changed_ns.div_euclid(1_000_000_000), tv_nsec: changed_ns.rem_euclid(1_000_000_000) };
-    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    Ok(futimens(object, &Timestamps { last_access, last_modification: time })?)
-}
-
 /// Where bytes are to be in an object.
 fn range(offset: u64, bytes: &[u8]) -> Result<Range, Failure> {
     let length = bytes.len() as u64;
@@ -163,6 +156,8 @@ struct Opened {
     bytes: File,
     sums: File,
     length: u64,
+    /// When it was changed, as of when it was opened.
+    changed_ns: i64,
 }
 
 impl Opened {
@@ -269,8 +264,8 @@ impl Store {
         let bytes = OpenOptions::new().read(true).write(true).open(&path)?;
         let sums = beside(&path, ".sums");
         let sums = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(sums)?;
-        let length = bytes.metadata()?.len();
-        Ok(Opened { id: *file, position, file: known, path, bytes, sums, length })
+        let about = bytes.metadata()?;
+        Ok(Opened { id: *file, position, file: known, path, bytes, sums, length: about.len(), changed_ns: changed(&about) })
     }
 
     /// Makes objects that come here, empty. What of them is to be copied from another target is filled then.
@@ -316,7 +311,7 @@ impl Store {
         let before = fs::metadata(&path).map_or(0, |about| about.len());
         for name in [path.clone(), beside(&path, ".sums")] {
             let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
-            if name == path && !known.filling.contains(&position) {
+            if name == path {
                 // All copies tell the same time, which whoever made the file knows.
                 set_changed(&made, entry.made_ns)?;
             }
@@ -348,7 +343,15 @@ impl Store {
         Ok(bytes)
     }
 
-    pub(super) fn fill(&self, file: &Id, epoch: u32, position: u16, offset: u64, bytes: &[u8], sum: u128) -> Result<Answer, Failure> {
+    pub(super) fn fill(
+        &self,
+        file: &Id,
+        epoch: u32,
+        position: u16,
+        offset: u64,
+        bytes: &[u8],
+        (sum, changed_ns): (u128, i64),
+    ) -> Result<Answer, Failure> {
         if range_sum(bytes) != sum {
             return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
         }
@@ -359,6 +362,7 @@ impl Store {
         let Some(written) = self.writing.filling().get(&(*file, position)).cloned() else {
             return Err(Failure::new(Failed::Absent, "it was started anew while a copy was made"));
         };
+        let untouched = written.is_empty();
         let wanted = range(offset, bytes)?;
         let mut at = wanted.offset;
         let end = Range { offset: wanted.end(), length: 0 };
@@ -366,9 +370,14 @@ impl Store {
             if taken.offset > at {
                 let piece = &bytes[(at - offset) as usize..(taken.offset.min(wanted.end()) - offset) as usize];
                 // Where nobody has written since the object was made, there are zeros.
-                match piece.iter().all(|byte| *byte == 0) {
+                let put = match piece.iter().all(|byte| *byte == 0) {
                     true => self.lengthen(file, position, known.clone(), at + piece.len() as u64)?,
                     false => self.put_range(file, position, known.clone(), at, piece, &[])?,
+                };
+                match put {
+                    Some(object) if untouched => set_changed(&object.bytes, changed_ns)?,
+                    Some(object) => object.stays_as_it_was()?,
+                    None => {}
                 }
             }
             at = at.max(taken.end());
@@ -377,14 +386,14 @@ impl Store {
     }
 
     /// An object is so long at least, with a hole at its end. Whoever calls holds its lock.
-    fn lengthen(&self, file: &Id, position: u16, known: Written, length: u64) -> Result<(), Failure> {
+    fn lengthen(&self, file: &Id, position: u16, known: Written, length: u64) -> Result<Option<Opened>, Failure> {
         let object = self.open_object(file, position, known)?;
         if length > object.length {
             self.begin_writing(&object, object.length / BLOCK..object.length.div_ceil(BLOCK))?;
             object.bytes.set_len(length)?;
             self.count_used(object.length, length);
         }
-        Ok(())
+        Ok(Some(object))
     }
 
     fn count_used(&self, before: u64, now: u64) {
@@ -400,7 +409,7 @@ impl Store {
         position: u16,
         offset: u64,
         bytes: &[u8],
-        sum: u128,
+        (sum, changed_ns): (u128, i64),
     ) -> Result<Answer, Failure> {
         let known = self.written(file, Some(epoch))?;
         if usize::from(position) >= known.objects.len() {
@@ -414,16 +423,26 @@ impl Store {
         let _held = write_guard(self.writing.lock(&(*file, position)));
         // It may have moved meanwhile.
         let known = self.written(file, Some(epoch))?;
-        self.put_range(file, position, known, offset, bytes, &sums)?;
+        if let Some(object) = self.put_range(file, position, known, offset, bytes, &sums)? {
+            object.written_at(changed_ns)?;
+        }
         self.writing.note((*file, position), range(offset, bytes)?);
         Ok(Answer::Held { boot: self.writing.boot })
     }
 
-    /// Whoever calls holds the object's lock. `known_sums`: those of the blocks, if they are known; of blocks that are not whole they are not used.
-    fn put_range(&self, file: &Id, position: u16, known: Written, offset: u64, bytes: &[u8], known_sums: &[u128]) -> Result<(), Failure> {
+    /// The object, if there is anything to write. Whoever calls holds its lock. `known_sums`: those of the blocks, if they are known; of blocks that are not whole they are not used.
+    fn put_range(
+        &self,
+        file: &Id,
+        position: u16,
+        known: Written,
+        offset: u64,
+        bytes: &[u8],
+        known_sums: &[u128],
+    ) -> Result<Option<Opened>, Failure> {
         let end = range(offset, bytes)?.end();
         if bytes.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let mut object = self.open_object(file, position, known)?;
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
@@ -453,7 +472,7 @@ impl Store {
             object.sum_up(blocks.start..blocks.end.min(object.length.div_ceil(BLOCK)))?;
             return Err(error.into());
         }
-        Ok(())
+        Ok(Some(object))
     }
 
     /// An object of which these blocks are to be read; nobody writes it while the guard is held.
@@ -514,7 +533,7 @@ impl Store {
         Ok(bytes)
     }
 
-    pub(super) fn cut(&self, file: &Id, epoch: u32, position: u16, length: u64) -> Result<Answer, Failure> {
+    pub(super) fn cut(&self, file: &Id, epoch: u32, position: u16, length: u64, changed_ns: i64) -> Result<Answer, Failure> {
         let _held = write_guard(self.writing.lock(&(*file, position)));
         let object = self.open_object(file, position, self.written(file, Some(epoch))?)?;
         self.writing.note((*file, position), Range::between(length, u64::MAX));
@@ -531,6 +550,7 @@ impl Store {
             if let Some(kept) = kept {
                 object.keep_sums(last, &[object.sum_of(last, &kept[..(length % BLOCK) as usize])])?;
             }
+            object.written_at(changed_ns)?;
         }
         Ok(Answer::Held { boot: self.writing.boot })
     }
@@ -558,22 +578,11 @@ impl Store {
                 if sums() > about.len().div_ceil(BLOCK) * 16 && self.is_short(file, position) {
                     return None;
                 }
-                let changed_ns = about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec());
-                Some(Shape { position, length: about.len(), changed_ns })
+                Some(Shape { position, length: about.len(), changed_ns: changed(&about) })
             };
             all.push(positions.filter_map(shape).collect::<Vec<Shape>>());
         }
         postcard::to_stdvec(&all).map_err(|error| Failure::new(Failed::Nonsense, error.to_string()))
-    }
-
-    pub(super) fn stamp(&self, file: &Id, changed_ns: i64) -> Result<(), Failure> {
-        let known = self.written(file, None)?;
-        for position in 0..known.objects.len() as u16 {
-            if let Ok(object) = OpenOptions::new().write(true).open(self.path(file, position)) {
-                set_changed(&object, changed_ns)?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -581,3 +590,4 @@ mod mending;
 mod open;
 #[cfg(test)]
 mod tests;
+mod times;

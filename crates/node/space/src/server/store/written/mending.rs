@@ -53,6 +53,7 @@ impl Store {
             return Err(Failure::new(Failed::Absent, format!("block {block} of {} was written with other bytes", object.path.display())));
         }
         object.bytes.write_all_at(bytes, block * BLOCK)?;
+        object.stays_as_it_was()?;
         object.bytes.sync_all()?;
         self.count_used(object.length, object.bytes.metadata()?.len());
         Ok(())

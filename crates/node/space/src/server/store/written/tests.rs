@@ -29,7 +29,7 @@ fn write(store: &Store, epoch: u32, offset: u64, bytes: &[u8]) -> Result<Id, Fai
     let file = entry(1, epoch);
     let index = |at| index_in_file(file.written().unwrap(), 1, offset / BLOCK + at);
     let sum = sum_of_pieces(&piece_sums(&file.id, offset, bytes, index).collect::<Vec<_>>());
-    let request = Request::WriteRange { file: [1; 16], epoch, position: 1, offset, length: bytes.len() as u32, sum };
+    let request = Request::WriteRange { file: [1; 16], epoch, position: 1, offset, length: bytes.len() as u32, sum, changed_ns: 5 };
     ask(store, request, bytes).map(|(answer, _)| if let Answer::Held { boot } = answer { boot } else { panic!("{answer:?}") })
 }
 
@@ -42,7 +42,7 @@ fn sync(store: &Store, boot: Id) -> Result<(), Failed> {
 }
 
 fn cut(store: &Store, length: u64) -> Result<(), Failed> {
-    ask(store, Request::Cut { file: [1; 16], epoch: 0, position: 1, length }, &[]).map(drop)
+    ask(store, Request::Cut { file: [1; 16], epoch: 0, position: 1, length, changed_ns: 5 }, &[]).map(drop)
 }
 
 /// Numbers that look drawn, the same each time.
@@ -177,7 +177,7 @@ fn who_has_an_old_map_or_wrote_before_the_node_failed_is_told() {
     assert_eq!(write(&store, 0, 0, b"y"), Err(Failed::Moved));
     write(&store, 1, 1, b"y").unwrap();
     assert_eq!(read(&store, 0, 5), Ok(b"xy".to_vec()));
-    let request = Request::WriteRange { file: [1; 16], epoch: 1, position: 1, offset: 0, length: 1, sum: 0 };
+    let request = Request::WriteRange { file: [1; 16], epoch: 1, position: 1, offset: 0, length: 1, sum: 0, changed_ns: 5 };
     assert_eq!(ask(&store, request, b"z").unwrap_err(), Failed::Nonsense);
     ask(&store, Request::Forget { ids: vec![[1; 16]] }, &[]).unwrap();
     assert_eq!(write(&store, 1, 0, b"x"), Err(Failed::Absent));
@@ -216,7 +216,15 @@ fn what_is_written_while_a_copy_is_made_stays() {
     let moved = Entry { kind: Kind::Written(Written { filling: vec![1], ..file }), ..entry(1, 1) };
     let adopt = || ask(&store, Request::Adopt { entry: Box::new(moved.clone()), positions: vec![1], fresh: vec![1] }, &[]).unwrap();
     let fill = |store: &Store, offset, bytes: &[u8]| {
-        let request = Request::Fill { file: [1; 16], epoch: 1, position: 1, offset, length: bytes.len() as u32, sum: range_sum(bytes) };
+        let request = Request::Fill {
+            file: [1; 16],
+            epoch: 1,
+            position: 1,
+            offset,
+            length: bytes.len() as u32,
+            sum: range_sum(bytes),
+            changed_ns: 5,
+        };
         ask(store, request, bytes).map(drop)
     };
     adopt();
@@ -224,7 +232,7 @@ fn what_is_written_while_a_copy_is_made_stays() {
     write(&store, 1, 8, b"er").unwrap();
     fill(&store, 0, b"before now").unwrap();
     assert_eq!(read(&store, 0, 20), Ok(b"befnew ner".to_vec()));
-    ask(&store, Request::Cut { file: [1; 16], epoch: 1, position: 1, length: 4 }, &[]).unwrap();
+    ask(&store, Request::Cut { file: [1; 16], epoch: 1, position: 1, length: 4, changed_ns: 5 }, &[]).unwrap();
     fill(&store, 2, b"longer").unwrap();
     assert_eq!(read(&store, 0, 20), Ok(b"beln".to_vec()));
     drop(store);
@@ -449,7 +457,15 @@ fn what_is_copied_of_a_file_with_holes_has_them_too() {
     let moved = Entry { kind: Kind::Written(Written { filling: vec![1], ..file }), ..entry(1, 1) };
     ask(&store, Request::Adopt { entry: Box::new(moved), positions: vec![1], fresh: vec![1] }, &[]).unwrap();
     let fill = |offset, bytes: &[u8]| {
-        let request = Request::Fill { file: [1; 16], epoch: 1, position: 1, offset, length: bytes.len() as u32, sum: range_sum(bytes) };
+        let request = Request::Fill {
+            file: [1; 16],
+            epoch: 1,
+            position: 1,
+            offset,
+            length: bytes.len() as u32,
+            sum: range_sum(bytes),
+            changed_ns: 5,
+        };
         ask(&store, request, bytes).map(drop).unwrap();
     };
     write(&store, 1, 100, b"meanwhile").unwrap();
@@ -466,4 +482,22 @@ fn what_is_copied_of_a_file_with_holes_has_them_too() {
     let boot = store.writing.boot;
     ask(&store, Request::Sync { file: [1; 16], epoch: 1, position: 1, boot }, &[]).unwrap();
     assert!(!store.is_short(&[1; 16], 1));
+}
+
+#[test]
+fn an_object_was_changed_when_its_writers_say_and_each_write_is_seen_by_its_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    let shape = || -> Vec<Vec<Shape>> { postcard::from_bytes(&store.shapes(&[[1; 16]]).unwrap()).unwrap() };
+    let cut = |length, changed_ns| {
+        ask(&store, Request::Cut { file: [1; 16], epoch: 0, position: 1, length, changed_ns }, &[]).unwrap();
+        shape()[0][0].changed_ns
+    };
+    let second = 1_000_000_000;
+    assert_eq!(cut(9, 20 * second), 20 * second);
+    // Of another writer, whose clock is behind, or who was overtaken.
+    assert_eq!(cut(8, 19 * second), 20 * second + 1);
+    ask(&store, Request::Stamp { file: [1; 16], changed_ns: 1000 * second }, &[]).unwrap();
+    assert_eq!(cut(7, 21 * second), 21 * second);
 }

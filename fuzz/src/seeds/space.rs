@@ -43,8 +43,12 @@ fn words_of_data_spaces_are_read() {
         seed("heal", request(Request::Heal { who: [5; 16], verify_after: Some(3600), done: false })),
         seed("forget", request(Request::Forget { ids: vec![[1; 16], [2; 16]] })),
         seed("changes", [&[1], &frame::encode(&answer).expect("a frame")[4..]].concat()),
+        seed("at-it", [&[1], &frame::encode(&Answer::AtIt).expect("a frame")[4..]].concat()),
         seed("adopt", request(Request::Adopt { entry: Box::new(written), positions: vec![0, 1], fresh: vec![1] })),
-        seed("write-range", request(Request::WriteRange { file, epoch, position, offset: 70_000, length: 300, sum: 1 << 90, changed_ns: 1 << 60 })),
+        seed(
+            "write-range",
+            request(Request::WriteRange { file, epoch, position, offset: 70_000, length: 300, sum: 1 << 90, changed_ns: 1 << 60 }),
+        ),
         seed("read-blocks", request(Request::ReadBlocks { file, position, first: 2, count: 2 })),
         seed("mend-block", request(Request::MendBlock { file, epoch, position, block: 7, length: 65_536 })),
         seed("read-range", request(Request::ReadRange { file, position, offset: 70_000, length: 300 })),

@@ -217,7 +217,10 @@ impl Names {
             Failure::NotMoving { rank } => {
                 (format!("rank {rank} is not being moved, or has come too far"), "`mend ps --json` says which ranks move".into())
             }
-            Failure::JobEnded => plain("the job ended first".into()),
+            Failure::JobEnded => {
+                let hint = if self.heals { "if it goes on by itself, ask again when its ranks run (`mend ps`)" } else { "" };
+                ("the job ended first".into(), hint.into())
+            }
             Failure::NoSnapshot => plain("no snapshot was taken".into()),
             Failure::Storage(trouble) => (trouble.error.clone(), trouble.hint.clone()),
         }

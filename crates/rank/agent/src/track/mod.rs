@@ -188,8 +188,12 @@ impl Tracker {
         let mut note = None;
         let base = base.filter(|_| !self.allowed.is_empty()).and_then(|wanted| match self.since {
             Some((id, sequence)) if id == wanted && self.hashes.count.is_some() && self.intact() => Some((id, sequence + 1)),
-            _ => {
-                note = Some("full, because changes since the image to build on were not noticed".to_string());
+            since => {
+                let why = match since {
+                    Some(_) => "changes since the image to build on were not noticed",
+                    None => "there is no image of this process to build on: it has moved here, or was restarted",
+                };
+                note = Some(format!("full, because {why}"));
                 None
             }
         });

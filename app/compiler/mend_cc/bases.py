@@ -14,11 +14,19 @@ class Bases:
         if place in seen:
             return True
         answer = True
+        initial = getattr(place[0], "initial", None)
+        if initial is not None:
+            answer = self._part_starts_at(place, (place[0], ()), initial, seen | {place})
         for function in self.program.functions.values():
             for expr in function.body.expressions():
                 for part in expr.walk():
                     if part.op in ("assign", "step") and place in self.memory.places(part.args[0]):
                         answer &= part.op == "assign" and part.value == "=" and self._starts_at(part.args[1], seen | {place})
+                    elif part.op == "assign" and place[1]:
+                        # The structure that it is a field of.
+                        for whole in self.memory.places(part.args[0]):
+                            if whole[0] is place[0] and whole[1] == place[1][:len(whole[1])]:
+                                answer &= self._part_starts_at(place, whole, part.args[1], seen | {place})
                     elif part.op == "call" and place[0].__class__ is Variable and place[0].scope == "param":
                         for name in self.memory.callees(part):
                             target = self.program.functions.get(name)
@@ -28,6 +36,18 @@ class Bases:
         if not seen:
             self._starts[place] = answer
         return answer
+
+    def _part_starts_at(self, place, whole, source, seen):
+        """The same of what a field gets when the structure around it gets a value."""
+        kind = self.memory.type_at(whole)
+        for name in place[1][len(whole[1]):]:
+            names = [field for field, _, _ in kind.fields] if kind is not None else []
+            if source.op != "list" or source.value == "unordered" or name not in names:
+                return False
+            if names.index(name) >= len(source.args):
+                return True
+            source, kind = source.args[names.index(name)], kind.fields[names.index(name)][1]
+        return source.op != "list" and self._starts_at(source, seen)
 
     def _starts_at(self, source, seen):
         if source.op == "cast":

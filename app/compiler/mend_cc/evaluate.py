@@ -44,6 +44,8 @@ class Evaluate:
             self._eval(base.args[0], state, group)
             if base.op == "index":
                 index = self._eval(base.args[1], state, group)
+        elif base.op == "member":
+            self._inside(base.args[0], state, group)
         places = self.memory.places(expr)
         leaves = [leaf for place in places for leaf in self.memory.leaves(place)]
         single = len(leaves) == 1 and isinstance(leaves[0][0], Variable)
@@ -54,6 +56,16 @@ class Evaluate:
             return [leaves[0]], index, True, alike
         whole = expr.op in ("var", "member") and len(places) == 1 and self.memory.whole(expr) and isinstance(next(iter(places))[0], Variable)
         return leaves, None, (single and not array) or whole, alike
+
+    def _inside(self, expr, state, group):
+        """Evaluates what leads to the structure that a member is of."""
+        if expr.op == "member":
+            self._inside(expr.args[0], state, group)
+        elif expr.op in ("index", "deref"):
+            for part in expr.args:
+                self._eval(part, state, group)
+        elif expr.op != "var":
+            self._eval(expr, state, group)
 
     def _holds_array(self, leaf):
         """Whether a location is that of an array's elements."""
@@ -72,6 +84,8 @@ class Evaluate:
                 entries = [OTHER if value == SAME else value for value in entries]
             return tuple(entries)
         made = None
+        if any(isinstance(leaf[0], Mark) and leaf[0].kind in ("unknown", "lost") for leaf in leaves):
+            return spread(OTHER, self.ranks)
         for leaf in leaves:
             parts = [state.env.get(leaf, spread(OTHER, self.ranks))]
             if leaf[0].__class__ is Variable and leaf[0].type.kind == "array":
@@ -198,7 +212,7 @@ class Evaluate:
     @staticmethod
     def plain_list(initial):
         """Whether a list gives the first elements of a one-dimensional array, in order."""
-        return len(initial.args) <= 64 and all(part.op not in ("list", "opaque") for part in initial.args)
+        return len(initial.args) <= 64 and initial.value != "unordered" and all(part.op not in ("list", "opaque") for part in initial.args)
 
     def _conditional(self, expr, state, group):
         """Evaluates what only some ranks may evaluate; messages there are lost to the analysis."""
@@ -269,7 +283,9 @@ class Evaluate:
                 self._write_leaf(place, spread(SAME, self.ranks), state, group, True)
             return spread(SAME, self.ranks)
         if effects(name) is None:
-            self.program.cannot_see(call.place, f"{name}() isn't part of the program, and isn't known")
+            # A name with blanks stands for what has been told of already.
+            if " " not in name:
+                self.program.cannot_see(call.place, f"{name}() isn't part of the program, and isn't known")
             state.sent = None
         for access in self.memory.accesses(call):
             if access.kind == "write":

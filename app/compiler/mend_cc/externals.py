@@ -3,6 +3,8 @@
 Effects are a letter for each argument: `-` its value, `r` reads what it points to, `w` writes there, `W` writes all of what it points to (a scalar,
 or `counts` elements), `b` both, `o` a handle that is made, `*` the letter before it goes on for all further arguments."""
 
+import re
+
 NO_RETURN = {"exit", "_exit", "_Exit", "abort", "quick_exit", "MPI_Abort", "__assert_fail", "longjmp"}
 ALLOCATE = {"malloc": (0,), "calloc": (0, 1), "realloc": (1,), "aligned_alloc": (1,)}
 # Return what an argument points to.
@@ -78,6 +80,13 @@ def effects(name):
     if name in PURE:
         return "-*"
     return LIBC.get(name)
+
+
+def in_place(name, letters):
+    """The letters of a collective operation whose first argument is MPI_IN_PLACE: what it takes is where the result comes to."""
+    if not letters.startswith("r") or MPI.get(name, ("", ""))[1] not in ("collective", "icollective"):
+        return letters
+    return letters[0] + re.sub("[wW]", "b", letters[1:], count=1)
 
 
 def letter(letters, at):

@@ -11,7 +11,8 @@ inserted there. Expressions are trees. Their operators:
     member   base; value: the field                addr     of what
     call     callee, arguments...                  assign   target, source; value: "=" or "+=", ...
     step     target; value: (1 or -1, whether the new value is the result)
-    list     elements of an initial value          comma    operands
+    list     parts of an initial value, in order     comma    operands
+             (value "unordered": not in order)
     opaque   what the front end can't see through; value: why
 """
 
@@ -52,6 +53,14 @@ class Type:
         if self.kind == "array":
             return self.element.holds(kind)
         return any(part.holds(kind) for _, part, _ in self.fields)
+
+    def pointers(self, path=()):
+        """(path, type) of all pointers in it, and of unions, in which may be some."""
+        kind = self.scalar()
+        if kind.kind == "pointer" or kind.name.startswith("union "):
+            yield path, kind
+        for name, part, _ in kind.fields:
+            yield from part.pointers((*path, name))
 
     def scalar(self):
         """What an array of arrays is made of."""

@@ -114,7 +114,7 @@ class Lockstep(Evaluate, Calls):
         for variable in [*self.program.globals, *statics]:
             initial = getattr(variable, "initial", None)
             for place in self.memory.leaves((variable, ())):
-                state.env[place] = spread(0 if initial is None else OTHER, self.ranks)
+                state.env[place] = spread(SAME if getattr(variable, "undefined", False) else 0 if initial is None else OTHER, self.ranks)
             if initial is not None and initial.op == "list" and variable.type.kind == "array" and self.plain_list(initial):
                 for at, part in enumerate(initial.args):
                     state.env[(variable, (), at)] = self._eval(part, state, tuple(range(self.ranks)))
@@ -301,6 +301,10 @@ class Lockstep(Evaluate, Calls):
     def _visit(self, node, state, group):
         point = self.points.setdefault(node.stmt, Point())
         point.seen = True
+        if len(group) == self.ranks:
+            same = {key for key, value in state.env.items() if len(key) == 2 and uniform(value, group)}
+            same -= {key[:2] for key, value in state.env.items() if len(key) == 3 and not uniform(value, group)}
+            point.same = same if point.same is None else point.same & same
         if point.why:
             return
         if self.split:
@@ -311,10 +315,6 @@ class Lockstep(Evaluate, Calls):
             point.why = f"of {self.ranks} ranks {abs(state.sent)} {'messages are' if state.sent > 1 else 'message is'} in transit"
         elif any(state.open):
             point.why = "a request is open"
-        if len(group) == self.ranks:
-            same = {key for key, value in state.env.items() if len(key) == 2 and uniform(value, group)}
-            same -= {key[:2] for key, value in state.env.items() if len(key) == 3 and not uniform(value, group)}
-            point.same = same if point.same is None else point.same & same
 
 
 def graphs_of(program):

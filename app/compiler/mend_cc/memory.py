@@ -6,19 +6,37 @@ analysis and specialization for the C programming language*, 1994)."""
 
 from dataclasses import dataclass
 
-from .externals import ALLOCATE, MPI, RETURNS, effects, letter
+from .externals import ALLOCATE, MPI, RETURNS, effects, in_place, letter
 from .ir import Variable
 
 
 @dataclass(eq=False)
 class Heap:
-    """All that one call allocates. `type` of its elements, by what it is assigned to."""
+    """All that one call allocates. `type` of its elements, by what it is assigned to; `several`: another type that part of it has, too, or None."""
 
     number: int
     expr: object
     function: str
     type: object = None
     name: str = ""
+    several: object = None
+
+    def take(self, kind):
+        """Another use of it. Bytes by which elements without pointers are looked at are no other type."""
+        if self.type is None:
+            self.type = kind
+            return
+        mine, other = self.type.scalar(), kind.scalar()
+        if mine.kind == other.kind == "struct" and mine.name and mine.name == other.name:
+            # One source may not see what is in it.
+            self.type = self.type if mine.fields else kind
+            return
+        if _alike(mine, other) or (_byte(other) and not mine.holds("pointer")):
+            return
+        if _byte(mine) and not other.holds("pointer") and not other.name.startswith("union "):
+            self.type = kind
+        else:
+            self.several = self.several or other
 
     def __repr__(self):
         return f"heap {self.number} {self.name}"
@@ -26,7 +44,8 @@ class Heap:
 
 @dataclass(frozen=True)
 class Mark:
-    """unknown: memory that can't be seen; text: string constants, argv: the command line; code: a function."""
+    """unknown: memory that can't be seen; lost: where a pointer leads to of which nothing is known, `name`; text: string constants, argv: the command line;
+    code: a function; number: a number in the place of a pointer, as MPI_IN_PLACE."""
 
     kind: str
     name: str = ""
@@ -56,6 +75,7 @@ class Memory:
         self.heaps = {}
         self.sites = []
         self.changed = True
+        self.settled = False  # whether all is learned that pointers may lead to
         self.wild = None  # where a pointer is made from a number: nothing is known of memory then
         self._leaves = {}
         main = program.functions.get("main")
@@ -66,8 +86,9 @@ class Memory:
             self._put((ARGV, ()), {(ARGV, ())})
         while self.changed:
             self.changed = False
-            for variable in program.globals:
+            for variable in [*program.globals, *(one for function in program.functions.values() for one in function.variables if one.scope == "static")]:
                 if getattr(variable, "initial", None) is not None:
+                    self._learn(variable.initial)
                     self._assign({(variable, ())}, variable.initial, variable.type)
             for function in program.functions.values():
                 self.current = function
@@ -75,7 +96,8 @@ class Memory:
                     self._learn(expr)
                 for stmt in function.body.walk():
                     if stmt.kind == "return" and stmt.expr:
-                        self._put(("result", function.name), self.targets(stmt.expr))
+                        self._assign({(("result", function.name), ())}, stmt.expr, function.result)
+        self.settled = True
 
     def _put(self, key, found):
         if not found:
@@ -94,9 +116,9 @@ class Memory:
             return {(expr.value, ())}
         if operator == "index":
             base = expr.args[0]
-            return self.places(base) if base.type and base.type.kind == "array" else self.targets(base)
+            return self.places(base) if base.type and base.type.kind == "array" else self.led(base)
         if operator == "deref":
-            return self.targets(expr.args[0])
+            return self.led(expr.args[0])
         if operator == "member" and expr.args[0].type and expr.args[0].type.name.startswith("union "):
             return self.places(expr.args[0])
         if operator == "member":
@@ -107,7 +129,20 @@ class Memory:
             return {(TEXT, ())}
         if operator == "cond":
             return self.places(expr.args[1]) | self.places(expr.args[2])
+        if operator == "comma":
+            return self.places(expr.args[-1])
+        if operator == "assign":
+            return self.places(expr.args[0])
+        if operator == "call":
+            return {(("result", name), ()) if name in self.program.functions else (UNKNOWN, ()) for name in self.callees(expr)}
         return set()
+
+    def led(self, pointer):
+        """Where a pointer leads that is followed: of one that leads nowhere, as far as was seen, nothing is known."""
+        found = self.targets(pointer)
+        if found or not self.settled or self.program.language != "c" or _constant(pointer):
+            return found
+        return {(Mark("lost", _text(pointer)), ())}
 
     def targets(self, expr):
         """Locations that a pointer's value may be the address of."""
@@ -115,7 +150,7 @@ class Memory:
         if operator in ("var", "index", "deref", "member"):
             found = set()
             for place in self.places(expr):
-                found |= {(UNKNOWN, ())} if place[0] is UNKNOWN else self.content.get(place, set())
+                found |= {place} if isinstance(place[0], Mark) and place[0].kind in ("unknown", "lost") else self.content.get(place, set())
             return found
         if operator == "addr":
             return self.places(expr.args[0])
@@ -127,7 +162,9 @@ class Memory:
             return self._result(expr)
         if operator == "cast":
             inner = expr.args[0]
-            if expr.type and expr.type.kind == "pointer" and inner.type and inner.type.kind in ("int", "uint") and inner.op != "const":
+            if expr.type and expr.type.kind == "pointer" and _constant(inner):
+                return set() if inner.op == "const" and inner.value == 0 else {(Mark("number"), ())}
+            if expr.type and expr.type.kind == "pointer" and inner.type and inner.type.kind in ("int", "uint"):
                 self.wild = self.wild or expr.place
                 return {(UNKNOWN, ())}
             return self.targets(inner)
@@ -155,7 +192,7 @@ class Memory:
         found = set()
         for name in self.callees(call):
             if name in self.program.functions:
-                found |= self.content.get(("result", name), set())
+                found |= self.content.get((("result", name), ()), set())
             elif name in ALLOCATE:
                 found.add((self._heap(call), ()))
                 if name == "realloc":
@@ -175,6 +212,10 @@ class Memory:
     # ---- learning ----
 
     def _assign(self, places, source, kind):
+        if source.op == "list" and (source.value == "unordered" or (kind is not None and kind.name.startswith("union "))):
+            for part in source.args:
+                self._spread(places, part, kind)
+            return
         if source.op == "list" and kind is not None and kind.kind in ("array", "struct"):
             parts = kind.fields if kind.kind == "struct" else ()
             for at, part in enumerate(source.args):
@@ -183,24 +224,38 @@ class Memory:
                 elif at < len(parts):
                     self._assign({(thing, (*path, parts[at][0])) for thing, path in places}, part, parts[at][1])
             return
+        if kind is not None and kind.kind == "array" and source.op == "string":
+            return
         if kind is not None and kind.kind == "struct":
-            origin = self.places(source)
-            if source.op == "call":
-                origin = {(("result", name), ()) for name in self.callees(source)}
-            for thing, path in origin:
+            for thing, path in self.places(source):
+                if isinstance(thing, Mark):
+                    for place in places:
+                        for name, _ in kind.pointers():
+                            self._put((place[0], (*place[1], *name)), {(thing, ())})
                 for (other, deeper), found in list(self.content.items()):
-                    if other is thing and deeper[: len(path)] == path:
+                    if other == thing and deeper[: len(path)] == path:
                         for target, below in places:
                             self._put((target, (*below, *deeper[len(path):])), found)
             return
         found = self.targets(source)
         for place in places:
             self._put(place, found)
-        for thing, _ in found:
-            if isinstance(thing, Heap) and thing.type is None and kind is not None and kind.kind == "pointer" and kind.element.kind != "void":
-                thing.type = kind.element
+        for thing, path in found:
+            if isinstance(thing, Heap) and not path and kind is not None and kind.kind == "pointer" and kind.element.kind != "void":
+                thing.take(kind.element)
                 name = sorted(str(place[-1][-1]) if place[-1] else place[0].name for place in places if isinstance(place[0], (Variable, Heap)))
                 thing.name = thing.name or (name[0] if name else "")
+
+    def _spread(self, places, part, kind):
+        """Something that any pointer of these locations may get."""
+        inner = part.args if part.op == "list" else (part,)
+        for place in places:
+            for one in inner:
+                if one.op == "list":
+                    self._spread(places, one, kind)
+                    continue
+                for name, below in kind.pointers():
+                    self._assign({(place[0], (*place[1], *name))}, one, below)
 
     def _learn(self, expr):
         for part in expr.walk():
@@ -228,7 +283,7 @@ class Memory:
                     for (other, path), found in list(self.content.items()):
                         if other is origin[0]:
                             self._put((target[0], path), found)
-        elif effects(name) is None:
+        elif effects(name) is None or name == "mend_cc unknown":
             # It may keep what it gets, and store anything there.
             for argument in call.args[1:]:
                 for place in self.reach(self.targets(argument)):
@@ -238,7 +293,7 @@ class Memory:
     @staticmethod
     def _holds_pointers(place):
         thing = place[0]
-        return getattr(thing, "type", None) is not None and thing.type.scalar().kind in ("pointer", "struct")
+        return getattr(thing, "type", None) is not None and any(True for _ in thing.type.pointers())
 
     def reach(self, places):
         """These locations and all that pointers in them lead to."""
@@ -318,7 +373,7 @@ class Memory:
             yield from self.accesses(part, certain and not (at and (operator == "cond" or (operator == "binary" and expr.value in ("&&", "||")))))
 
     def _all(self, places):
-        return frozenset(leaf for place in places for leaf in self.leaves(place))
+        return frozenset(leaf for place in places if not isinstance(place[0], tuple) for leaf in self.leaves(place))
 
     def _address(self, expr, certain):
         """What is read to find the location."""
@@ -350,7 +405,7 @@ class Memory:
                     yield Access("write", self.leaves((parameter, ())), certain, call)
                 yield Access("call", frozenset(), certain, call, (name,))
                 continue
-            letters = effects(name) if name else None
+            letters = self.effects(name, call.args[1:]) if name else None
             if letters is None:
                 touched = self._all(self.reach(set().union(*(self.targets(argument) for argument in call.args[1:]), {(one, ()) for one in self.program.globals})))
                 yield Access("read", touched | {(UNKNOWN, ())}, False, call, external=name or "?")
@@ -359,11 +414,11 @@ class Memory:
             for at, argument in enumerate(call.args[1:]):
                 what = letter(letters, at)
                 if what in "rb":
-                    yield Access("read", self._all(self.targets(argument)), False, argument, external=name)
+                    yield Access("read", self._all(self._given(argument)), False, argument, external=name)
             for at, argument in enumerate(call.args[1:]):
                 what = letter(letters, at)
                 if what in "wWbo":
-                    places = self.targets(argument)
+                    places = self._given(argument)
                     must = certain and what == "W" and len(places) == 1 and argument.op == "addr" and self.whole(argument.args[0])
                     yield Access("write", self._all(places), must, argument, external=name)
             if name in ("qsort", "bsearch", "MPI_Op_create", "atexit"):
@@ -372,6 +427,43 @@ class Memory:
                         if isinstance(thing, Mark) and thing.kind == "code" and thing.name in self.program.functions:
                             yield Access("call", frozenset(), False, call, (thing.name,))
 
+    def effects(self, name, arguments):
+        """Letters for the arguments of a known function as it is called here, or None."""
+        letters = effects(name)
+        if letters and name in MPI and arguments:
+            first = {thing for thing, _ in self.targets(arguments[0])}
+            if not first or any(isinstance(thing, Mark) and thing.kind in ("number", "unknown", "lost") for thing in first):
+                return in_place(name, letters)
+        return letters
+
+    def _given(self, argument):
+        """Where an argument of a known function leads."""
+        return self.led(argument) if argument.type is not None and argument.type.kind == "pointer" else self.targets(argument)
+
     def messages(self, name):
         """What an MPI function does with messages, or None."""
         return MPI[name][1] if name in MPI else None
+
+
+def _constant(expr):
+    """A null pointer, or one of MPI's marks in the place of one."""
+    while expr.op in ("cast", "unary"):
+        expr = expr.args[0]
+    return expr.op == "const"
+
+
+def _text(expr):
+    """A pointer as the source names it, nearly."""
+    if expr.op == "member":
+        return f"{_text(expr.args[0])}.{expr.value}"
+    if expr.op == "var":
+        return expr.value.name
+    return _text(expr.args[0]) if expr.args else str(expr.value or "a pointer")
+
+
+def _alike(one, other):
+    return (one.kind.replace("uint", "int"), one.size, one.name) == (other.kind.replace("uint", "int"), other.size, other.name)
+
+
+def _byte(kind):
+    return kind.kind in ("int", "uint") and kind.size == 1

@@ -10,9 +10,9 @@ INTEGERS = {1: "8", 2: "16", 4: "32", 8: "64"}
 def app_type(kind):
     """libmend-app's name for a scalar type, or None: it has pointers or is none."""
     if kind.kind == "int":
-        return f"MEND_APP_INT{INTEGERS.get(kind.size, '32')}"
+        return f"MEND_APP_INT{INTEGERS[kind.size]}" if kind.size in INTEGERS else None
     if kind.kind == "uint":
-        return f"MEND_APP_UINT{INTEGERS.get(kind.size, '32')}"
+        return f"MEND_APP_UINT{INTEGERS[kind.size]}" if kind.size in INTEGERS else None
     if kind.kind == "float":
         return "MEND_APP_LONG_DOUBLE" if kind.name == "long double" else {4: "MEND_APP_FLOAT", 8: "MEND_APP_DOUBLE"}.get(kind.size)
     if kind.kind == "complex":

@@ -8,6 +8,7 @@ import subprocess
 
 from clang import cindex
 
+from .initial import Initials
 from .ir import Directive, Expr, Function, Place, Program, Stmt, Type, Variable
 
 # CXBinaryOperatorKind of clang-c/Index.h; 1 and 2 are of C++.
@@ -68,6 +69,8 @@ def evaluate(cursor):
 
 def make_type(given, depth=0):
     """clang's type as ours."""
+    if given.kind.name in ("FUNCTIONPROTO", "FUNCTIONNOPROTO"):
+        return Type("function")
     spelled = given.spelling.replace("const ", "").replace("volatile ", "").replace("struct ", "").strip()
     if OPAQUE.match(spelled):
         return Type("opaque", max(given.get_size(), 0) or None, name=spelled)
@@ -99,12 +102,10 @@ def make_type(given, depth=0):
             return Type("struct", size, name=f"union {declared.spelling}")
         parts = tuple((part.spelling, make_type(part.type, depth + 1), part.get_field_offsetof() // 8) for part in given.get_fields()) if depth < 6 else ()
         return Type("struct", size, fields=parts, name=declared.spelling)
-    if kind in ("FUNCTIONPROTO", "FUNCTIONNOPROTO"):
-        return Type("function")
     return Type("void") if kind == "VOID" else Type("opaque", size, name=spelled)
 
 
-class _Reader:
+class _Reader(Initials):
     """One source file."""
 
     def __init__(self, program, path, flags):
@@ -140,7 +141,8 @@ class _Reader:
         start, end = extent.start.offset, extent.end.offset
         within = self.macro_at(start)
         macro = within is not None and (start != within[0] or (above is not None and within[0] <= above.start < within[1]))
-        return Place(self.path, extent.start.line, start, end, macro or not self.mine(node))
+        file = node.location.file.name if node.location.file is not None else self.path
+        return Place(file, extent.start.line, start, end, macro or not self.mine(node))
 
     # ---- declarations ----
 
@@ -192,6 +194,7 @@ class _Reader:
         declared = node.canonical
         known = self.variables.get(declared.get_usr() + str(declared.location.offset))
         if known:
+            self.defined(known, node)
             return known
         inside = self.function is not None and node.semantic_parent.kind == cindex.CursorKind.FUNCTION_DECL
         static = node.storage_class == cindex.StorageClass.STATIC
@@ -204,8 +207,7 @@ class _Reader:
             if not static:
                 for other in self.program.globals:
                     if other.name == node.spelling and other.addressable:
-                        if node.is_definition() and self.mine(node):
-                            other.place = self.place(node)
+                        self.defined(other, node)
                         self.variables[declared.get_usr() + str(declared.location.offset)] = other
                         return other
         made = Variable(node.spelling, make_type(node.type), scope, self.place(node), self.function.name if inside else None,
@@ -217,15 +219,29 @@ class _Reader:
         self.variables[declared.get_usr() + str(declared.location.offset)] = made
         if inside:
             self.function.variables.append(made)
-        elif node.kind == cindex.CursorKind.VAR_DECL:
-            made.initial = self.initial(node)
+        # What a global begins with, that is defined elsewhere, isn't known; a parameter has no initial value.
+        made.undefined = scope == "global"
+        if scope != "local":
+            self.defined(made, node)
         return made
+
+    def defined(self, variable, node):
+        """Takes over what a variable's definition says, which may stand behind declarations, in another source."""
+        if node.kind != cindex.CursorKind.VAR_DECL or variable.scope == "local":
+            return
+        initial = self.initial(node)
+        if initial is None and (node.storage_class == cindex.StorageClass.EXTERN or not variable.undefined):
+            return
+        if variable.undefined and self.mine(node):
+            variable.place = self.place(node)
+        variable.undefined, variable.initial, variable.type = False, initial, make_type(node.type)
 
     def initial(self, node):
         parts = list(node.get_children())
-        if parts and parts[-1].kind.is_expression() and node.type.kind.name != "CONSTANTARRAY":
+        # The last part of an array without an initial value is its number of elements.
+        if parts and parts[-1].kind.is_expression() and "ARRAY" not in node.type.get_canonical().kind.name:
             return self.expr(parts[-1])
-        if parts and parts[-1].kind == cindex.CursorKind.INIT_LIST_EXPR:
+        if parts and parts[-1].kind in (cindex.CursorKind.INIT_LIST_EXPR, cindex.CursorKind.STRING_LITERAL):
             return self.expr(parts[-1])
         return None
 
@@ -350,15 +366,22 @@ class _Reader:
 
     def expr(self, node):
         kind, children, place = node.kind.name, list(node.get_children()), self.place(node)
+        if kind == "DECL_REF_EXPR" and node.referenced.kind == cindex.CursorKind.FUNCTION_DECL:
+            # libclang dies where it is asked for the size of a builtin's type.
+            declared = node.referenced
+            return Expr("func", (), self.function_name(declared.get_definition() or declared), Type("function"), place)
+        single = kind in ("UNEXPOSED_EXPR", "PAREN_EXPR") and len(children) == 1 and children[0].kind.is_expression()
+        inner = self.expr(children[0]) if single else None
+        if single and inner.op == "func":
+            return inner
         kind_of = make_type(node.type)
 
         def make(operator, *args, value=None):
             return Expr(operator, tuple(args), value, kind_of, place)
 
-        if kind in ("UNEXPOSED_EXPR", "PAREN_EXPR") and len(children) == 1:
-            inner = self.expr(children[0])
+        if single:
             if inner.type and inner.type.kind == "array" and kind_of.kind == "pointer":
-                return make("addr", make_index(inner))
+                return address_of(make_index(inner) if inner.op != "comma" else Expr("comma", (*inner.args[:-1], make_index(inner.args[-1])), None, inner.type.element, place), kind_of)
             return inner
         if kind in ("INTEGER_LITERAL", "CHARACTER_LITERAL"):
             return make("const", value=evaluate(node))
@@ -370,9 +393,6 @@ class _Reader:
             return make("string", value=node.spelling)
         if kind == "DECL_REF_EXPR":
             declared = node.referenced
-            if declared.kind == cindex.CursorKind.FUNCTION_DECL:
-                definition = declared.get_definition()
-                return make("func", value=self.function_name(definition or declared))
             if declared.kind == cindex.CursorKind.ENUM_CONSTANT_DECL:
                 return make("const", value=declared.enum_value)
             return make("var", value=self.variable(declared))
@@ -404,15 +424,19 @@ class _Reader:
             if operator in ("x++", "x--", "++x", "--x"):
                 return make("step", inner, value=(1 if "+" in operator else -1, operator.startswith(("+", "-"))))
             if operator == "&":
-                return make("addr", inner) if inner.op != "func" else inner
+                return address_of(inner, kind_of) if inner.op != "func" else inner
             if operator == "*":
                 return inner if inner.op == "func" else inner.args[0] if inner.op == "addr" else make("deref", inner)
             if operator in "+-~!":
                 return make("unary", inner, value=operator)
         if kind == "CONDITIONAL_OPERATOR":
             return make("cond", *map(self.expr, children))
-        if kind in ("INIT_LIST_EXPR", "COMPOUND_LITERAL_EXPR", "UNEXPOSED_EXPR"):
-            return make("list", *(self.expr(child) for child in children if child.kind.is_expression()))
+        if kind == "INIT_LIST_EXPR":
+            return self.initial_list(node, kind_of, place)
+        if kind == "COMPOUND_LITERAL_EXPR":
+            return self.literal(node, kind_of, place)
+        if kind == "UNEXPOSED_EXPR":
+            return self.unexposed(node, children, kind_of, place)
         if kind == "StmtExpr" or "STMT" in kind.upper() or "LAMBDA" in kind or "BLOCK" in kind:
             raise CannotParse(f"{place}: statements within an expression")
         if kind != "TYPE_REF":
@@ -423,6 +447,13 @@ class _Reader:
 def make_index(array):
     """An array's first element: what its name stands for as a pointer."""
     return Expr("index", (array, Expr("const", (), 0, Type("int", 4), array.place)), None, array.type.element, array.place)
+
+
+def address_of(target, kind):
+    """The address of a location; of a literal's after it got its value."""
+    if target.op == "comma":
+        return Expr("comma", (*target.args[:-1], address_of(target.args[-1], kind)), None, kind, target.place)
+    return Expr("addr", (target,), None, kind, target.place)
 
 
 def undecay(expr):

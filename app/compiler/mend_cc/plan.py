@@ -21,6 +21,19 @@ class Refused(Exception):
     """No checkpoint can be taken at a place: why."""
 
 
+def blocks_of(memory, variables, named):
+    """Blocks of memory with these names that variables lead to."""
+    found, left = set(), list(variables)
+    while left:
+        holder = left.pop()
+        for (thing, _), targets in memory.content.items():
+            if thing is holder:
+                more = {target for target, _ in targets if isinstance(target, Heap) and target.name in named} - found
+                found |= more
+                left += more
+    return found
+
+
 @dataclass(eq=False)
 class Item:
     """Something that is registered: `place` is its location, `why` for the report."""
@@ -239,6 +252,7 @@ class Planner:
         exposed = exposed_after(self.flow, name, stmt, changed)
         if exposed is not None:
             live = {place for place in live if not self._is_array(place) or place in exposed}
+        self._check_seen(point, live, changed)
         self._check_calls(point, cycle)
         point.excluded = self._excluded(name)
         point.left_out = self._left_out(point.excluded, names)
@@ -246,8 +260,6 @@ class Planner:
             if not self._lives(place[0], levels, chain, stmt):
                 continue
             if isinstance(place[0], Mark):
-                if place[0].kind == "unknown" and place in changed:
-                    self._object(point, "memory that can't be seen changes between checkpoints, and is used after them")
                 continue
             if self._is_excluded(point, place[0]):
                 point.warnings.append(f"{self.name_of(place)} is excluded by a directive")
@@ -259,9 +271,11 @@ class Planner:
             elif not (place[0].__class__ is Variable and "%" in place[0].name):
                 point.kept.add(place)
         self._close(point, names)
+        self._check_allocated(point, cycle)
         point.dead = self._dead(point, names, live)
         known = self.lockstep.points.get(stmt)
-        point.replicated = known.same if known is not None and known.same else set()
+        # Where a place isn't shown to be safe, the analysis has ended before all ways to it were followed.
+        point.replicated = known.same if known is not None and known.same and not known.why else set()
         return point
 
     def _check_counted(self, name, stmt, loop, chain):
@@ -308,6 +322,24 @@ class Planner:
             raise Refused(why)
         point.warnings.append(why)
 
+    def _check_seen(self, point, live, changed):
+        """What pointers lead to must be known: of those that are followed after the place, and of those that are written through between two passes."""
+        marks = {thing for thing, _ in changed if isinstance(thing, Mark) and thing.kind in ("unknown", "lost")} | {thing for thing, _ in live if isinstance(thing, Mark) and thing.kind == "lost"}
+        for mark in sorted(marks, key=str):
+            if mark.kind == "lost":
+                self._object(point, f"where {mark.name} leads to can't be seen, and it is followed")
+            else:
+                self._object(point, "memory that can't be seen changes between checkpoints, and is used after them")
+
+    def _check_allocated(self, point, cycle):
+        """Fortran's arrays: a restart gives them the size that they had before the loop."""
+        nodes = [node for part in cycle.values() for node in part if node.expr is not None]
+        exprs = [node.expr for node in nodes] + [expr for name in self.flow.called(nodes) if name in self.program.functions for expr in self.program.functions[name].body.expressions()]
+        again = {variable for expr in exprs for part in expr.walk() if part.op == "call" and part.args[0].value == "mend_cc allocate" for variable in part.value or ()}
+        for item in point.items:
+            if item.place[0] in again:
+                self._object(point, f"{item.place[0].name} is allocated or deallocated between checkpoints: a restart wouldn't know its size")
+
     def _check_calls(self, point, cycle):
         nodes = [node for part in cycle.values() for node in part]
         for called in sorted(self.flow.called(nodes) & HIDDEN_STATE):
@@ -333,15 +365,7 @@ class Planner:
         visible = [*self.program.globals]
         for name in functions:
             visible += [*self.program.functions[name].params, *self.program.functions[name].variables]
-        found, left = set(), [variable for variable in visible if variable.name in excluded]
-        while left:
-            holder = left.pop()
-            for (thing, _), targets in self.memory.content.items():
-                if thing is holder:
-                    more = {target for target, _ in targets if isinstance(target, Heap) and target.name in excluded} - found
-                    found |= more
-                    left += more
-        return found
+        return blocks_of(self.memory, [variable for variable in visible if variable.name in excluded], excluded)
 
     @staticmethod
     def _is_excluded(point, thing):
@@ -372,6 +396,8 @@ class Planner:
                 return self._object(point, f"{self.name_of(place)} ({scalar.name if scalar else '?'}) changes between checkpoints, and can't be registered")
             if scalar.kind == "pointer" and scalar.element.kind in ("opaque", "function") and scalar.element.name != "unknown":
                 return self._object(point, f"{self.name_of(place)} points to what can't be registered ({scalar.element.name or scalar.element.kind}), and changes between checkpoints")
+            if scalar.kind in ("int", "uint") and scalar.size not in (1, 2, 4, 8):
+                return self._object(point, f"{self.name_of(place)} is an integer of {scalar.size} bytes: those of 1, 2, 4 and 8 can be registered")
             if not thing.addressable:
                 return self._object(point, f"{thing.name} has no address here (register, or another file's own)")
             if thing.scope == "static" and thing.function != point.function:
@@ -381,6 +407,8 @@ class Planner:
         elif isinstance(thing, Heap):
             if thing.type is None or thing.type.scalar().kind in ("void", "opaque", "function"):
                 return self._object(point, f"{thing.expr.place}: what kind of data is allocated here can't be seen")
+            if thing.several is not None or (not any(True for _ in thing.type.pointers()) and any(found for (holder, _), found in self.memory.content.items() if holder is thing)):
+                return self._object(point, f"{thing.expr.place}: what is allocated here holds data of several types, as {thing.name or 'it'}: allocate each type by a call of its own")
             if thing.expr.place.macro:
                 return self._object(point, f"{thing.expr.place}: the allocation comes out of a macro")
         chain = [caller for caller, _, _ in point.chain] + [point.function]

@@ -6,7 +6,7 @@ from . import names
 from .directives import shape_of
 from .ir import Variable, parent_map
 from .memory import Heap
-from .plan import Refused
+from .plan import Refused, blocks_of
 
 # MEND_APP_DIMENSIONS of mend_app.h.
 MOST_DIMENSIONS = 7
@@ -56,6 +56,18 @@ class Edits:
         return stmt.place.end
 
 
+def _behind_includes(text, end):
+    """Offset behind the last #include before `end` that isn't within a condition: what the source defines for headers stands before all of them."""
+    found = depth = at = 0
+    for line in text[:end].split(b"\n")[:-1]:
+        at += len(line) + 1
+        match = re.match(rb"\s*#\s*(if|endif|include)", line)
+        if match:
+            depth += {b"if": 1, b"endif": -1}.get(match.group(1), 0)
+            found = at if match.group(1) == b"include" and depth == 0 else found
+    return found
+
+
 class Rewriter:
     """All files of a program."""
 
@@ -74,6 +86,16 @@ class Rewriter:
                 name, dimensions = shape_of(directive.text)
                 found[name] = directive, dimensions
         return found
+
+    def _has_shape(self, thing):
+        """Whether a directive is for this variable or block: another may have the same name, in another function or as a structure's field."""
+        if thing.name not in self.shapes:
+            return False
+        directive = self.shapes[thing.name][0]
+        inside = [one for one in self.program.functions.values() if one.place.file == directive.place.file and one.place.start <= directive.place.start < one.place.end]
+        holders = [one for function in inside for one in function.variables if one.name == thing.name]
+        holders = holders or [one for one in self.program.globals if one.name == thing.name]
+        return not holders or thing in holders or thing in blocks_of(self.memory, holders, {thing.name})
 
     def warnings(self):
         """Shapes that came to nothing."""
@@ -97,8 +119,9 @@ class Rewriter:
         self._allocations()
         self._opened()
         self._start_and_end()
-        for edits in self.files.values():
-            edits.insert(0, "#include <mend_cc.h>\n", -9)
+        for path, edits in self.files.items():
+            first = min((function.place.start for function in self.program.functions.values() if function.place.file == path), default=0)
+            edits.insert(_behind_includes(edits.text, first), "#include <mend_cc.h>\n", -9)
         return {path: edits.result() for path, edits in self.files.items()}
 
     # ---- safe points ----
@@ -132,10 +155,10 @@ class Rewriter:
         """Before each call that leads to the point: the caller's variables."""
         for level, (caller, node, _) in enumerate(point.chain):
             stmt = node.stmt
+            if stmt.place.macro:
+                raise Refused(f"{stmt.place}: the call that leads to a safe point comes out of a macro, or of a header")
             edits = self.files[stmt.place.file]
             items = self._registered(point, level, stmt.place.start, stmt.place.file)
-            if stmt.place.macro:
-                raise Refused(f"{stmt.place}: the call that leads to a safe point comes out of a macro")
             indent = edits.indent(stmt.place.start) or "    "
             lines = [f"mend_cc_frame({level}); /* mend-cc: for safe point {point.number} */", *items]
             above = self.above[caller].get(stmt)
@@ -203,7 +226,7 @@ class Rewriter:
         at = f"&{text}" if kind.kind != "array" else text
         whose = self._whose(point, place)
         # A pointer is each rank's own: the shape is that of what it points to.
-        if place[0].name in self.shapes and not place[1] and (kind.kind == "array" or scalar.kind != "pointer"):
+        if self._has_shape(place[0]) and not place[1] and (kind.kind == "array" or scalar.kind != "pointer"):
             return f'mend_cc_array({level}, "{name}", {at}, sizeof {text}, {self._shape(place[0].name, scalar)});'
         if known == "MEND_APP_BYTES":
             size = f"sizeof {text}"
@@ -248,7 +271,7 @@ class Rewriter:
         kind = heap.type.scalar()
         known = names.app_type(kind)
         whose = self._whose(point, (heap, ())) if kind.kind != "struct" else "MEND_APP_PRIVATE"
-        if heap.name in self.shapes:
+        if self._has_shape(heap):
             return [f'mend_cc_heap_array("{name}", {heap.number}, {self._shape(heap.name, kind)});']
         if known == "MEND_APP_BYTES":
             return [f'mend_cc_heap("{name}", {heap.number}, {known}, 1, {whose});']
@@ -272,6 +295,10 @@ class Rewriter:
             heaps = set(self.memory.sites)
         for heap in heaps:
             call = heap.expr
+            if call.args[0].op != "func":
+                if heap in self.heaps:
+                    raise Refused(f"{call.place}: this memory is allocated through a pointer to a function")
+                continue
             edits, name = self.files.get(call.place.file), call.args[0].value
             start = call.place.start
             if edits is None or not edits.text[start:].startswith(name.encode()):
@@ -283,12 +310,23 @@ class Rewriter:
             edits.insert(opening, f"{heap.number}, ", 2)
         if not heaps:
             return
+        self._freed_elsewhere(heaps)
         for call in self._calls({"free"}):
             if any(isinstance(thing, Heap) and thing in heaps for thing, _ in self.memory.targets(call.args[1])):
                 edits = self.files.get(call.place.file)
                 if edits is None or not edits.text[call.place.start:].startswith(b"free"):
                     raise Refused(f"{call.place}: this call of free() can't be changed (a macro)")
                 edits.insert(call.place.start, "mend_cc_", 2)
+
+    def _freed_elsewhere(self, heaps):
+        """Refused: memory that is registered may be freed where nothing can be inserted."""
+        for function in self.program.functions.values():
+            for expr in function.body.expressions():
+                for part in expr.walk():
+                    if part.op == "call" and part.args[0].op != "func" and set(self.memory.callees(part)) & {"free", "realloc"}:
+                        freed = {thing for argument in part.args[1:] for thing, _ in self.memory.targets(argument)} & heaps
+                        if freed & self.heaps:
+                            raise Refused(f"{part.place}: {min(heap.name for heap in freed)} may be freed through a pointer to a function")
 
     def _opened(self):
         """Files that are open at a safe point: their positions are saved."""
@@ -297,8 +335,13 @@ class Rewriter:
         for function in self.program.functions.values():
             for expr in function.body.expressions():
                 for part in expr.walk():
-                    if part.op == "assign" and part.args[1].op == "call" and part.args[1].args[0].value == "fopen" and self.memory.places(part.args[0]) & kept:
+                    if part.op != "assign" or not self.memory.places(part.args[0]) & kept:
+                        continue
+                    if part.args[1].op == "call" and part.args[1].args[0].value == "fopen":
                         found.append((part.args[1], self.name_of(part.args[0])))
+                    elif any(one.op == "call" for one in part.args[1].walk()):
+                        # A restart would open it anew, and empty it.
+                        raise Refused(f"{part.place}: {self.name_of(part.args[0])} is opened by a function around fopen(), and is open at a safe point: its position can't be saved so. Assign what fopen() returns")
         for number, (call, name) in enumerate(found):
             edits = self.files.get(call.place.file)
             if edits is None or not edits.text[call.place.start:].startswith(b"fopen"):
@@ -338,6 +381,8 @@ class Rewriter:
                 edits = self.files.get(stmt.place.file)
                 if called & {"MPI_Init", "MPI_Init_thread"}:
                     self._check_place(stmt)
+                    if stmt.kind == "return":
+                        raise Refused(f"{stmt.place}: nothing can follow MPI_Init here: make its call a statement of its own, before the `return`")
                     offset = edits.end(stmt)
                     self._in_block(function, stmt, edits)
                     edits.insert(offset, f"\n{edits.indent(stmt.place.start) or '    '}{start}", -1)
@@ -367,6 +412,9 @@ class Rewriter:
             raise Refused(f"{point.stmt.place}: nothing of {self.program.functions[point.function].source}() changes between checkpoints")
         item = own[0]
         kind = self.memory.type_at(item.place).scalar() if isinstance(item.place[0], Variable) else item.place[0].type.scalar()
+        if isinstance(item.place[0], Heap) and not self._has_shape(item.place[0]) and names.app_type(kind) is not None:
+            # Its first block may be freed by then.
+            return f"{called[item]} allocated"
         if names.app_type(kind) is not None:
             return called[item]
         plain = [one for one in own if isinstance(one.place[0], Variable) and names.app_type(self.memory.type_at(one.place).scalar()) is not None]
@@ -374,5 +422,7 @@ class Rewriter:
             return called[plain[0]]
         # Several structures have numbers.
         field = names.fields(kind)[0][0]
+        if isinstance(item.place[0], Heap) and not self._has_shape(item.place[0]):
+            return f"{called[item]} allocated"
         return f"{called[item]}.{field}\\n{called[item]}[0].{field}"
 

@@ -238,6 +238,8 @@ class Walk(Bases):
             self.expr(expr.args[0])
         elif expr.op in ("member", "cast"):
             self.address(expr.args[0])
+        elif expr.op not in ("var", "string"):
+            self.expr(expr)
 
     def forget(self, target):
         for place in self._leaves(target):
@@ -348,8 +350,8 @@ class Walk(Bases):
             self.lasting.extend(sections)
 
     def external(self, name, call):
-        letters = effects(name)
         arguments = call.args[1:]
+        letters = self.memory.effects(name, arguments)
         for at, argument in enumerate(arguments):
             if letter(letters, at) in "rb":
                 self._buffer(name, arguments, at, True)

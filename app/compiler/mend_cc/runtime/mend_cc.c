@@ -2,6 +2,7 @@
 #include "mend_cc.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <mend_app_mpi.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <time.h>
 
 enum { LEVELS = 32, NAME = 160, PATH = 512 };
+#define UNSAVED SIZE_MAX
 
 struct note {
     struct note *next;
@@ -26,7 +28,13 @@ struct block {
     struct block *next;
     void *address;
     size_t bytes;
-    int site;
+    int site, number; /* the how manieth of its place, for life: a restart finds it by that, whatever was freed meanwhile */
+};
+
+/* How many blocks a place has allocated. */
+struct site {
+    struct site *next;
+    int site, allocated;
 };
 
 struct opened {
@@ -43,6 +51,7 @@ static struct {
     int count;
     struct note *notes;
     struct block *blocks, *last;
+    struct site *sites;
     struct opened *opened;
 } cc;
 
@@ -229,6 +238,10 @@ void mend_cc_variable(int level, const char *name, void *address, int type, int 
         memcpy(n->extents, extents, (size_t)dimensions * sizeof *extents);
 }
 
+void mend_cc_other_size(const char *name, int known, int bytes) {
+    stop("%s: its elements have %d bytes, and mend-cc has read %d, so the program ends: give its kind in the source, as real(8), and not by the compiler's options", name, bytes, known);
+}
+
 static void set_shape(struct note *n, size_t size, int dimensions, const mend_app_dimension *shape) {
     n->size = size;
     n->dimensions = dimensions;
@@ -294,7 +307,7 @@ static void register_shaped(const struct note *n, const char *name, void *addres
     must(mend_app_array(name, address, n->type, n->dimensions, n->shape), name);
 }
 
-/* Elements that block `name` had when it was saved, or 0: it wasn't. */
+/* Elements that block `name` had when it was saved, or UNSAVED. */
 static size_t saved_elements(const struct note *n, const char *name) {
     uint64_t extents[MEND_APP_DIMENSIONS];
     if (!n->fields) {
@@ -302,7 +315,7 @@ static size_t saved_elements(const struct note *n, const char *name) {
         size_t elements = 1;
         for (int d = 0; d < dimensions; d++)
             elements *= extents[d];
-        return dimensions < 0 ? 0 : elements;
+        return dimensions < 0 ? UNSAVED : elements;
     }
     char field[2 * NAME];
     snprintf(field, sizeof field, "%s.%s", name, n->field[0].name);
@@ -312,13 +325,25 @@ static size_t saved_elements(const struct note *n, const char *name) {
     for (;; count++) {
         snprintf(field, sizeof field, "%s[%zu].%s", name, count, n->field[0].name);
         if (mend_app_saved_shape(field, extents) < 0)
-            return count;
+            return count ? count : UNSAVED;
     }
+}
+
+static struct site *find_site(int site) {
+    struct site *s = cc.sites;
+    while (s && s->site != site)
+        s = s->next;
+    if (!s) {
+        s = need(malloc(sizeof *s));
+        *s = (struct site){cc.sites, site, 0};
+        cc.sites = s;
+    }
+    return s;
 }
 
 static struct block *remember(int site, void *address, size_t bytes) {
     struct block *b = need(calloc(1, sizeof *b));
-    *b = (struct block){NULL, address, bytes, site};
+    *b = (struct block){NULL, address, bytes, site, ++find_site(site)->allocated};
     if (cc.last)
         cc.last->next = b;
     else
@@ -334,37 +359,96 @@ static struct block *next_of(struct block *b, int site) {
     return b;
 }
 
-/* The blocks of one place, in the order in which they were allocated. A restart makes those that the saved run had and this one hasn't. */
-static void register_heap(const struct note *n) {
+static void name_block(char name[2 * NAME], const struct note *n, int number) {
+    if (number == 1)
+        snprintf(name, 2 * NAME, "%s", n->name);
+    else
+        snprintf(name, 2 * NAME, "%s %d", n->name, number);
+}
+
+/* What lies behind the last whole element. */
+static void register_rest(const struct note *n, const char *name, unsigned char *address, size_t bytes) {
+    char rest[3 * NAME];
+    const uint64_t count = bytes % n->size;
+    if (!count)
+        return;
+    snprintf(rest, sizeof rest, "%s rest", name);
+    must(mend_app_variable(rest, address + bytes - count, MEND_APP_UINT8, 1, &count, n->whose), rest);
+}
+
+static void register_block(const struct note *n, const struct block *b) {
     char name[2 * NAME];
-    struct block *b = next_of(cc.blocks, n->site);
-    for (int number = 1;; number++) {
-        if (number == 1)
-            snprintf(name, sizeof name, "%s", n->name);
-        else
-            snprintf(name, sizeof name, "%s %d", n->name, number);
-        if (mend_app_restarting() && !n->shaped) {
-            size_t elements = saved_elements(n, name);
-            if (!elements)
-                return;
-            if (!b)
-                b = remember(n->site, need(calloc(elements, n->size)), elements * n->size);
-            else if (b->bytes / n->size != elements) {
-                b->address = need(calloc(elements, n->size));
-                b->bytes = elements * n->size;
+    name_block(name, n, b->number);
+    uint64_t elements = b->bytes / n->size;
+    if (n->fields)
+        register_fields(n, name, b->address, elements);
+    else if (n->shaped)
+        register_shaped(n, name, b->address, b->bytes);
+    else if (elements || !mend_app_restarting())
+        must(mend_app_variable(name, b->address, n->type, 1, &elements, n->whose), name);
+    if (!n->shaped)
+        register_rest(n, name, b->address, b->bytes);
+}
+
+/* This run's blocks of a place become those that the saved run had: by their numbers, and as large. */
+static void match_blocks(const struct note *n, int allocated) {
+    char name[2 * NAME], rest[3 * NAME];
+    uint64_t extents[MEND_APP_DIMENSIONS];
+    struct block **at = &cc.blocks, *before = NULL;
+    char *saved = need(calloc((size_t)allocated + 1, 1));
+    size_t *bytes = need(calloc((size_t)allocated + 1, sizeof *bytes));
+    for (int number = 1; number <= allocated; number++) {
+        name_block(name, n, number);
+        size_t elements = saved_elements(n, name);
+        snprintf(rest, sizeof rest, "%s rest", name);
+        int more = mend_app_saved_shape(rest, extents) == 1;
+        saved[number] = elements != UNSAVED || more;
+        bytes[number] = (elements == UNSAVED ? 0 : elements * n->size) + (more ? extents[0] : 0);
+    }
+    while (*at) {
+        struct block *b = *at;
+        if (b->site == n->site && (b->number > allocated || !saved[b->number])) {
+            /* The saved run had freed it: what led to it leads elsewhere after the restore. */
+            *at = b->next;
+            if (cc.last == b)
+                cc.last = before;
+            free(b);
+            continue;
+        }
+        if (b->site == n->site) {
+            saved[b->number] = 0;
+            if (b->bytes != bytes[b->number]) {
+                b->bytes = bytes[b->number];
+                b->address = need(calloc(b->bytes + 1, 1));
             }
         }
-        if (!b)
-            return;
-        uint64_t elements = b->bytes / n->size;
-        if (n->fields)
-            register_fields(n, name, b->address, elements);
-        else if (n->shaped)
-            register_shaped(n, name, b->address, b->bytes);
-        else if (elements || !mend_app_restarting())
-            must(mend_app_variable(name, b->address, n->type, 1, &elements, n->whose), name);
-        b = next_of(b->next, n->site);
+        before = b;
+        at = &b->next;
     }
+    for (int number = 1; number <= allocated; number++)
+        if (saved[number])
+            remember(n->site, need(calloc(bytes[number] + 1, 1)), bytes[number])->number = number;
+    find_site(n->site)->allocated = allocated;
+    free(saved);
+    free(bytes);
+}
+
+/* The blocks of one place, by their numbers, and how many it has allocated: the extent of an array without elements, since a restart must know it before it restores anything. */
+static void register_heap(const struct note *n) {
+    char name[2 * NAME];
+    struct site *site = find_site(n->site);
+    uint64_t extents[MEND_APP_DIMENSIONS] = {0, (uint64_t)site->allocated};
+    snprintf(name, sizeof name, "%s allocated", n->name);
+    if (!n->shaped) {
+        if (mend_app_restarting()) {
+            if (mend_app_saved_shape(name, extents) != 2 || extents[1] > INT_MAX)
+                stop("the state that is to be restored doesn't say how many blocks %s had, so the program ends: it is of an older mend-cc. Finish that run with the program that it built, or begin anew (MEND_APP_RESTART=none)", n->name);
+            match_blocks(n, (int)extents[1]);
+        }
+        must(mend_app_variable(name, &site->allocated, MEND_APP_UINT8, 2, extents, n->whose), name);
+    }
+    for (struct block *b = next_of(cc.blocks, n->site); b; b = next_of(b->next, n->site))
+        register_block(n, b);
 }
 
 static void register_level(int level) {
@@ -416,18 +500,22 @@ int mend_cc_checkpoint(int point) {
     return done;
 }
 
-void *mend_cc_malloc(int site, size_t bytes) {
-    void *made = malloc(bytes);
+static void *known(int site, void *made, size_t bytes) {
     if (made)
         remember(site, made, bytes);
     return made;
 }
 
+void *mend_cc_malloc(int site, size_t bytes) {
+    return known(site, malloc(bytes), bytes);
+}
+
 void *mend_cc_calloc(int site, size_t count, size_t size) {
-    void *made = calloc(count, size);
-    if (made)
-        remember(site, made, count * size);
-    return made;
+    return known(site, calloc(count, size), count * size);
+}
+
+void *mend_cc_aligned_alloc(int site, size_t alignment, size_t bytes) {
+    return known(site, aligned_alloc(alignment, bytes), bytes);
 }
 
 static void forget(const void *address) {
@@ -456,6 +544,8 @@ void *mend_cc_realloc(int site, void *old, size_t bytes) {
         if (old && b->address == old) {
             b->address = made;
             b->bytes = bytes;
+            if (b->site != site)
+                b->number = ++find_site(site)->allocated;
             b->site = site;
             cc.changed = 1;
             return made;

@@ -39,6 +39,8 @@ void mend_cc_frame(int level);
 int mend_cc_arrive(int point, int *known);
 /* Names what is registered. C order; no dimensions: one value. */
 void mend_cc_variable(int level, const char *name, void *address, int type, int dimensions, const uint64_t *extents, int whose);
+/* Ends the job: the compiler gives elements another size than mend-cc has read. */
+void mend_cc_other_size(const char *name, int known, int bytes);
 /* An array of so many bytes, that a directive gives a shape, of elements of `size`. */
 void mend_cc_array(int level, const char *name, void *address, size_t bytes, int type, size_t size, int dimensions, const mend_app_dimension *shape);
 /* `count` structures, field by field. */
@@ -53,6 +55,7 @@ int mend_cc_checkpoint(int point);
 /* Allocation by numbered places in the source. */
 void *mend_cc_malloc(int site, size_t bytes);
 void *mend_cc_calloc(int site, size_t count, size_t size);
+void *mend_cc_aligned_alloc(int site, size_t alignment, size_t bytes);
 void *mend_cc_realloc(int site, void *old, size_t bytes);
 void mend_cc_free(void *address);
 

@@ -1,0 +1,64 @@
+"""What pointers lead to, by all ways in which C writes that: what is missed would be missing in checkpoints."""
+
+import unittest
+
+from test_analysis import analysed
+
+FIELD = "struct field { long n; double *u; };"
+WORK = "for (int i = 0; i < f.n; i++) f.u[i] = f.u[i] * 2 + x;"
+PRINT = 'printf("%g\\n", f.u[1]);'
+
+
+class Pointers(unittest.TestCase):
+    def names(self, *parts, **more):
+        found = analysed(*parts, **more)
+        self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))
+        return [item.place[0].name for item in found.plan.points[0].items]
+
+    def refused(self, why, *parts, **more):
+        found = analysed(*parts, **more)
+        self.assertEqual(found.plan.points, [])
+        self.assertIn(why, str(found.plan.considered))
+
+    def test_designators(self):
+        self.assertIn("u", self.names("struct field f = {.u = malloc(80), .n = 10};", WORK, PRINT, outside=FIELD))
+
+    def test_a_literal_that_is_assigned(self):
+        self.assertIn("u", self.names("struct field f; f = (struct field){10, malloc(80)};", WORK, PRINT, outside=FIELD))
+
+    def test_braces_that_are_left_out(self):
+        outside = "struct whole { struct { long a, b; } head; double *u; long n; };"
+        self.assertIn("u", self.names("struct whole f = {1, 2, malloc(80), 10};", WORK, PRINT, outside=outside))
+
+    def test_a_function_that_returns_a_structure(self):
+        make = "static struct field make(void) { struct field f; f.n = 10; f.u = malloc(80); return f; }"
+        self.assertIn("u", self.names("struct field f = make();", WORK, PRINT, outside=FIELD + make))
+
+    def test_the_short_form_of_a_condition(self):
+        self.assertIn("u", self.names("double *have = NULL; struct field f; f.n = 10; f.u = have ?: malloc(80);", WORK, PRINT, outside=FIELD))
+
+    def test_atomic_operations_write(self):
+        self.assertIn("count", self.names("long count = 0;", "__atomic_add_fetch(&count, 2, __ATOMIC_RELAXED);", 'printf("%ld\\n", count);'))
+
+    def test_a_pointer_that_leads_nowhere_is_refused(self):
+        self.refused("where v leads to can't be seen", "double *u = malloc(80), *v; sscanf(argv[1], \"%p\", (void **)&v);", "v[1] += x;", 'printf("%g\\n", u[1]);')
+
+    def test_one_call_that_allocates_several_types(self):
+        make = "static void *make(size_t n) { void *p = malloc(n); if (!p) abort(); return p; }"
+        self.refused("holds data of several types", "double *u = make(80); int *c = make(12);", "u[1] += x; c[1] += x;", 'printf("%g %d\\n", u[1], c[1]);', outside=make)
+        # Bytes by which it is looked at are no other type.
+        self.assertIn("u", self.names("double *u = malloc(80); unsigned char *byte = (unsigned char *)u;", "u[1] += x + byte[0];", 'printf("%g\\n", u[1]);'))
+
+    def test_memory_that_is_handed_out_in_pieces(self):
+        outside = "struct node { struct node *next; double v; }; static char *pool; static size_t used; static void *take(size_t n) { void *p = pool + used; used += n; return p; }"
+        self.refused("holds data of several types", "pool = malloc(1 << 20); struct node *list = NULL;", "struct node *more = take(sizeof *more); more->next = list; more->v = x; list = more;",
+                     'printf("%g\\n", list->v);', outside=outside)
+
+    def test_what_comes_to_where_it_was_taken_from(self):
+        loop = "for (int i = 0; i < 50; i++) "
+        self.assertIn("a", self.names("int a[50] = {1};", f"MPI_Allreduce(MPI_IN_PLACE, a, 50, MPI_INT, MPI_SUM, MPI_COMM_WORLD); {loop} a[i] /= size;", 'printf("%d\\n", a[1]);'))
+        self.assertIn("a", self.names("int a[50] = {1}, b[50] = {1}; void *from = rank ? (void *)b : MPI_IN_PLACE;", f"MPI_Allreduce(from, a, 50, MPI_INT, MPI_SUM, MPI_COMM_WORLD); {loop} a[i] /= size;", 'printf("%d\\n", a[1]);'))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -6,6 +6,7 @@ from fparser.two import Fortran2003 as F
 from fparser.two.utils import BlockBase, walk
 
 from .ir import Expr, Place, Type, Variable
+from .parse_c import CannotParse
 
 KINDS = {"real32": 4, "real64": 8, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "c_int": 4, "c_long": 8, "c_size_t": 8, "c_double": 8, "c_float": 4, "c_int64_t": 8, "c_int32_t": 4,
          "mpi_address_kind": 8, "mpi_offset_kind": 8, "mpi_integer_kind": 4}
@@ -74,6 +75,8 @@ class Declarations:
             above = above.parent
             item = above.item
         first, last = item.span if item is not None else (1, 1)
+        # Lines can't be inserted between statements that share one.
+        macro = macro or any(line in self.shared for line in range(first, last + 1))
         return Place(self.path, first, self.lines[first - 1], self.lines[last] - 1, macro)
 
     def number(self, node, scope):
@@ -86,7 +89,7 @@ class Declarations:
             return value
         if text in KINDS:
             return KINDS[text]
-        match = re.fullmatch(r"kind\((.*)\)", text)
+        match = re.fullmatch(r"kind\((\d*\.?\d*(?:[de][+-]?\d+)?)\)", text)
         if match:
             return 8 if "d" in match.group(1) else 4
         match = re.fullmatch(r"selected_(real|int)_kind\((?:p=)?(\d+).*\)", text)
@@ -113,6 +116,8 @@ class Declarations:
             selector = text_of(node.items[1])
             inner = re.sub(r"^(\(|\*)(kind=)?|\)$", "", selector)
             size = self.number(inner, scope)
+            if size is None:
+                return Type({"integer": "int", "logical": "int", "complex": "complex"}.get(words, "float"), None, name=f"the kind {inner} isn't known")
         if words == "integer":
             return Type("int", size or 4)
         if words == "logical":
@@ -128,6 +133,10 @@ class Declarations:
         for node in part.children if part is not None else ():
             if isinstance(node, F.Use_Stmt):
                 module = self.modules.get(text_of(node.items[2]))
+                if module is None:
+                    # Of MPI's and the compiler's own modules.
+                    for ours, theirs in re.findall(r"(\w+)=>(\w+)", text_of(node)):
+                        scope.parameters[ours] = KINDS.get(theirs)
                 if module is not None:
                     scope.uses.append(module)
                     if "=>" in str(node):
@@ -137,7 +146,7 @@ class Declarations:
             elif isinstance(node, F.Type_Declaration_Stmt):
                 self.declaration(node, scope, function, dummies)
             elif isinstance(node, (F.Common_Stmt, F.Equivalence_Stmt)):
-                self.program.cannot_see(self.line_place(node), "memory that several names share (common, equivalence)")
+                raise CannotParse(f"{self.line_place(node)}: memory that several names share (common, equivalence)")
 
     def structure(self, node, scope):
         name = text_of(node.children[0].items[1])
@@ -192,6 +201,7 @@ class Declarations:
         made.file_static = False
         made.allocatable = "allocatable" in words
         made.base = base
+        made.undefined = saved  # its initial value isn't read
         made.attributes = words
         scope.variables[name] = made
         if shape is not None:

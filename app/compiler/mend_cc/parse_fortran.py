@@ -10,7 +10,7 @@ from fparser.two import Fortran2003 as F
 from fparser.two.parser import ParserFactory
 from fparser.two.utils import BinaryOpBase, FortranSyntaxError, UnaryOpBase, walk
 
-from .fortran_calls import Calls
+from .fortran_calls import INTRINSICS, Calls
 from .fortran_names import CONSTANTS, Declarations, Scope, binary, constant, text_of
 from .ir import Directive, Expr, Function, Place, Program, Stmt, Type, Variable
 from .parse_c import BadDirective, CannotParse
@@ -27,7 +27,7 @@ class _Reader(Declarations, Calls):
         self.modules, self.structures, self.shapes, self.shape_scope, self.extents = {}, {}, {}, {}, {}
         self.allocations, self.subprograms, self.results = {}, {}, {}
         self.program_unit_variables = []
-        self.path, self.lines = None, []
+        self.path, self.lines, self.shared = None, [], set()
         self.counters, self.temporaries, self.count = None, None, 0
 
     def read(self, paths):
@@ -79,6 +79,7 @@ class _Reader(Declarations, Calls):
         with open(path, "rb") as file:
             text = file.read()
         self.lines = [0]
+        self.shared = {number for number, line in enumerate(text.split(b"\n"), start=1) if b";" in line and re.search(rb";\s*[^\s!]", re.sub(rb"'[^']*'|\"[^\"]*\"|!.*", b"", line))}
         for line in text.split(b"\n"):
             self.lines.append(self.lines[-1] + len(line) + 1)
 
@@ -205,14 +206,34 @@ class _Reader(Declarations, Calls):
         if isinstance(node, F.Open_Stmt):
             self.program.cannot_see(place, "a unit: what is written to it after a checkpoint isn't cut off by a restart")
             return [Stmt("empty", place)]
-        if isinstance(node, (F.Close_Stmt, F.Deallocate_Stmt, F.Nullify_Stmt, F.Flush_Stmt, F.Rewind_Stmt)):
+        if isinstance(node, (F.Close_Stmt, F.Nullify_Stmt, F.Flush_Stmt, F.Rewind_Stmt)):
             return [Stmt("empty", place)]
-        if isinstance(node, F.Allocate_Stmt):
-            return [Stmt("expr", place, expr=Expr("call", (Expr("func", (), "mend_cc allocate", None, place), constant(0, place)), None, Type("void"), place))]
+        if isinstance(node, (F.Allocate_Stmt, F.Deallocate_Stmt)):
+            arrays = tuple(one for one in (self.scope.find(text_of(name)) for name in walk(node, F.Name)) if one is not None and one.allocatable)
+            return [Stmt("expr", place, expr=Expr("call", (Expr("func", (), "mend_cc allocate", None, place), constant(0, place)), arrays, Type("void"), place))]
         self.program.cannot_see(place, f"a statement of a kind that isn't known ({type(node).__name__.lower().replace('_', ' ')})")
         names = [self.scope.find(text_of(one)) for one in walk(node, F.Name)]
         parts = tuple(self.address(self.variable(one, place)) for one in names if one is not None)
-        return [Stmt("expr", place, expr=Expr("call", (Expr("func", (), "mend_cc unknown", None, place), *parts), None, Type("void"), place))]
+        if any(not self.stays_within(one, node) for one in walk(node, (F.Return_Stmt, F.Goto_Stmt, F.Exit_Stmt, F.Cycle_Stmt))):
+            raise CannotParse(f"{place}: a construct of a kind that isn't known is left from within")
+        # What is called in it may send.
+        own = {text_of(one.items[0]) for one in walk(node, (F.Association, F.Entity_Decl))}
+        named = {text_of(one.items[0]) for one in walk(node, (F.Part_Ref, F.Function_Reference, F.Structure_Constructor))} - own
+        kind = "a call within it" if walk(node, F.Call_Stmt) or any(self.calls(name) for name in named) else "mend_cc unknown"
+        return [Stmt("expr", place, expr=Expr("call", (Expr("func", (), kind, None, place), *parts), None, Type("void"), place))]
+
+    def calls(self, name):
+        """Whether a name with parentheses is that of a function that isn't known."""
+        return self.scope.find(name) is None and name not in INTRINSICS
+
+    @staticmethod
+    def stays_within(jump, node):
+        above = jump.parent
+        while isinstance(jump, (F.Exit_Stmt, F.Cycle_Stmt)) and above is not None and above is not node:
+            if "Do_Construct" in type(above).__name__:
+                return True
+            above = above.parent
+        return False
 
     def with_temporaries(self, expr):
         """What must be computed before a call comes before it."""
@@ -246,7 +267,7 @@ class _Reader(Declarations, Calls):
         head = next(child for child in node.children if isinstance(child, (F.Nonlabel_Do_Stmt, F.Label_Do_Stmt)))
         name = getattr(head.item, "name", None)
         control = head.items[-1] if isinstance(head.items[-1], F.Loop_Control) else None
-        whole = Place(place.file, place.line, place.start, self.line_place(node.children[-1]).end)
+        whole = Place(place.file, place.line, place.start, self.line_place(node.children[-1]).end, place.macro)
         self.loops.append((name.lower() if name else None,))
         inner = [child for child in node.children if child is not head and not isinstance(child, F.End_Do_Stmt)]
         made = Stmt("loop", whole, (), form="for")

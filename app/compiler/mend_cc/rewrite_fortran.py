@@ -133,15 +133,15 @@ class Rewriter:
             kind = self._element(item.place)
             if (kind.kind, kind.size) not in KINDS:
                 raise Refused(f"{thing.place}: {called[item]} is of a type that can't be registered ({kind.name or kind.kind})")
+            text = "%".join((thing.name, *item.place[1]))
             if scope.find(thing.name) is not thing:
                 raise Refused(f"{thing.place}: {thing.name} has no name in {self.program.functions[point.function].source}")
-            text = "%".join((thing.name, *item.place[1]))
             if level == last and thing is self._counter(point.loop):
                 text = f"mend_step_{point.number}"
             else:
                 self._target(thing)
             whose = 1 if item.place in point.replicated else 0
-            made.append(f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, &\n  shape({text}, kind=8), {whose})")
+            made.append(f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, &\n  shape({text}, kind=8), {whose}, storage_size({text}))")
         return made
 
     def _element(self, place):

@@ -44,6 +44,11 @@ module mend_cc
       type(c_ptr), value :: address
       integer(c_int64_t), intent(in) :: extents(*)
     end subroutine
+    subroutine c_other_size(name, known, bytes) bind(c, name='mend_cc_other_size')
+      import
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: known, bytes
+    end subroutine
     integer(c_int) function c_checkpoint(number) bind(c, name='mend_cc_checkpoint')
       import
       integer(c_int), value :: number
@@ -134,11 +139,14 @@ contains
 
   !> `address` by mend_cc_address: an address that goes out of the program's sight keeps the compiler from assuming that nothing else writes there.
   !> `element` as libmend-app numbers types, `extents` in Fortran's order.
-  subroutine mend_cc_register(level, name, address, element, extents, whose)
-    integer, intent(in) :: level, element, whose
+  !> `bits` as the compiler has them: options may change what a kind is.
+  subroutine mend_cc_register(level, name, address, element, extents, whose, bits)
+    integer, intent(in) :: level, element, whose, bits
+    integer, parameter :: bytes(13) = [1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 16, 8, 16]
     character(*), intent(in) :: name
     type(c_ptr), value :: address
     integer(int64), intent(in) :: extents(:)
+    if (bits /= 8 * bytes(element)) call c_other_size(terminated(name), bytes(element), bits / 8)
     call c_variable(level, terminated(name), address, element, size(extents), extents(size(extents):1:-1), whose)
   end subroutine
 

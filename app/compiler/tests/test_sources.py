@@ -1,0 +1,193 @@
+"""What sources say otherwise than it seems at one place: initial values elsewhere, headers, directives, calls that can't be changed."""
+
+import os
+import shutil
+import tempfile
+import unittest
+
+from building import InDirectory
+from test_analysis import FLAGS, FRAME, analysed
+
+from mend_cc.analyse import analyse
+from mend_cc.parse_c import CannotParse
+from mend_cc.plan import Refused
+from mend_cc.rewrite import Rewriter
+from mend_cc.rewrite_fortran import Rewriter as FortranRewriter
+
+SEND = "MPI_Send(&x, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);"
+PRINT = 'printf("%d\\n", x);'
+FORTRAN = """%s
+program program
+  use mpi
+%s
+  integer :: rank, ierr, step, i
+  call mpi_init(ierr)
+  call mpi_comm_rank(mpi_comm_world, rank, ierr)
+%s
+  do step = 1, 1000
+%s
+    call mpi_barrier(mpi_comm_world, ierr)
+  end do
+  if (rank == 0) print *, u(10)
+  call mpi_finalize(ierr)
+end program
+"""
+
+
+class InRoom(unittest.TestCase):
+    def setUp(self):
+        self.room = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.room)
+
+    def write(self, name, text):
+        path = os.path.join(self.room, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def analysed(self, *texts):
+        return analyse([(self.write(f"source{number}.c", text), FLAGS) for number, text in enumerate(texts)], self.room)
+
+    def rewritten(self, found):
+        self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))
+        return next(iter(Rewriter(found.program, found.memory, found.plan).run().values())).decode()
+
+
+class Initial(InRoom):
+    def safe(self, found):
+        body = next(stmt for stmt in found.program.functions["main"].body.walk() if stmt.kind == "loop" and stmt.expr.args[1].op == "var" and stmt.expr.args[1].value.name == "steps")
+        point = found.lockstep.points.get(body.parts[0].parts[0])
+        return point is not None and not point.why
+
+    def test_a_global_that_another_source_initialises(self):
+        main = FRAME % ("extern int deep;", "", f"if (deep && rank == 0) {SEND}", "")
+        self.assertTrue(self.safe(self.analysed(main, "int deep;")))
+        self.assertFalse(self.safe(self.analysed(main, "int deep = 1;")))
+        self.assertFalse(self.safe(self.analysed("int deep = 1;", main)))
+        self.assertFalse(self.safe(self.analysed(main)))
+
+    def test_other_initial_values(self):
+        self.assertFalse(self.safe(analysed("static int on = 1;", f"if (on && rank == 0) {SEND}")))
+        self.assertFalse(self.safe(analysed("", f"if (mode[0] && rank == 0) {SEND}", outside='static char mode[4] = "on";')))
+        self.assertFalse(self.safe(analysed("", f"if (on && rank == 0) {SEND}", outside="extern int on;\nint on = 1;")))
+
+
+class Rewritten(InRoom):
+    def refused(self, why, *parts, **more):
+        outside, replaced = more.pop("outside", ""), more.pop("replaced", None)
+        text = FRAME % (outside, *parts)
+        found = self.analysed(text.replace(*replaced) if replaced else text)
+        with self.assertRaisesRegex(Refused, why):
+            self.rewritten(found)
+
+    def test_free_through_a_pointer(self):
+        outside = "static void each(double *p, void (*f)(void *)) { f(p); }"
+        self.refused("may be freed through a pointer", "double *t = malloc(80);", "if (t) t[1] += x; if (x == 3) { each(t, free); t = NULL; }", PRINT, outside=outside)
+
+    def test_a_function_around_fopen(self):
+        outside = 'static FILE *xopen(const char *path) { FILE *f = fopen(path, "w"); if (!f) abort(); return f; }'
+        self.refused("opened by a function around fopen", 'FILE *log = xopen("log");', 'fprintf(log, "%d\\n", x);', "fclose(log);", outside=outside)
+
+    def test_init_that_is_returned(self):
+        self.refused("nothing can follow MPI_Init here", "", "", PRINT, outside="static int begin(int *n, char ***v) { return MPI_Init(n, v); }", replaced=("MPI_Init(&argc", "begin(&argc"))
+
+    def test_what_is_defined_for_headers_stays_first(self):
+        text = self.rewritten(self.analysed("#define _XOPEN_SOURCE 700\n#ifdef NEVER\n#include <math.h>\n#endif\n" + FRAME % ("", "", "", PRINT)))
+        self.assertLess(text.index("_XOPEN_SOURCE"), text.index("mend_cc.h"))
+        self.assertLess(text.index("string.h"), text.index("mend_cc.h"))
+        self.assertLess(text.index("mend_cc.h"), text.index("int main"))
+
+    def test_a_shape_is_that_of_one_array(self):
+        before = "struct { double *u; } g; g.u = malloc(800); double *u = malloc(80);\n#pragma mend shape(u) mend_app_block(10 * size, 10 * rank, 10, 0, 0)\nu[1] = 0;"
+        text = self.rewritten(self.analysed(FRAME % ("", before, "u[1] += x; g.u[2] += x;", 'printf("%g %g\\n", u[1], g.u[2]);')))
+        self.assertEqual((text.count("mend_cc_heap_array("), text.count("mend_cc_heap(")), (1, 1), text)
+
+    def test_a_directive_at_a_place_that_is_not_shown_to_be_safe(self):
+        found = analysed("double mine = 0;", f"mine += rank;\n#pragma mend checkpoint\nif (size > 100) {SEND}", 'printf("%g\\n", mine);')
+        self.assertEqual(found.plan.points[0].replicated, set())
+        self.assertTrue(found.plan.points[0].warnings)
+
+    def test_functions_of_headers_stand_in_their_own_file(self):
+        self.write("twice.h", "static inline double twice(double x) {\n    double y = 2 * x;\n    return y;\n}\n")
+        found = self.analysed(FRAME % ('#include "twice.h"', "double u = 0;", "u = twice(u) + x;", 'printf("%g\\n", u);'))
+        files = {stmt.place.file for name, function in found.program.functions.items() if function.source == "twice" for stmt in function.body.walk()}
+        self.assertEqual({os.path.basename(file) for file in files}, {"twice.h"})
+
+    def test_builtins(self):
+        outside = "#include <math.h>\n#include <stdarg.h>\nstatic int sum(int n, ...) { va_list all; va_start(all, n); va_end(all); return n; }"
+        found = analysed("double u = INFINITY;", "if (isnan(u) || !isfinite(u) || __builtin_expect(x, 0)) u = x + (NAN != u);", PRINT + " sum(1);", outside=outside)
+        self.assertEqual(len(found.plan.points), 1)
+
+    def test_integers_that_no_type_is_for(self):
+        found = analysed("__int128 sum = 1;", "sum = sum * 3 + x;", 'printf("%d\\n", (int)sum);')
+        self.assertIn("sum is an integer of 16 bytes", str(found.plan.considered))
+
+
+class Fortran(InRoom):
+    def text(self, uses="", declared="real(8) :: u(1000)", before="  u = 1", body="    do i = 1, 1000\n      u(i) = u(i) * 2\n    end do", outside=""):
+        return FORTRAN % (outside, uses + "\n  implicit none\n  " + declared, before, body)
+
+    def fortran(self, text):
+        return analyse([(self.write("program.f90", text), [])], self.room)
+
+    def rewritten(self, found):
+        self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))
+        return next(iter(FortranRewriter(found.program, found.memory, found.plan).run().values())).decode()
+
+    def test_kinds_by_other_names(self):
+        found = self.fortran(self.text("  use, intrinsic :: iso_fortran_env, only: dp => real64", "real(dp) :: u(1000)"))
+        self.assertRegex(self.rewritten(found), r"'u', mend_cc_address\(u\), 10, ")
+        found = self.fortran(self.text("  use elsewhere, only: dp", "real(dp) :: u(1000)"))
+        with self.assertRaisesRegex(Refused, "the kind dp isn't known"):
+            self.rewritten(found)
+
+    def test_the_size_is_compared_when_it_runs(self):
+        self.assertIn("storage_size(u))", self.rewritten(self.fortran(self.text(declared="real :: u(1000)"))))
+
+    def test_statements_that_share_a_line(self):
+        found = self.fortran(self.text(body="    call mpi_recv(i, 1, mpi_integer, 0, 0, mpi_comm_world, mpi_status_ignore, ierr); u(1) = u(1) + i\n    call mpi_send(i, 1, mpi_integer, 0, 0, mpi_comm_world, ierr)"))
+        self.assertEqual(found.plan.points, [])
+
+    def test_calls_within_other_constructs(self):
+        found = self.fortran(self.text(body="    associate (x => u)\n      call mpi_send(x, 1, mpi_double_precision, 0, 0, mpi_comm_world, ierr)\n    end associate"))
+        self.assertEqual(found.plan.points, [])
+        self.assertEqual(len(self.fortran(self.text(body="    associate (x => u)\n      x(1) = x(1) + step\n    end associate")).plan.points), 1)
+
+    def test_memory_with_several_names(self):
+        for line in ("common /fields/ u", "equivalence (u, v)"):
+            with self.assertRaisesRegex(CannotParse, "memory that several names share"):
+                self.fortran(self.text(declared=f"real(8) :: u(1000), v(1000)\n  {line}"))
+
+    def test_arrays_that_are_allocated_again(self):
+        found = self.fortran(self.text(declared="real(8), allocatable :: u(:)", before="  allocate (u(1000))\n  u = 1",
+                                       body="    u(1) = u(1) + step\n    if (step == 5) then\n      deallocate (u)\n      allocate (u(2000))\n      u = 3\n    end if"))
+        self.assertEqual(found.plan.points, [])
+        self.assertIn("u is allocated or deallocated between checkpoints", str(found.plan.considered))
+
+
+BLOCKS = r"""
+static double *make(long n, double v) {
+    double *p = malloc(n * sizeof *p);
+    for (long i = 0; i < n; i++)
+        p[i] = v;
+    return p;
+}
+"""
+
+
+class Blocks(InDirectory):
+    def test_blocks_of_one_place_are_found_again_where_one_was_freed(self):
+        body = """if (argc > 2 && step == atoi(argv[2])) abort();
+        if (first) { a[1] += first[1]; free(first); first = NULL; }
+        a[1] = a[1] * 1.5 + 1; b[1] = b[1] * 1.25 + 2; MPI_Barrier(MPI_COMM_WORLD);"""
+        self.write("blocks.c", FRAME % (BLOCKS, "double *first = make(100, 1), *a = make(100, 2), *b = make(100, 3);", body, 'printf("blocks digest %.17g %.17g\\n", a[1], b[1]);'))
+        self.mend_cc("mpicc", "-o", "blocks", "blocks.c")
+        expected = self.good(self.run_ranks(1, ["./blocks", "20"], restart="none"))
+        self.assertNotEqual(self.run_ranks(1, ["./blocks", "20", "14"], calls=4)[0], 0)
+        code, output, errors = self.run_ranks(1, ["./blocks", "20"])
+        self.assertEqual((code, output), (0, expected), errors)
+        self.assertIn("is restored", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -77,8 +77,12 @@ static int least(void *state, int64_t *value) {
     return 0;
 }
 
+static struct state *running; /* from mend_app_init_mpi to mend_app_finalize */
+
 static void end(void *state) {
     struct state *s = state;
+    if (running == s)
+        running = NULL;
     while (s->sending)
         reap(s);
     end_messages(s);
@@ -97,6 +101,8 @@ static void stop(void *state, int code) {
 }
 
 int mend_app_init_mpi(MPI_Comm comm, const char *program, const char *configuration) {
+    if (running)
+        return mend_app_report(MEND_APP_INVALID, "mend_app_init_mpi was called already: mend_app_finalize comes before the next call");
     struct state *s = calloc(1, sizeof *s);
     mend_app_transport transport = {.state = s, .send = send_message, .receive = receive_message, .broadcast = broadcast, .least = least, .end = end, .stop = stop,
                                     .hindrance = hindrance, .spawn = spawn, .transfer = transfer, .done = transfer_done, .settle = settle, .depart = depart};
@@ -127,6 +133,8 @@ int mend_app_init_mpi(MPI_Comm comm, const char *program, const char *configurat
     int done = mend_app_init_transport(&transport, program, configuration);
     if (done < 0)
         end(s);
+    else
+        running = s;
     return done;
 }
 

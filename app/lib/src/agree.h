@@ -52,10 +52,9 @@ struct agree_message {
     uint64_t bytes;     /* OUTCOME: bytes in the rank's file */
     uint64_t replicas;  /* OUTCOME: hash of the replicated variables */
     uint64_t digest[2]; /* OUTCOME: hash of the rank's file table; HOLD: none */
+    uint64_t needs;     /* OUTCOME: how many numbers back the oldest checkpoint is that the rank's file links to */
     uint32_t scheduled; /* OUTCOME: no agreement went before */
-    uint32_t needs;     /* OUTCOME: how many numbers back the oldest checkpoint is that the rank's file links to */
     uint32_t purpose;   /* JOIN, TAKE: agree_purpose */
-    uint32_t unused;
 };
 
 enum agree_purpose { AGREE_CHECKPOINT, AGREE_MOVE };
@@ -103,8 +102,7 @@ void agree_report(struct agree_rank *a, const struct agree_message *outcome, str
 void agree_finish(struct agree_rank *a, struct agree_out *out);
 
 struct agree_member {
-    uint64_t hold, where, bytes, replicas, digest[2];
-    uint32_t needs;
+    uint64_t hold, where, bytes, replicas, digest[2], needs;
     uint8_t joined, reported, finished, reason;
 };
 

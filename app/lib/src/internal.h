@@ -400,7 +400,7 @@ struct app {
     bool all_finished;
     double joined_at;
     bool arriving;
-    char directory_at_start[TEXT];
+    char directory_at_start[TEXT], began_in[TEXT]; /* at mend_app_init; where the process began */
     int move_decided; /* 0: not yet, 1: it begins, -1: it doesn't */
     void (*release)(void *);
     void *release_data;

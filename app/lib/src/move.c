@@ -110,7 +110,11 @@ static int write_all(struct source *s, char error[TEXT]) {
 }
 
 static void script_path(char into[TEXT], int rank) {
-    snprintf(into, TEXT, "%.900s/move-files/rank-%05d.sh", app.settings.directory, rank);
+    char here[TEXT] = "";
+    /* The process manager starts it where the job began. */
+    if (app.settings.directory[0] != '/' && getcwd(here, 400))
+        strcat(here, "/");
+    snprintf(into, TEXT, "%s%.500s/move-files/rank-%05d.sh", here, app.settings.directory, rank);
 }
 
 static void quoted(FILE *file, const char *text) {
@@ -118,6 +122,15 @@ static void quoted(FILE *file, const char *text) {
     for (; *text; text++)
         *text == '\'' ? fputs("'\\''", file) : fputc(*text, file);
     fputc('\'', file);
+}
+
+/* Whether the shell finds the program from where this process was started. */
+static bool is_found(const char *program) {
+    char path[10 * TEXT];
+    if (!strchr(program, '/'))
+        return true;
+    snprintf(path, sizeof path, "%s%s%s", *program == '/' ? "" : app.began_in, *program == '/' ? "" : "/", program);
+    return access(path, X_OK) == 0;
 }
 
 /* How this process was started, for the one that takes its place: process managers pass on no environment, and not every argument. */
@@ -129,7 +142,7 @@ static int write_script(char error[TEXT]) {
     size_t length = 0, words = 0;
     if (file) {
         fprintf(file, "cd ");
-        quoted(file, app.directory_at_start[0] ? app.directory_at_start : "/");
+        quoted(file, app.began_in[0] ? app.began_in : "/");
         fprintf(file, " || exit 1\n");
         for (char **e = environ; *e; e++)
             for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
@@ -144,6 +157,12 @@ static int write_script(char error[TEXT]) {
     for (int c; file && arguments && (c = fgetc(arguments)) != EOF && length < sizeof word - 1;) {
         word[length++] = (char)c;
         if (c == 0) {
+            if (words == 0 && !is_found(word)) {
+                snprintf(error, TEXT, "a new process can't be started: there is no %.300s from %.500s, where this one was when it began", word, app.began_in);
+                fclose(file);
+                fclose(arguments);
+                return MEND_APP_REFUSED;
+            }
             fputc(' ', file);
             quoted(file, word);
             length = 0;

@@ -86,9 +86,15 @@ EXPORT mend_app_dimension mend_app_block(uint64_t global, uint64_t start, uint64
 
 EXPORT mend_app_dimension mend_app_cyclic(uint64_t global, uint64_t block, uint64_t part, uint64_t parts) {
     mend_app_dimension d = {.kind = MEND_APP_CYCLIC, .global = global, .block = block, .part = part, .parts = parts};
+    uint64_t round;
     if (block == 0 || parts == 0 || part >= parts)
         return d;
-    uint64_t round = block * parts, rest = global % round, mine = part * block;
+    if (__builtin_mul_overflow(block, parts, &round)) {
+        /* It makes no sense, and is refused where it is registered. */
+        d.block = 0;
+        return d;
+    }
+    uint64_t rest = global % round, mine = part * block;
     d.extent = d.count = global / round * block + (rest <= mine ? 0 : rest - mine < block ? rest - mine : block);
     return d;
 }

@@ -123,7 +123,8 @@ static void *watch(void *data) {
             noticed = seconds_now();
             atomic_store(&known, answered);
         } else if (time != atomic_load(&known)) {
-            if (time > answered + SAME_REQUEST_SECONDS) {
+            /* A file that was put there may have an older time. */
+            if (time != 0 && (time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS)) {
                 answered = time;
                 request_raise(REQUEST_CHECKPOINT);
             }

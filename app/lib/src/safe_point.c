@@ -187,7 +187,7 @@ static void report_when_written(void) {
     }
     outcome.where = hash64(w->table->where, strlen(w->table->where), 0);
     outcome.replicas = replicas;
-    outcome.needs = (uint32_t)(w->table->checkpoint - oldest);
+    outcome.needs = w->table->checkpoint - oldest;
     memcpy(outcome.digest, w->table->digest, sizeof outcome.digest);
     for (size_t i = 0; i < w->table->blocks_count; i++) {
         free(w->table->blocks[i].copy);

@@ -178,7 +178,8 @@ static int read_source(const struct source *s, const char *path, uint64_t number
 int saved_load_all(bool contents, char error[TEXT]) {
     char path[TEXT];
     uint32_t ranks = app.saved.manifest.ranks;
-    contents = contents && places_offered() && strcmp(app.settings.verify, "no") != 0;
+    /* With verify = values nobody has compared contents yet, for values are compared as they are restored; of what is spread anew only parts are. */
+    contents = (contents && places_offered() && strcmp(app.settings.verify, "no") != 0) || app.saved.verify_values;
     if (app.saved.all && (app.saved.all_compared || !contents))
         return 0;
     saved_drop_all();
@@ -189,7 +190,7 @@ int saved_load_all(bool contents, char error[TEXT]) {
         /* What all ranks see one of them has compared. A copy on this node nobody has. */
         store_path(path, app.settings.directory, app.saved.manifest.checkpoint, i);
         int done = 0;
-        if (places_offered())
+        if (places_offered() || contents)
             done = load_part(i, contents, &app.saved.all[i], path, error);
         else if (!(app.saved.all[i] = rank_file_load(path, NULL, error)))
             done = MEND_APP_SYSTEM;

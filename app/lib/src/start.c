@@ -231,6 +231,14 @@ static int choose(void) {
     return 0;
 }
 
+/* Where the process was started: the program may change its directory before it calls this library. */
+static char first_directory[sizeof app.began_in];
+
+__attribute__((constructor)) static void keep_first_directory(void) {
+    if (!getcwd(first_directory, sizeof first_directory))
+        first_directory[0] = 0;
+}
+
 EXPORT int mend_app_init_transport(const mend_app_transport *transport, const char *program, const char *configuration) {
     if (app.started)
         return fail(MEND_APP_INVALID, "mend_app_init was called already");
@@ -240,6 +248,7 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     app.root.active = true;
     app.slow = true;
     app.scheduled_in = UINT64_MAX;
+    memcpy(app.began_in, first_directory, sizeof first_directory);
     if (!getcwd(app.directory_at_start, sizeof app.directory_at_start))
         app.directory_at_start[0] = 0;
     if (program && (strlen(program) >= TEXT || strchr(program, '\n')))
@@ -327,12 +336,12 @@ EXPORT int mend_app_finalize(void) {
     requests_stop();
     /* A run whose output isn't all written hasn't ended well. Every rank is here. */
     int flushed = files_flush();
-    bool all_flushed = all_say(flushed == 0);
+    bool all_flushed = all_say(flushed == 0), all_finished = all_say(!unfinished);
     if (unfinished)
         fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
     else if (flushed == 0 && !all_flushed)
         flushed = fail(MEND_APP_SYSTEM, "another rank can't write its files, and says why");
-    else if (all_flushed && app.transport.rank == 0)
+    else if (all_flushed && all_finished && app.transport.rank == 0)
         store_mark_ended(app.settings.directory, app.newest);
     clear();
     if (app.transport.end)

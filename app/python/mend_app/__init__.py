@@ -173,6 +173,8 @@ class Session:
         """
         if not isinstance(values, numpy.ndarray) or not values.flags.c_contiguous or not values.flags.writeable:
             raise TypeError(f"{name}: a writeable NumPy array in C's order is needed")
+        if isinstance(values, numpy.ma.MaskedArray):
+            raise TypeError(f"{name}: a masked array can't be registered, for its mask would be lost: register its .data and its .mask")
         element, address = _element(values.dtype), ctypes.c_void_p(values.ctypes.data)
         if dimensions:
             shape = tuple(dimension.extent for dimension in dimensions)

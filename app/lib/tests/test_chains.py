@@ -153,7 +153,8 @@ class Chains(InLab):
         second, third = self.take(name), self.take(name)
         self.assertEqual(self.linked(second, "node3", 3), [])
         self.assertEqual(self.linked(third, "node3", 3), [second])
-        self.assertEqual(self.linked(third, "node2", 2), [first])
+        # What did not change between the second and the third, it has of the second.
+        self.assertIn(first, self.linked(third, "node2", 2))
         job.wait_for(lambda: self.listed(name).get(third) == ["memory", "partner"], "both tiers have the third")
         self.lab.kill("node2")
         job.finish(None)

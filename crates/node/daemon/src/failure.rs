@@ -97,6 +97,14 @@ impl RankFailure {
         }
     }
 
+    /// A restorer has said nothing of why it ended.
+    pub fn of_silent(status: ExitStatus) -> Self {
+        match status {
+            ExitStatus::Signal(_) => Self::DiedEarly(status),
+            ExitStatus::Code(_) => RestoreError::Speechless.into(),
+        }
+    }
+
     /// What the controller is told of a process that did not come to be. One that was killed is like a rank that was: it may be tried again.
     pub fn told(&self, (rank, attempt): (Rank, u64), restoring: bool) -> FromDaemon {
         let (error, hint) = (with_causes(self), self.hint());

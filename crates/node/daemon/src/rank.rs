@@ -367,12 +367,10 @@ impl RankTask {
             (ProcessEvent::Supervisor(Event::Failed { step, errno }), _) => {
                 Transition::Failed(RankFailure::launch(&self.launch, step, errno))
             }
-            // How it has ended is all that there is to say.
-            (ProcessEvent::Supervisor(Event::Ended(status)), Phase::Building) if self.deadline.is_some() => Transition::Ended(status),
             (ProcessEvent::Supervisor(Event::Ended(status)), Phase::Building) => {
                 // What the restorer said last is on its way and says more than its exit code.
                 self.ended = Some(status);
-                Transition::Continue
+                self.deadline.map_or(Transition::Continue, |_| Transition::Failed(RankFailure::of_silent(status)))
             }
             (ProcessEvent::Supervisor(Event::Ended(status)), _) => Transition::Ended(status),
             (ProcessEvent::Supervisor(Event::Running), _) => Transition::Continue,
@@ -385,7 +383,7 @@ impl RankTask {
                 Transition::Ended(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))
             }
             (ProcessEvent::Restorer(Err(RestoreError::Speechless)), Phase::Building) => match self.ended {
-                Some(status) => Transition::Ended(status),
+                Some(status) => Transition::Failed(RankFailure::of_silent(status)),
                 None => {
                     self.deadline = Some(Instant::now() + ENDING_TIME);
                     Transition::Continue

@@ -4,7 +4,7 @@ use crate::controller::{Controller, Daemon, User, for_each_isolated_user, for_ea
 use mend_image::cpu::Features;
 use mend_image::{Header, put_text};
 use mend_messages::agent::ImageId;
-use mend_messages::daemon::{FromDaemon, RestoreSource, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreSource, ToDaemon};
 use std::path::PathBuf;
 
 fn header(job: &Controller) -> Header {
@@ -110,13 +110,13 @@ fn a_chain_that_does_not_fit_is_refused_by_name() {
 }
 
 #[test]
-fn a_restorer_that_dies_silently_is_a_failure() {
+fn a_restorer_that_is_killed_is_a_rank_that_is_killed() {
     for_each_isolated_user(async |user| {
         let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nkill -9 $$\n");
         let mut job = daemon.job(&["true"], 1).await;
-        let path = daemon.file("image", &header(&job).to_bytes(), 0o644);
-        let refused = refusal(&mut job, RestoreSource::Files(vec![path])).await;
-        assert_eq!(refused, ("mend-restorer ended without saying why".into(), false));
+        let source = RestoreSource::Files(vec![daemon.file("image", &header(&job).to_bytes(), 0o644)]);
+        job.send(ToDaemon::Restore { rank: 0, attempt: 7, source, image: Some(ImageId([7; 16])), stdin: false }).await;
+        assert_eq!(job.next().await, FromDaemon::Exited { rank: 0, attempt: 7, status: ExitStatus::Signal(9) });
         // The rank's place is free again.
         job.start(0, false).await;
         job.until_exit(0).await;

@@ -394,7 +394,7 @@ class Repair(Data):
         os.symlink("../in put.dat", link)
         self.assertIn("1 whole", self.data("check", link).stdout)
         self.spoil(100 * MIB)
-        self.assertIn("100", self.data("check", link, code=DAMAGED).stdout)
+        self.assertIn(f"{100 * MIB}", self.data("check", link, code=DAMAGED).stdout)
         self.data("repair", link)
         self.assertEqual(self.read(), self.content)
         # The file is gone: it comes back, and the link stays one.

@@ -90,7 +90,7 @@ class ByHand(Copies):
         self.data("create", "one", "--target", f"node4:{self.target('one')}")
         self.addCleanup(self.lab.mend, "data", "destroy", "--force", "one")
         self.stage("one:in.dat")
-        self.assertIn("2 targets are asked for, 1 answer", self.data("replicate", "one:", code=1).stderr)
+        self.assertIn("its second copy is not made: there is no other target for it", self.data("replicate", "one:", code=1).stderr)
         small = os.path.join(self.directory, "small")
         mounted = self.lab.on("node4", "sh", "-c", f"mkdir -p {small} && mount -t tmpfs -o size=8m,mode=700 small {small}")
         self.assertEqual(mounted.returncode, 0, mounted.stderr)

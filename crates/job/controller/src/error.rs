@@ -170,14 +170,14 @@ pub enum RunError {
     /// An address for the verbs cannot be had.
     #[error("cannot listen for the verbs on this job")]
     Listen(#[source] io::Error),
-    /// The user ended it before any rank was there.
-    #[error("ended by signal {signal} before the ranks ran")]
+    /// The user ended it before its ranks ran, or between two of its lives.
+    #[error("ended by signal {signal} while no rank ran")]
     Interrupted {
         /// The signal that came.
         signal: i32,
     },
     /// So did `mend kill`.
-    #[error("ended by `mend kill` before the ranks ran")]
+    #[error("ended by `mend kill` while no rank ran")]
     Killed,
     /// A batch system cannot be used.
     #[error("the nodes of the batch job cannot be used")]

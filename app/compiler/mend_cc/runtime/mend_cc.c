@@ -1,20 +1,17 @@
 /* See mend_cc.h. Compiled by the user's mpicc. */
-#include "mend_cc.h"
+#include "mend_cc_internal.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <mend_app_mpi.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { LEVELS = 32, NAME = 160, PATH = 512 };
+enum { LEVELS = 32, PATH = 512 };
 #define UNSAVED SIZE_MAX
 
 struct note {
     struct note *next;
-    char name[NAME];
+    char name[MEND_CC_NAME];
     void *address;
     int level, type, dimensions, whose, fields, site; /* site: above 0 it is all that this place has allocated */
     size_t count, size, bytes;
@@ -37,14 +34,6 @@ struct site {
     int site, allocated;
 };
 
-struct opened {
-    struct opened *next;
-    FILE *stream;     /* NULL: it is closed */
-    const char *name; /* a constant of the program */
-    char *path;
-    int number;
-};
-
 static struct {
     int started, entered, current, saved, changed, leaf;
     const mend_cc_point *points;
@@ -52,38 +41,14 @@ static struct {
     struct note *notes;
     struct block *blocks, *last;
     struct site *sites;
-    struct opened *opened;
 } cc;
 
 int (*mend_cc_check)(int point);
 
-static void *need(void *memory) {
-    if (!memory) {
-        fputs("mend-cc: no memory\n", stderr);
-        abort();
-    }
-    return memory;
-}
-
-/* Ends the job. The newest checkpoint stays. */
-static void stop(const char *format, ...) {
-    char why[2 * PATH];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(why, sizeof why, format, arguments);
-    va_end(arguments);
-    fprintf(stderr, "mend-cc: %s\n", why);
-    fflush(NULL);
-    /* Hydra's mpiexec may drop what ranks have written when one of them aborts at once. */
-    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-    PMPI_Abort(MPI_COMM_WORLD, 1);
-    exit(1);
-}
-
 /* A checkpoint that lacks one of the program's variables must not count. */
 static void must(int done, const char *name) {
     if (done < 0)
-        stop("%s can't be registered or restored, so the program ends: a checkpoint without it is worth nothing. The cause stands above", name);
+        mend_cc_stop("%s can't be registered or restored, so the program ends: a checkpoint without it is worth nothing. The cause stands above", name);
 }
 
 static const mend_cc_point *find_point(int number) {
@@ -108,7 +73,7 @@ static int enter(const char *path) {
 }
 
 static mend_cc_field *copy_fields(int count, const mend_cc_field *field) {
-    mend_cc_field *made = need(malloc((size_t)(count + 1) * sizeof *made));
+    mend_cc_field *made = mend_cc_need(malloc((size_t)(count + 1) * sizeof *made));
     memcpy(made, field, (size_t)count * sizeof *made);
     return made;
 }
@@ -129,7 +94,7 @@ static void bring_up_to_date(void *data) {
 /* Whether one of several names, one a line, is among the saved variables of the current context. */
 static int was_saved(const char *probe) {
     uint64_t extents[MEND_APP_DIMENSIONS];
-    char name[2 * NAME];
+    char name[2 * MEND_CC_NAME];
     while (*probe) {
         size_t length = strcspn(probe, "\n");
         snprintf(name, sizeof name, "%.*s", (int)length, probe);
@@ -141,13 +106,13 @@ static int was_saved(const char *probe) {
 }
 
 void mend_cc_start(const char *program, const mend_cc_point *points, int count) {
-    mend_cc_point *kept = need(malloc((size_t)(count + 1) * sizeof *kept));
+    mend_cc_point *kept = mend_cc_need(malloc((size_t)(count + 1) * sizeof *kept));
     memcpy(kept, points, (size_t)count * sizeof *kept);
     cc.points = kept;
     cc.count = count;
     if (mend_app_init_mpi(MPI_COMM_WORLD, program, NULL) < 0) {
         /* To go on would be to begin anew, and to write over what the run before has written. */
-        stop("the program ends, for its checkpoints can't be set up: put right what stands above");
+        mend_cc_stop("the program ends, for its checkpoints can't be set up: put right what stands above");
     }
     cc.started = 1;
     mend_app_prepare(bring_up_to_date, NULL);
@@ -160,7 +125,7 @@ void mend_cc_start(const char *program, const mend_cc_point *points, int count) 
         char places[PATH] = "";
         for (int i = 0; i < count; i++)
             snprintf(places + strlen(places), sizeof places - strlen(places), "%s%s", i ? ", " : "", points[i].path);
-        stop("the program ends: the state that is to be restored has none of its safe points (%s), so it is of another source, or of another mend-cc. Build what it is of, or begin anew (MEND_APP_RESTART=none)", places);
+        mend_cc_stop("the program ends: the state that is to be restored has none of its safe points (%s), so it is of another source, or of another mend-cc. Build what it is of, or begin anew (MEND_APP_RESTART=none)", places);
     }
 }
 
@@ -170,9 +135,9 @@ void mend_cc_end(void) {
     leave();
     int done = mend_app_finalize();
     if (done == MEND_APP_SYSTEM)
-        stop("the program ends with an error: its files aren't all written. The cause stands above");
+        mend_cc_stop("the program ends with an error: its files aren't all written. The cause stands above");
     if (done < 0)
-        stop("the program ends with an error: what it left out in this restart was never restored, so its results may be wrong");
+        mend_cc_stop("the program ends with an error: what it left out in this restart was never restored, so its results may be wrong");
     cc.started = 0;
 }
 
@@ -219,7 +184,7 @@ int mend_cc_arrive(int point, int *known) {
 }
 
 static struct note *add(int level, const char *name, void *address, int type, int whose) {
-    struct note *n = need(calloc(1, sizeof *n)), **end = &cc.notes;
+    struct note *n = mend_cc_need(calloc(1, sizeof *n)), **end = &cc.notes;
     n->level = level < 0 ? cc.leaf : level;
     snprintf(n->name, sizeof n->name, "%s", name);
     n->address = address;
@@ -239,7 +204,7 @@ void mend_cc_variable(int level, const char *name, void *address, int type, int 
 }
 
 void mend_cc_other_size(const char *name, int known, int bytes) {
-    stop("%s: its elements have %d bytes, and mend-cc has read %d, so the program ends: give its kind in the source, as real(8), and not by the compiler's options", name, bytes, known);
+    mend_cc_stop("%s: its elements have %d bytes, and mend-cc has read %d, so the program ends: give its kind in the source, as real(8), and not by the compiler's options", name, bytes, known);
 }
 
 static void set_shape(struct note *n, size_t size, int dimensions, const mend_app_dimension *shape) {
@@ -285,7 +250,7 @@ void mend_cc_heap_fields(const char *name, int site, size_t size, int fields, co
 }
 
 static void register_fields(const struct note *n, const char *name, unsigned char *address, size_t count) {
-    char field[2 * NAME];
+    char field[2 * MEND_CC_NAME];
     for (size_t i = 0; i < count; i++)
         for (int f = 0; f < n->fields; f++) {
             const uint64_t extent = n->field[f].count;
@@ -303,7 +268,7 @@ static void register_shaped(const struct note *n, const char *name, void *addres
         if (__builtin_mul_overflow(wanted, n->shape[d].extent, &wanted))
             wanted = SIZE_MAX;
     if (wanted > bytes)
-        stop("%s: its shape has %zu bytes, and %s has %zu in memory, so the program ends: put the directive `shape` right, and build it again", name, wanted, name, bytes);
+        mend_cc_stop("%s: its shape has %zu bytes, and %s has %zu in memory, so the program ends: put the directive `shape` right, and build it again", name, wanted, name, bytes);
     must(mend_app_array(name, address, n->type, n->dimensions, n->shape), name);
 }
 
@@ -317,7 +282,7 @@ static size_t saved_elements(const struct note *n, const char *name) {
             elements *= extents[d];
         return dimensions < 0 ? UNSAVED : elements;
     }
-    char field[2 * NAME];
+    char field[2 * MEND_CC_NAME];
     snprintf(field, sizeof field, "%s.%s", name, n->field[0].name);
     if (mend_app_saved_shape(field, extents) >= 0)
         return 1;
@@ -334,7 +299,7 @@ static struct site *find_site(int site) {
     while (s && s->site != site)
         s = s->next;
     if (!s) {
-        s = need(malloc(sizeof *s));
+        s = mend_cc_need(malloc(sizeof *s));
         *s = (struct site){cc.sites, site, 0};
         cc.sites = s;
     }
@@ -342,7 +307,7 @@ static struct site *find_site(int site) {
 }
 
 static struct block *remember(int site, void *address, size_t bytes) {
-    struct block *b = need(calloc(1, sizeof *b));
+    struct block *b = mend_cc_need(calloc(1, sizeof *b));
     *b = (struct block){NULL, address, bytes, site, ++find_site(site)->allocated};
     if (cc.last)
         cc.last->next = b;
@@ -359,16 +324,16 @@ static struct block *next_of(struct block *b, int site) {
     return b;
 }
 
-static void name_block(char name[2 * NAME], const struct note *n, int number) {
+static void name_block(char name[2 * MEND_CC_NAME], const struct note *n, int number) {
     if (number == 1)
-        snprintf(name, 2 * NAME, "%s", n->name);
+        snprintf(name, 2 * MEND_CC_NAME, "%s", n->name);
     else
-        snprintf(name, 2 * NAME, "%s %d", n->name, number);
+        snprintf(name, 2 * MEND_CC_NAME, "%s %d", n->name, number);
 }
 
 /* What lies behind the last whole element. */
 static void register_rest(const struct note *n, const char *name, unsigned char *address, size_t bytes) {
-    char rest[3 * NAME];
+    char rest[3 * MEND_CC_NAME];
     const uint64_t count = bytes % n->size;
     if (!count)
         return;
@@ -377,7 +342,7 @@ static void register_rest(const struct note *n, const char *name, unsigned char 
 }
 
 static void register_block(const struct note *n, const struct block *b) {
-    char name[2 * NAME];
+    char name[2 * MEND_CC_NAME];
     name_block(name, n, b->number);
     uint64_t elements = b->bytes / n->size;
     if (n->fields)
@@ -392,11 +357,11 @@ static void register_block(const struct note *n, const struct block *b) {
 
 /* This run's blocks of a place become those that the saved run had: by their numbers, and as large. */
 static void match_blocks(const struct note *n, int allocated) {
-    char name[2 * NAME], rest[3 * NAME];
+    char name[2 * MEND_CC_NAME], rest[3 * MEND_CC_NAME];
     uint64_t extents[MEND_APP_DIMENSIONS];
     struct block **at = &cc.blocks, *before = NULL;
-    char *saved = need(calloc((size_t)allocated + 1, 1));
-    size_t *bytes = need(calloc((size_t)allocated + 1, sizeof *bytes));
+    char *saved = mend_cc_need(calloc((size_t)allocated + 1, 1));
+    size_t *bytes = mend_cc_need(calloc((size_t)allocated + 1, sizeof *bytes));
     for (int number = 1; number <= allocated; number++) {
         name_block(name, n, number);
         size_t elements = saved_elements(n, name);
@@ -419,7 +384,7 @@ static void match_blocks(const struct note *n, int allocated) {
             saved[b->number] = 0;
             if (b->bytes != bytes[b->number]) {
                 b->bytes = bytes[b->number];
-                b->address = need(calloc(b->bytes + 1, 1));
+                b->address = mend_cc_need(calloc(b->bytes + 1, 1));
             }
         }
         before = b;
@@ -427,7 +392,7 @@ static void match_blocks(const struct note *n, int allocated) {
     }
     for (int number = 1; number <= allocated; number++)
         if (saved[number])
-            remember(n->site, need(calloc(bytes[number] + 1, 1)), bytes[number])->number = number;
+            remember(n->site, mend_cc_need(calloc(bytes[number] + 1, 1)), bytes[number])->number = number;
     find_site(n->site)->allocated = allocated;
     free(saved);
     free(bytes);
@@ -435,14 +400,14 @@ static void match_blocks(const struct note *n, int allocated) {
 
 /* The blocks of one place, by their numbers, and how many it has allocated: the extent of an array without elements, since a restart must know it before it restores anything. */
 static void register_heap(const struct note *n) {
-    char name[2 * NAME];
+    char name[2 * MEND_CC_NAME];
     struct site *site = find_site(n->site);
     uint64_t extents[MEND_APP_DIMENSIONS] = {0, (uint64_t)site->allocated};
     snprintf(name, sizeof name, "%s allocated", n->name);
     if (!n->shaped) {
         if (mend_app_restarting()) {
             if (mend_app_saved_shape(name, extents) != 2 || extents[1] > INT_MAX)
-                stop("the state that is to be restored doesn't say how many blocks %s had, so the program ends: it is of an older mend-cc. Finish that run with the program that it built, or begin anew (MEND_APP_RESTART=none)", n->name);
+                mend_cc_stop("the state that is to be restored doesn't say how many blocks %s had, so the program ends: it is of an older mend-cc. Finish that run with the program that it built, or begin anew (MEND_APP_RESTART=none)", n->name);
             match_blocks(n, (int)extents[1]);
         }
         must(mend_app_variable(name, &site->allocated, MEND_APP_UINT8, 2, extents, n->whose), name);
@@ -496,7 +461,7 @@ int mend_cc_checkpoint(int point) {
     }
     int restoring = mend_app_restarting(), done = mend_app_checkpoint();
     if (restoring && done < 0)
-        stop("the state of safe point %s isn't restored, so the program ends. The cause stands above", find_point(point)->path);
+        mend_cc_stop("the state of safe point %s isn't restored, so the program ends. The cause stands above", find_point(point)->path);
     return done;
 }
 
@@ -560,48 +525,8 @@ void mend_cc_free(void *address) {
     free(address);
 }
 
-/* A file of this place, with the same number in a restart. One that was closed keeps its number, and gets it again when it is opened again: another file must not be taken for it. */
-static struct opened *numbered_file(const char *name, const char *path) {
-    int number = 1;
-    struct opened *first = NULL; /* the newest stand before it */
-    for (struct opened *f = cc.opened; f; f = f->next) {
-        if (strcmp(f->name, name) != 0)
-            continue;
-        if (!f->stream && strcmp(f->path, path) == 0)
-            first = f;
-        number++;
-    }
-    if (first)
-        return first;
-    struct opened *f = need(malloc(sizeof *f));
-    *f = (struct opened){cc.opened, NULL, name, need(strdup(path)), number};
-    cc.opened = f;
-    return f;
-}
-
-FILE *mend_cc_fopen(const char *name, const char *path, const char *mode) {
-    if (!cc.started)
-        return fopen(path, mode);
-    if (!path)
-        return fopen(path, mode);
-    struct opened *f = numbered_file(name, path);
-    char numbered[2 * NAME];
-    if (f->number == 1)
-        snprintf(numbered, sizeof numbered, "%s", name);
-    else
-        snprintf(numbered, sizeof numbered, "%s, open file %d", name, f->number);
-    FILE *stream = mend_app_fopen(numbered, path, mode);
-    if (!stream && errno == EINVAL && mend_app_restarting())
-        stop("the file %s isn't restored, so the program ends%s. The cause stands above", path, mode[0] == 'w' ? ": to open it anew would empty it" : "");
-    f->stream = stream;
-    return stream;
-}
-
-int mend_cc_fclose(FILE *stream) {
-    for (struct opened *f = cc.opened; f; f = f->next)
-        if (stream && f->stream == stream)
-            f->stream = NULL;
-    return mend_app_fclose(stream) == MEND_APP_OK ? 0 : EOF;
+int mend_cc_has_started(void) {
+    return cc.started;
 }
 
 void mend_cc_poison(void *address, size_t bytes) {

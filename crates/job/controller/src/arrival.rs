@@ -37,20 +37,17 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// What is to be heard although no machine of the job is there to be told. A verb is answered.
-    ///
-    /// # Errors
-    /// It is nothing of that kind.
-    pub(crate) fn wish(self) -> Result<Wish, Self> {
+    /// What is to be heard although no machine of the job is there to be told; a verb is answered. `None`: it is nothing of that kind.
+    pub(crate) fn wish(&self) -> Option<Wish> {
         match self {
-            Self::Signal(signal) => Ok(Wish::End(signal)),
-            Self::TimeUp(signal) => Ok(Wish::TimeUp(signal)),
+            Self::Signal(signal) => Some(Wish::End(*signal)),
+            Self::TimeUp(signal) => Some(Wish::TimeUp(*signal)),
             Self::Ask(Ask::Kill, answers) => {
                 // Whoever asked and went away does not take it back.
                 let _ = answers.send(Answer::Killed);
-                Ok(Wish::Kill)
+                Some(Wish::Kill)
             }
-            other => Err(other),
+            _ => None,
         }
     }
 }
@@ -64,8 +61,8 @@ impl Early {
     pub(crate) async fn wish(&mut self, arrivals: &mut mpsc::Receiver<Arrival>) -> Wish {
         while let Some(arrival) = arrivals.recv().await {
             match arrival.wish() {
-                Ok(wish) => return wish,
-                Err(other) => self.0.push(other),
+                Some(wish) => return wish,
+                None => self.0.push(arrival),
             }
         }
         std::future::pending().await

@@ -479,7 +479,7 @@ impl Running {
                     if matches!(arrival, Arrival::Upkeep(_)) {
                         return;
                     }
-                    late.extend(arrival.wish().ok());
+                    late.extend(arrival.wish());
                 }
             };
             // Then it is left behind, and ends with the process.
@@ -509,7 +509,7 @@ impl Running {
         // From now on senders see that nobody listens: what they have to say is heard between the lives.
         arrivals.close();
         while let Some(arrival) = arrivals.recv().await {
-            late.extend(arrival.wish().ok());
+            late.extend(arrival.wish());
         }
         LifeEnd { result, goes_on, reaped: self.reaped, healing: self.shell.healing, late }
     }

@@ -20,43 +20,41 @@ pub const LINGERING: Duration = Duration::from_secs(60);
 /// Who needs this daemon.
 #[derive(Debug)]
 pub struct Stay {
-    holders: watch::Sender<u32>,
-    works: watch::Sender<u32>,
+    /// Who holds it.
+    holders: Arc<watch::Sender<u32>>,
+    /// What is under way.
+    works: Arc<watch::Sender<u32>>,
     until: Mutex<Option<Instant>>,
     alone: watch::Sender<bool>,
 }
 
 impl Default for Stay {
     fn default() -> Self {
-        Self { holders: watch::Sender::new(0), works: watch::Sender::new(0), until: Mutex::new(None), alone: watch::Sender::new(false) }
+        Self { holders: Arc::default(), works: Arc::default(), until: Mutex::new(None), alone: watch::Sender::new(false) }
     }
 }
 
-/// Needs the daemon until it is dropped.
+/// Counts until it is dropped.
 #[derive(Debug)]
-pub struct Held(Arc<Stay>);
+pub struct Held(Arc<watch::Sender<u32>>);
+
+impl Held {
+    fn counted(by: &Arc<watch::Sender<u32>>) -> Self {
+        by.send_modify(|all| *all += 1);
+        Self(by.clone())
+    }
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.holders.send_modify(|holders| *holders -= 1);
-    }
-}
-
-/// Is to be done before the daemon ends.
-#[derive(Debug)]
-pub struct Work(Arc<Stay>);
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        self.0.works.send_modify(|works| *works -= 1);
+        self.0.send_modify(|all| *all -= 1);
     }
 }
 
 impl Stay {
     /// The daemon does something until what is returned goes.
-    pub fn work(self: &Arc<Self>) -> Work {
-        self.works.send_modify(|works| *works += 1);
-        Work(self.clone())
+    pub fn work(&self) -> Held {
+        Held::counted(&self.works)
     }
 
     /// Returns when nothing is under way.
@@ -66,9 +64,8 @@ impl Stay {
     }
 
     /// The daemon is needed until what is returned goes.
-    pub fn hold(self: &Arc<Self>) -> Held {
-        self.holders.send_modify(|holders| *holders += 1);
-        Held(self.clone())
+    pub fn hold(&self) -> Held {
+        Held::counted(&self.holders)
     }
 
     /// The daemon is needed for so long, whoever else needs it.

@@ -326,8 +326,7 @@ impl Peer {
         let ours = mend_wire::random_bytes();
         let encrypts = mend_settings::ENCRYPT_DATA.choice().map_err(|error| self.lost(mend_report::with_causes(&error), ""))? == "on";
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let given_up: Vec<u64> = held(&self.given_up).iter().copied().take(MAX_IDS).collect();
-        let told = given_up.clone();
+        let given_up = held(&self.given_up).iter().copied().take(MAX_IDS).collect();
         let hello = Hello { space: self.space, nonce: ours, encrypts, client: self.leased.client, number, given_up };
         connection.sender.send(&hello).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;
         let (theirs, encrypts) = match connection.receiver.receive::<Welcome>().await {
@@ -340,7 +339,7 @@ impl Peer {
         let stream = stream.into_std().map_err(|error| self.broken(&error))?;
         let mut link = Link::new(stream, keys, encrypts, Some(self.patience)).map_err(|error| self.broken(&error))?;
         link.number = number;
-        held(&self.given_up).retain(|number| !told.contains(number));
+        held(&self.given_up).retain(|number| !hello.given_up.contains(number));
         Ok(link)
     }
 }

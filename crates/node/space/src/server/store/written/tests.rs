@@ -208,25 +208,25 @@ fn one_claims_at_a_time() {
     claim(2, false).unwrap();
 }
 
+/// File 1, a copy of which is made at position 1.
+fn half_copied() -> Entry {
+    let Kind::Written(file) = entry(1, 1).kind else { panic!("no written file") };
+    Entry { kind: Kind::Written(Written { filling: vec![1], ..file }), ..entry(1, 1) }
+}
+
+/// The copy that is made at position 1 of file 1 gets these bytes.
+fn fill(store: &Store, offset: u64, bytes: &[u8]) -> Result<(), Failed> {
+    let (length, sum) = (bytes.len() as u32, range_sum(bytes));
+    let request = Request::Fill { file: [1; 16], epoch: 1, position: 1, offset, length, sum, changed_ns: 5 };
+    ask(store, request, bytes).map(drop)
+}
+
 #[test]
 fn what_is_written_while_a_copy_is_made_stays() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    let Kind::Written(file) = entry(1, 1).kind else { panic!("no written file") };
-    let moved = Entry { kind: Kind::Written(Written { filling: vec![1], ..file }), ..entry(1, 1) };
+    let moved = half_copied();
     let adopt = || ask(&store, Request::Adopt { entry: Box::new(moved.clone()), positions: vec![1], fresh: vec![1] }, &[]).unwrap();
-    let fill = |store: &Store, offset, bytes: &[u8]| {
-        let request = Request::Fill {
-            file: [1; 16],
-            epoch: 1,
-            position: 1,
-            offset,
-            length: bytes.len() as u32,
-            sum: range_sum(bytes),
-            changed_ns: 5,
-        };
-        ask(store, request, bytes).map(drop)
-    };
     adopt();
     write(&store, 1, 3, b"new").unwrap();
     write(&store, 1, 8, b"er").unwrap();
@@ -453,26 +453,12 @@ fn a_copy_that_is_made_anew_is_not_emptied_before_the_map_says_that_it_lacks_som
 fn what_is_copied_of_a_file_with_holes_has_them_too() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    let Kind::Written(file) = entry(1, 1).kind else { panic!("no written file") };
-    let moved = Entry { kind: Kind::Written(Written { filling: vec![1], ..file }), ..entry(1, 1) };
-    ask(&store, Request::Adopt { entry: Box::new(moved), positions: vec![1], fresh: vec![1] }, &[]).unwrap();
-    let fill = |offset, bytes: &[u8]| {
-        let request = Request::Fill {
-            file: [1; 16],
-            epoch: 1,
-            position: 1,
-            offset,
-            length: bytes.len() as u32,
-            sum: range_sum(bytes),
-            changed_ns: 5,
-        };
-        ask(&store, request, bytes).map(drop).unwrap();
-    };
+    ask(&store, Request::Adopt { entry: Box::new(half_copied()), positions: vec![1], fresh: vec![1] }, &[]).unwrap();
     write(&store, 1, 100, b"meanwhile").unwrap();
     let zeros = vec![0; 1 << 20];
-    fill(0, &zeros);
-    fill(1 << 20, &[7; 5]);
-    fill((1 << 20) + 5, &zeros);
+    fill(&store, 0, &zeros).unwrap();
+    fill(&store, 1 << 20, &[7; 5]).unwrap();
+    fill(&store, (1 << 20) + 5, &zeros).unwrap();
     let about = fs::metadata(store.path(&[1; 16], 1)).unwrap();
     assert_eq!(about.len(), (2 << 20) + 5);
     assert!(about.blocks() * 512 < 1 << 19, "{} bytes are on the medium", about.blocks() * 512);

@@ -51,8 +51,8 @@ class Medium(Data):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         with self.assertRaises(OSError):
             self.read()
-        [damage, *more] = self.found()
-        self.assertEqual((damage[1], more), ("unreadable", []))
+        # The file is staged in parallel, and where the system then writes its parts is its own business: what is lost may be several ranges.
+        self.assertEqual({kind for _, kind in self.found()}, {"unreadable"})
         done = self.data("repair", self.path)
         self.assertIn("repaired", done.stdout)
         self.assertEqual((self.read(), os.stat(self.path).st_ino), (self.content, inode))

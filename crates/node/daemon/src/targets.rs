@@ -53,16 +53,19 @@ impl Refused {
 }
 
 impl Targets {
-    /// Answers a client that has proven itself.
+    /// Answers a client that has proven itself, as often as it asks.
     pub async fn serve(&self, connection: Connection) {
         let Connection { mut sender, mut receiver } = connection;
         // Who says nothing in time, or anything else, is hung up on.
-        let Ok(Ok(wanted)) = timeout(WORD_TIMEOUT, receiver.receive::<Wanted>()).await else { return };
-        let found = match self.find(&wanted).await {
-            Ok(port) => Found::Port(port),
-            Err(Refused { why, hint }) => Found::Refused { why, hint },
-        };
-        let _ = sender.send(&found).await;
+        while let Ok(Ok(wanted)) = timeout(WORD_TIMEOUT, receiver.receive::<Wanted>()).await {
+            let found = match self.find(&wanted).await {
+                Ok(port) => Found::Port(port),
+                Err(Refused { why, hint }) => Found::Refused { why, hint },
+            };
+            if sender.send(&found).await.is_err() {
+                break;
+            }
+        }
     }
 
     /// Whether any target is here.

@@ -3,6 +3,7 @@
 //! A target that does not answer is left out, and asked again later by a thread of its own, so that nobody waits for it. What it alone knows is not seen until then;
 //! of each entry there are two copies.
 
+use super::daemons::Daemons;
 use super::leased::Leased;
 use super::peer::{Peer, nonsense};
 use crate::link::{Fault, Link};
@@ -71,10 +72,10 @@ impl Client {
     /// With the user's secret. A target that is silent for longer than `patience` is lost. With `create` directories of targets are made.
     #[must_use]
     pub fn new(space: Space, secret: &Secret, patience: Duration, create: bool) -> Self {
-        let leased = Arc::new(Leased::new());
+        let (finding, leased) = (Arc::new(Daemons::default()), Arc::new(Leased::new()));
         let peer = |(at, target): (usize, &Target)| {
             let others = others(&space, at);
-            Arc::new(Peer::new(target.clone(), &others, space.id, secret.clone(), patience, create, leased.clone()))
+            Arc::new(Peer::new(target.clone(), &others, space.id, secret.clone(), patience, create, (finding.clone(), leased.clone())))
         };
         let peers: Vec<Arc<Peer>> = space.targets.iter().enumerate().map(peer).collect();
         let heard = peers.iter().map(|_| Mutex::default()).collect();

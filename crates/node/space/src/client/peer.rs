@@ -4,9 +4,10 @@
 //! may arrive late, when others have written the same place. So that connection is given up: nothing is asked over any that was there before until the target has heard of that. A target that
 //! cannot be reached is not tried again for a moment, so that a thousand reads do not wait for it one after the other.
 
+use super::daemons::{Daemons, Limits, Unfound};
 use super::leased::Leased;
 use crate::link::{Fault, Link, Pieces, context, whole};
-use mend_data::space::target::{Answer, Found, Hello, MAX_IDS, Request, Wanted, Welcome};
+use mend_data::space::target::{Answer, Hello, MAX_IDS, Request, Wanted, Welcome};
 use mend_data::space::written::Shape;
 use mend_data::space::{Id, Target};
 use mend_messages::auth::Purpose;
@@ -41,6 +42,8 @@ pub struct Peer {
     secret: Secret,
     patience: Duration,
     create: bool,
+    /// How its client finds targets.
+    finding: Arc<Daemons>,
     /// Which client it is, and what that knows for certain until it changes it.
     leased: Arc<Leased>,
     idle: Mutex<Vec<Link>>,
@@ -70,7 +73,7 @@ impl Peer {
         secret: Secret,
         patience: Duration,
         create: bool,
-        leased: Arc<Leased>,
+        (finding, leased): (Arc<Daemons>, Arc<Leased>),
     ) -> Self {
         // One that is made is made by its own node, which must have what that takes.
         let others = if create { &[] } else { others };
@@ -82,6 +85,7 @@ impl Peer {
             secret,
             patience,
             create,
+            finding,
             leased,
             idle: Mutex::default(),
             next: AtomicU64::new(0),
@@ -269,9 +273,16 @@ impl Peer {
             let dialling = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| self.broken(&error))?;
                 let begins = self.create || self.target.is_in_bucket();
-                let limit = if begins { self.patience.max(MAKING) } else { self.patience };
-                let meet = |daemon: SocketAddr| {
-                    let meeting = async { tokio::time::timeout(limit, self.meet(daemon)).await };
+                let limits = Limits { reached: self.patience, answered: if begins { self.patience.max(MAKING) } else { self.patience } };
+                let meet = |address: SocketAddr| {
+                    // Until the target is reached: others of its node are looked for meanwhile.
+                    let daemon = self.finding.at(address);
+                    let wanted = Wanted { space: self.space, directory: self.target.directory.clone(), create: self.create };
+                    let port = daemon.find(&runtime, &wanted, &self.secret, limits).map_err(|unfound| match unfound {
+                        Unfound::Silent => self.broken(&io::ErrorKind::TimedOut.into()),
+                        Unfound::Told { why, hint } => self.lost(why, hint),
+                    })?;
+                    let meeting = async { tokio::time::timeout(self.patience, self.meet(SocketAddr::new(address.ip(), port))).await };
                     runtime.block_on(meeting).unwrap_or_else(|_| Err(self.broken(&io::ErrorKind::TimedOut.into())))
                 };
                 // Nobody closes the turns.
@@ -310,19 +321,9 @@ impl Peer {
         Err(told.unwrap_or_else(|| self.lost("it has no daemon", "")))
     }
 
-    async fn meet(&self, daemon: SocketAddr) -> Result<Link, Fault> {
-        let host = daemon.ip();
+    async fn meet(&self, address: SocketAddr) -> Result<Link, Fault> {
         let refused = |error: HandshakeError| self.lost(mend_report::with_causes(&error), error.hint());
-        let reached = tokio::time::timeout(self.patience, connect(daemon, Purpose::Space, &self.secret)).await;
-        let mut daemon = reached.map_err(|_| self.broken(&io::ErrorKind::TimedOut.into()))?.map_err(refused)?;
-        let wanted = Wanted { space: self.space, directory: self.target.directory.clone(), create: self.create };
-        daemon.sender.send(&wanted).await.map_err(|error| self.lost(mend_report::with_causes(&error), ""))?;
-        let port = match daemon.receiver.receive::<Found>().await {
-            Ok(Found::Port(port)) => port,
-            Ok(Found::Refused { why, hint }) => return Err(self.lost(why, hint)),
-            Err(error) => return Err(self.lost(mend_report::with_causes(&error), "install the same release of Mend on every node")),
-        };
-        let mut connection = connect(SocketAddr::new(host, port), Purpose::Target, &self.secret).await.map_err(refused)?;
+        let mut connection = connect(address, Purpose::Target, &self.secret).await.map_err(refused)?;
         let ours = mend_wire::random_bytes();
         let encrypts = mend_settings::ENCRYPT_DATA.choice().map_err(|error| self.lost(mend_report::with_causes(&error), ""))? == "on";
         let number = self.next.fetch_add(1, Ordering::Relaxed);

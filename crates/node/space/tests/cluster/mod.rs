@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// How long a target may be silent until it is lost.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -135,17 +135,21 @@ fn find(ports: Ports, secret: Secret) -> std::net::SocketAddr {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (ports, secret) = (ports.clone(), secret.clone());
-                let answer = async move {
-                    let greeted = Greeted::accepted(stream, &[Purpose::Space]).await.ok()?;
-                    let mut connection = greeted.prove_as_acceptor(&secret, &[]).await.ok()?;
-                    let wanted: Wanted = connection.receiver.receive().await.ok()?;
-                    let port = ports.lock().unwrap().get(&wanted.directory).copied();
-                    let lost = || Found::Refused { why: "it was killed".into(), hint: String::new() };
-                    connection.sender.send(&port.map_or_else(lost, Found::Port)).await.ok()
-                };
-                tokio::spawn(answer);
+                tokio::spawn(async move { answer(stream, &ports, &secret).await });
             }
         });
     });
     told.recv().unwrap()
+}
+
+/// Answers as often as it is asked.
+async fn answer(stream: TcpStream, ports: &Ports, secret: &Secret) -> Option<()> {
+    let greeted = Greeted::accepted(stream, &[Purpose::Space]).await.ok()?;
+    let mut connection = greeted.prove_as_acceptor(secret, &[]).await.ok()?;
+    loop {
+        let wanted: Wanted = connection.receiver.receive().await.ok()?;
+        let port = ports.lock().unwrap().get(&wanted.directory).copied();
+        let lost = || Found::Refused { why: "it was killed".into(), hint: String::new() };
+        connection.sender.send(&port.map_or_else(lost, Found::Port)).await.ok()?;
+    }
 }

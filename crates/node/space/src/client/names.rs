@@ -26,8 +26,8 @@ const LATELY: Duration = Duration::from_secs(1);
 const OTHERS: usize = 3;
 /// Who hears all targets again within this time hears them often, and asks for leases.
 const OFTEN: Duration = Duration::from_millis(20);
-/// Targets that are asked at once.
-const AT_ONCE: usize = 64;
+/// Targets that are asked at once: those that are silent hold up no others, and are all waited for at the same time.
+const AT_ONCE: usize = 256;
 
 /// How much room a target has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,12 @@ impl Client {
             }
         };
         std::thread::scope(|scope| {
-            (1..targets.len().min(AT_ONCE)).for_each(|_| drop(scope.spawn(worker)));
+            for _ in 1..targets.len().min(AT_ONCE) {
+                // Where no more threads may be made, there are enough.
+                if std::thread::Builder::new().spawn_scoped(scope, worker).is_err() {
+                    break;
+                }
+            }
             worker();
         });
         done.into_iter().map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()

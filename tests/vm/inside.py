@@ -35,7 +35,7 @@ GROUP = "/sys/fs/cgroup/limited"
 GROUP_BYTES = 32 << 20
 BUSYBOX = "/run/vm/busybox"
 # Whatever is emulated arrives in the end, and none of these tests loses a node.
-PATIENCE = {"MEND_TEST_PATIENCE": "900", "MEND_LEASE_MS": "60000"}
+PATIENCE = {"MEND_TEST_PATIENCE": "900", "MEND_LEASE_MS": "60000", "MEND_NODE_TIMEOUT_MS": "60000"}
 
 
 def program(name):

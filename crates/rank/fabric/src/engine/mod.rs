@@ -334,6 +334,12 @@ impl Engine {
                 counter.errors += 1;
             }
         }
+        self.tell(endpoint, class, report, completion);
+    }
+
+    /// Puts an entry into the queue that counts as no operation, if it is wanted there, or an error.
+    pub(crate) fn tell(&mut self, endpoint: u16, class: Class, report: bool, completion: Completion) {
+        let Some(owner) = self.endpoints.get(usize::from(endpoint)).and_then(Option::as_ref) else { return };
         let binding = if class == Class::Receive { owner.rx } else { owner.tx };
         if (report || completion.error != 0)
             && let Some(queue) = binding.and_then(|binding| self.queues.get_mut(binding.queue))

@@ -74,6 +74,8 @@ pub(crate) struct MultiBuffer {
     pending: u32,
     /// No longer posted: the completion of its last message gives it back.
     retired: bool,
+    /// What gives it back instead, because it was cancelled.
+    cancelled: Option<Completion>,
     context: usize,
     report: bool,
 }
@@ -102,7 +104,16 @@ impl Engine {
         let memory = if receive.flags & FI_MULTI_RECV != 0 {
             let [memory] = receive.buffers.segments() else { return Err(FI_EINVAL) };
             let (memory, context) = (*memory, receive.context);
-            Memory::Multi(self.multi.insert(MultiBuffer { endpoint, memory, used: 0, pending: 0, retired: false, context, report }))
+            Memory::Multi(self.multi.insert(MultiBuffer {
+                endpoint,
+                memory,
+                used: 0,
+                pending: 0,
+                retired: false,
+                cancelled: None,
+                context,
+                report,
+            }))
         } else if let Some(message) = owner.matcher(tagged).take(receive.source, tag, ignore) {
             let target = Target { buffers: receive.buffers, context: receive.context, report, multi: None };
             self.serve(out, endpoint, target, message);
@@ -174,7 +185,7 @@ impl Engine {
         let (tagged, tag, _) = pattern(receive.tag);
         let kind = if tagged { FI_TAGGED } else { FI_MSG };
         let completion = Completion { context: receive.context, flags: FI_RECV | kind, error: FI_ENOMSG, tag, ..Completion::default() };
-        self.finish(endpoint, Class::Receive, true, completion);
+        self.tell(endpoint, Class::Receive, true, completion);
     }
 
     /// Receives (or with `discard` drops) the message that was claimed with the same context.
@@ -197,7 +208,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Cancels the posted receive of this context; it completes with `FI_ECANCELED`.
+    /// Cancels the posted receive of this context; it completes with `FI_ECANCELED`, a buffer for several messages once those that
+    /// are arriving have arrived: its memory is not the program's before.
     ///
     /// # Errors
     /// `FI_ENOENT` if it is not posted (any more).
@@ -207,11 +219,15 @@ impl Engine {
             Some(posted) => (posted, FI_TAGGED),
             None => (owner.plain.cancel(context).ok_or(FI_ENOENT)?, FI_MSG),
         };
-        if let Memory::Multi(id) = posted.memory {
-            self.multi.remove(id);
-        }
         let completion = Completion { context, flags: FI_RECV | kind, error: FI_ECANCELED, tag: posted.tag, ..Completion::default() };
-        self.finish(endpoint, Class::Receive, true, completion);
+        if let Memory::Multi(id) = posted.memory
+            && let Some(multi) = self.multi.get_mut(id)
+        {
+            (multi.retired, multi.cancelled) = (true, Some(completion));
+            self.give_back(id, None);
+        } else {
+            self.finish(endpoint, Class::Receive, true, completion);
+        }
         Ok(())
     }
 
@@ -255,20 +271,21 @@ impl Engine {
         }
     }
 
-    /// If the buffer is retired and idle, forgets it and reports that: on `completion`, else by itself.
-    fn give_back(&mut self, id: u64, completion: Option<&mut Completion>) {
-        let Some(multi) = self.multi.get(id) else { return };
-        if !multi.retired || multi.pending > 0 {
-            return;
-        }
-        let (endpoint, context, report) = (multi.endpoint, multi.context, multi.report);
-        self.multi.remove(id);
-        match completion {
-            Some(completion) => completion.flags |= FI_MULTI_RECV,
-            None => {
-                self.finish(endpoint, Class::Receive, report, Completion { context, flags: FI_MULTI_RECV, ..Completion::default() });
+    /// If the buffer is retired and idle, forgets it and reports that: with `last`, the completion of its last message, else by itself.
+    fn give_back(&mut self, id: u64, last: Option<&mut Completion>) {
+        let Some(multi) = self.multi.get(id).filter(|multi| multi.retired && multi.pending == 0) else { return };
+        let (endpoint, context, report, cancelled) = (multi.endpoint, multi.context, multi.report, multi.cancelled);
+        match (cancelled, last) {
+            // That comes after this message.
+            (Some(_), Some(_)) => return,
+            (Some(cancelled), None) => self.finish(endpoint, Class::Receive, true, cancelled),
+            (None, Some(last)) => last.flags |= FI_MULTI_RECV,
+            // No message: no counter counts it.
+            (None, None) => {
+                self.tell(endpoint, Class::Receive, report, Completion { context, flags: FI_MULTI_RECV, ..Completion::default() })
             }
         }
+        self.multi.remove(id);
     }
 
     /// EAGER: a whole message.
@@ -419,6 +436,9 @@ impl Engine {
             out.post(source.0, &answer, &[]);
         }
         self.finish(endpoint, Class::Receive, target.report, completion);
+        if let Some(id) = target.multi {
+            self.give_back(id, None);
+        }
     }
 }
 

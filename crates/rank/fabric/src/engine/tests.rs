@@ -370,6 +370,52 @@ fn a_multi_receive_buffer_is_given_back_with_its_last_message() {
 }
 
 #[test]
+fn a_cancelled_multi_receive_buffer_is_given_back_when_nothing_arrives_in_it() {
+    let (mut pair, mut memory) = (Pair::new(), vec![0; 40_000]);
+    let body = pattern(2, 30_000);
+    pair.receive(1, &mut memory, None, 5, FI_MULTI_RECV);
+    pair.send(0, &body, None, 0, 0);
+    assert!(pair.step(0, false));
+    pair.engines[1].cancel(0, 5).unwrap();
+    assert!(pair.engines[1].cancel(0, 5).is_err());
+    assert_eq!(pair.completions(1), [], "a message is landing in it");
+    pair.settle();
+    let done = pair.completions(1);
+    assert_eq!(done.iter().map(|d| (d.error, d.len, d.context)).collect::<Vec<_>>(), [(0, 30_000, 5), (FI_ECANCELED, 0, 5)]);
+    assert!(done.iter().all(|d| d.flags & FI_MULTI_RECV == 0));
+    assert_eq!(memory[..30_000], body);
+    // Idle, it comes back at once.
+    pair.receive(1, &mut memory, None, 6, FI_MULTI_RECV);
+    pair.engines[1].cancel(0, 6).unwrap();
+    assert_eq!(pair.completions(1).iter().map(|d| (d.error, d.context)).collect::<Vec<_>>(), [(FI_ECANCELED, 6)]);
+}
+
+#[test]
+fn counters_count_messages_and_not_what_is_told_besides() {
+    let (mut pair, mut memory, mut other) = (Pair::new(), vec![0; 1000], vec![0; 1000]);
+    let id = pair.engines[1].counters.insert(Counter::default());
+    pair.engines[1].endpoint(0).unwrap().counters[Class::Receive as usize] = Some(id);
+    let count = |pair: &mut Pair| {
+        let counter = pair.engines[1].counters.get_mut(id).unwrap();
+        (counter.value, counter.errors)
+    };
+    let probe = Receive { tag: Some((4, 0)), source: None, buffers: Buffers::One(Segment::EMPTY), context: 1, flags: FI_PEEK };
+    pair.engines[1].report_missed(0, &probe);
+    assert_eq!(pair.completions(1).len(), 1);
+    assert_eq!(count(&mut pair), (0, 0));
+    pair.receive(1, &mut memory, None, 5, FI_MULTI_RECV);
+    pair.receive(1, &mut other, None, 6, FI_MULTI_RECV);
+    for _ in 0..2 {
+        pair.send(0, &[1; 600], None, 0, 0);
+    }
+    pair.settle();
+    // The second message does not fit, and the first buffer comes back by itself.
+    let flags: Vec<_> = pair.completions(1).iter().map(|d| (d.context, d.flags & FI_MULTI_RECV != 0)).collect();
+    assert_eq!(flags, [(5, false), (5, true), (6, false)]);
+    assert_eq!(count(&mut pair), (2, 0));
+}
+
+#[test]
 fn probe_claim_discard_and_cancel() {
     let (mut pair, body, mut memory) = (Pair::new(), pattern(1, 30_000), vec![0; 30_000]);
     let probe = |context| Receive { tag: Some((4, 0)), source: None, buffers: Buffers::One(Segment::EMPTY), context, flags: FI_PEEK };

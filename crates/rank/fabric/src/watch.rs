@@ -171,24 +171,30 @@ impl Watch {
         }
     }
 
-    /// Accepts one connection, if one waits.
-    ///
-    /// Not to find out whether one does: accept4 first takes the lowest free number of the program's table, and a dup2 to that number, by a
+    /// Accepts one connection, if one waits. Not to find out whether one does: accept4 first takes the lowest free number of the program's table, and a dup2 to that number, by a
     /// thread of the program that has just closed it, fails meanwhile with EBUSY.
-    pub fn accept(&self) -> Option<Placed> {
+    ///
+    /// # Errors
+    /// One waits, and cannot be accepted now: too many files are open. It is not announced again.
+    pub fn accept(&self) -> Result<Option<Placed>, Errno> {
         let mut listeners = [PollFd::new(&self.unix, PollFlags::IN), PollFd::new(&self.tcp, PollFlags::IN)];
-        rustix::event::poll(&mut listeners, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()?;
+        rustix::event::poll(&mut listeners, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         let [unix, tcp] = listeners.map(|listener| listener.revents().contains(PollFlags::IN));
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        if unix && let Ok(socket) = rustix::net::accept_with(&self.unix, flags) {
-            return Some(socket.into());
+        let accept = |listener: &Placed| match rustix::net::accept_with(listener, flags) {
+            Ok(socket) => Ok(Some(Placed::from(socket))),
+            // It has been given up meanwhile.
+            Err(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error),
+        };
+        if unix && let Some(socket) = accept(&self.unix)? {
+            return Ok(Some(socket));
         }
-        if !tcp {
-            return None;
+        let socket = if tcp { accept(&self.tcp)? } else { None };
+        if let Some(socket) = &socket {
+            let _ = tune(socket.as_fd());
         }
-        let socket = rustix::net::accept_with(&self.tcp, flags).ok()?;
-        let _ = tune(socket.as_fd());
-        Some(socket.into())
+        Ok(socket)
     }
 
     /// Number of the set, for [`sleep`].

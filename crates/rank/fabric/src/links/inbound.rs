@@ -224,9 +224,17 @@ impl Links {
                 break;
             }
             let Some(watch) = &self.watch else { break };
-            let Some(socket) = watch.accept() else { break };
             let encrypted = self.identity.as_ref().is_some_and(|identity| identity.encrypted);
-            let Ok(pending) = PendingHandshake::new(socket, encrypted) else { break };
+            let pending = match watch.accept() {
+                Ok(None) => break,
+                Ok(Some(socket)) => PendingHandshake::new(socket, encrypted).ok(),
+                Err(_) => None,
+            };
+            let Some(pending) = pending else {
+                // The program may have no descriptor left just now.
+                self.crowd = true;
+                break;
+            };
             let number = self.pending_handshakes.iter().position(Option::is_none).unwrap_or(self.pending_handshakes.len());
             if watch.add(pending.socket(), Token::Handshake(number as u32), Interest::Edge).is_err() {
                 continue;

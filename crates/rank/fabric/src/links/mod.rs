@@ -101,7 +101,7 @@ pub struct Links {
     markers: u64,
     /// Openings begun, ever: later ones take precedence.
     openings: u64,
-    /// Connections wait at the listeners because too many handshakes are pending.
+    /// Connections may wait at the listeners that announce them no more: too many handshakes are pending, or one could not be accepted.
     crowd: bool,
     rounds: u32,
     /// Look at the sockets in the next round.

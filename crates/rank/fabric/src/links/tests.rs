@@ -4,6 +4,7 @@ mod direct;
 mod encrypted;
 mod hostile;
 mod memory;
+mod seldom;
 
 use super::*;
 use crate::channel::Medium;

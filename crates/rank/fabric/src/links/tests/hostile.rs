@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 impl World {
     /// Moves everything until `done`.
-    fn settle(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+    pub(super) fn settle(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..200_000 {
             if done(self) {
                 return;
@@ -26,14 +26,14 @@ impl World {
         panic!("never happened: {what}");
     }
 
-    fn send(&mut self, from: usize, to: u32, body: &[u8]) -> Result<(), i32> {
+    pub(super) fn send(&mut self, from: usize, to: u32, body: &[u8]) -> Result<(), i32> {
         let segments = [Segment::of(body)];
         let message = Message { to: (to, 0), tag: Some(5), data: None, segments: &segments, context: 0, flags: 0, inject: false };
         let node = &mut self.nodes[from];
         node.engine.send(&mut node.links, 0, &message)
     }
 
-    fn post(&mut self, at: usize, from: u32, memory: &mut [u8]) {
+    pub(super) fn post(&mut self, at: usize, from: u32, memory: &mut [u8]) {
         let buffers = Buffers::One(Segment { base: memory.as_mut_ptr(), len: memory.len() });
         let receive = Receive { tag: Some((5, 0)), source: Some((from, 0)), buffers, context: 0, flags: 0 };
         let node = &mut self.nodes[at];
@@ -41,7 +41,7 @@ impl World {
     }
 
     /// Whether a message from one rank to the other arrives.
-    fn exchange(&mut self, from: usize, to: usize) {
+    pub(super) fn exchange(&mut self, from: usize, to: usize) {
         let mut memory = [0; 8];
         self.post(to, from as u32, &mut memory);
         self.send(from, to as u32, b"whatever").unwrap();
@@ -49,7 +49,7 @@ impl World {
         assert_eq!(memory, *b"whatever");
     }
 
-    fn received(&mut self, at: usize) -> usize {
+    pub(super) fn received(&mut self, at: usize) -> usize {
         let node = &mut self.nodes[at];
         node.engine.queues.get_mut(node.queue).unwrap().entries.drain(..).filter(|done| done.error == 0).count()
     }

@@ -147,6 +147,14 @@ impl Peer {
         }
     }
 
+    /// The channel to it has nothing left of what was lent: operations all of whose bytes it took are at their end.
+    pub fn end_sent(&mut self, finished: &mut Vec<u64>) {
+        finished.extend(self.lent.take());
+        while self.streams.front().is_some_and(|stream| stream.offset == stream.length) {
+            finished.extend(self.streams.pop_front().map(|stream| stream.operation).filter(|operation| *operation != 0));
+        }
+    }
+
     /// True if it has ended: a channel between us broke, or its own ended without a marker, and there is no newer one of it.
     pub fn gone(&self) -> bool {
         let generation = self.entry.as_ref().map_or(0, |entry| entry.generation);

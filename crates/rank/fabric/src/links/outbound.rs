@@ -217,6 +217,8 @@ impl Links {
                     {
                         peer.outbound = if channel.keeps() { Outbound::Suspended(channel) } else { Outbound::UNKNOWN };
                         peer.used = false;
+                        // The peer has all that came before the marker. Told now: a new channel may come late, or never.
+                        peer.end_sent(&mut self.finished);
                     }
                 }
                 Err(error) => {

@@ -1,7 +1,53 @@
 //! Ranks that look seldom, cannot accept, have no device, or go before a new channel is there: nobody waits for them longer than he must.
 
 use super::*;
+use crate::engine::Stream;
+use crate::peer::Outbound;
+use mend_fabric_sys::FI_COMPLETION;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// The peer has moved, and its program does not look for a new channel: nobody can wait for that.
+#[test]
+fn a_send_whose_last_bytes_left_in_a_drain_ends_with_it() {
+    let mut world = World::new(&[0, 1], 1);
+    world.exchange(0, 1);
+    let body = vec![7; 60_000];
+    let mut sent = 0;
+    while world.nodes[0].links.peers[1].lent.is_none() {
+        assert!(sent < 1000, "the socket takes everything");
+        let (to, segments) = ((1, 0), [Segment::of(&body)]);
+        let message = Message { to, tag: Some(5), data: None, segments: &segments, context: 0, flags: FI_COMPLETION, inject: false };
+        let node = &mut world.nodes[0];
+        node.engine.send(&mut node.links, 0, &message).unwrap();
+        sent += 1;
+    }
+    assert_eq!(world.received(0), sent - 1, "the last one is still needed");
+    world.nodes[0].links.begin_suspend();
+    world.settle_drain(|world| world.nodes[0].links.drain_step().is_empty());
+    assert_eq!(world.received(0), 1);
+    assert!(world.nodes[0].links.idle(), "nothing is left for a new channel");
+}
+
+#[test]
+fn what_is_sent_wholly_ends_and_nothing_else() {
+    let stream = |operation, offset| Stream {
+        header: Header::new(crate::engine::packet::Kind::Data),
+        buffers: Buffers::One(Segment::EMPTY),
+        base: 0,
+        offset,
+        length: 10,
+        operation,
+        region: None,
+    };
+    let mut peer = Peer::new(Outbound::UNKNOWN);
+    peer.lent = Some(1);
+    peer.streams.extend([stream(2, 10), stream(0, 10), stream(3, 9), stream(4, 10)]);
+    let mut finished = Vec::new();
+    peer.end_sent(&mut finished);
+    assert_eq!(finished, [1, 2]);
+    assert_eq!(peer.streams.iter().map(|stream| stream.operation).collect::<Vec<_>>(), [3, 4]);
+    assert!(peer.lent.is_none());
+}
 
 /// In a process of its own: the limit is that of all its threads.
 #[test]

@@ -71,7 +71,7 @@ impl Links {
         Medium::Tcp
     }
 
-    /// The port, opened if it is not. `None` if it cannot be.
+    /// The port, opened if it is not. `None` if it cannot be, or has failed since.
     pub(super) fn port(&mut self) -> Option<SharedPort> {
         if self.media.port.is_none() && !self.media.failed {
             let ip = self.identity.as_ref()?.ip;
@@ -94,7 +94,7 @@ impl Links {
                 }
             }
         }
-        self.media.port.clone()
+        self.media.port.clone().filter(|port| !lock(port).broken())
     }
 
     /// A libfabric for the port: the program's, or one of our own of the same file, where that is wanted and can be. `None` if the

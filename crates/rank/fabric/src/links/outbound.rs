@@ -189,7 +189,13 @@ impl Links {
                 peer.refused = Some(peer.generation);
                 (Outbound::UNKNOWN, true)
             }
-            Err(ChannelError::Protocol(what) | ChannelError::Provider(what)) => {
+            Err(ChannelError::Provider(what)) => {
+                report::fault(Some(identity.rank), format_args!("no ofi channel to rank {rank}: {what}; another is used"));
+                // As in `lose`: asked again, it would say the same, and the pair would have no channel.
+                peer.refused = Some(peer.generation);
+                (Outbound::UNKNOWN, true)
+            }
+            Err(ChannelError::Protocol(what)) => {
                 report::fault(Some(identity.rank), format_args!("no channel to rank {rank}: {what}"));
                 (later(8), false)
             }

@@ -169,6 +169,18 @@ impl Port {
         self.sending == 0
     }
 
+    /// It fails.
+    #[cfg(test)]
+    pub fn fail(&mut self) {
+        self.fault = Some(ChannelError::Provider("it failed".into()));
+    }
+
+    /// Its contact is too long for every peer.
+    #[cfg(test)]
+    pub fn swell(&mut self) {
+        self.core.provider = "x".repeat(1000);
+    }
+
     /// Drives the provider. True if anything came.
     pub fn poll(&mut self) -> bool {
         let (mut moved, mut more) = (false, true);
@@ -428,6 +440,11 @@ impl Port {
         self.held -= 1;
         self.recycle(number);
         self.lines.done(line);
+    }
+
+    /// True if it can be used no more.
+    pub fn broken(&self) -> bool {
+        self.fault.is_some()
     }
 
     /// What broke this line.

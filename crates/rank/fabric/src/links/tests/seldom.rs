@@ -1,6 +1,7 @@
 //! Ranks that look seldom, cannot accept, have no device, or go before a new channel is there: nobody waits for them longer than he must.
 
 use super::*;
+use crate::channel::ofi::port::lock;
 use crate::engine::Stream;
 use crate::peer::Outbound;
 use mend_fabric_sys::FI_COMPLETION;
@@ -82,4 +83,26 @@ fn a_connection_that_could_not_be_accepted_is_tried_again() {
         world.settle("a message over the connection that waited", |world| world.received(1) == 1);
         assert_eq!(world.nodes[0].links.openings, 1);
     }
+}
+
+#[test]
+fn a_provider_that_makes_no_line_is_done_without() {
+    let mut world = World::over(&[0, 1], OFI, 1);
+    let port = world.nodes[0].links.port().unwrap();
+    lock(&port).swell();
+    world.exchange(0, 1);
+    let channel = world.nodes[0].links.peers[1].outbound.channel_ref().unwrap();
+    assert!(channel.keeps(), "over TCP");
+}
+
+#[test]
+fn a_port_that_failed_is_not_chosen() {
+    let mut world = World::over(&[0, 1], OFI, 1);
+    assert_eq!(world.nodes[1].links.medium(0), Medium::Ofi);
+    let port = world.nodes[1].links.port().unwrap();
+    lock(&port).fail();
+    assert_eq!(world.nodes[1].links.medium(0), Medium::Tcp);
+    // Nor for what others would send.
+    world.exchange(0, 1);
+    assert!(world.nodes[0].links.peers[1].outbound.channel_ref().unwrap().keeps());
 }

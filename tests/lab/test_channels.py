@@ -22,6 +22,7 @@ class Channels(InDirectory):
         cls.lab = cls.enterClassContext(Lab(3))
         cls.iters = compile_mpi("mpi_iters.c", os.path.join(cls.work, "iters"))
         cls.checksums = compile_mpi("mpi_checksums.c", os.path.join(cls.work, "checksums"))
+        cls.seldom = compile_mpi("mpi_seldom.c", os.path.join(cls.work, "seldom"))
 
     def setUp(self):
         super().setUp()
@@ -120,6 +121,20 @@ class Channels(InDirectory):
                 again.let_go()
                 again.finish()
                 self.assertEqual(again.stdout(), expected)
+
+    def test_a_rank_that_seldom_looks_is_reached(self):
+        """Channels are opened by, and to, a rank that looks for messages some 20 times a second and waits for none; after a move again."""
+        argv = ["-n", "3", "--hosts", "node1:1,node2:2", "--spares", "node3", "--", self.seldom, "-p", "50", "-u", "go"]
+        for channels in ("shm,tcp", "ofi"):
+            with self.subTest(channels=channels):
+                self.lab.choose_channels(channels)
+                job = self.lab.start(tempfile.mkdtemp(dir=self.work), "run", *argv)
+                name = self.lab.running(job)
+                job.wait_for(lambda job=job: "has heard of all" in job.stderr(), "messages of all ranks have come")
+                self.lab.verb("migrate", name, "0", "--to", "node3")
+                job.let_go()
+                job.finish()
+                self.assertEqual(job.stdout(), "seldom sum=6002\n")
 
     def test_lammps_results_stay(self):
         argv = melt.argv(self.work)

@@ -79,6 +79,13 @@ impl State {
         moved
     }
 
+    /// One round of progress for others, by a program that does not wait. True if anything moved.
+    #[inline]
+    pub fn serve(&mut self) -> bool {
+        self.links.overdue(cycles());
+        self.progress()
+    }
+
     /// After a one-sided operation that needed no packets.
     #[inline]
     pub fn serve_others(&mut self) {
@@ -86,17 +93,20 @@ impl State {
         self.unserved += 1;
         if self.unserved >= MAX_UNSERVED_OPERATIONS {
             self.unserved = 0;
-            self.progress();
+            self.serve();
         }
     }
 
     /// A poll: one round, and if nothing moves, and it `may_linger`, a rank that waits looks on for a moment, unless somebody else wants
     /// the lock. True if anything moved.
     #[inline]
-    fn poll(&mut self, gate: &Gate<Self>, may_linger: bool) -> bool {
-        let moved = self.progress();
+    pub fn poll(&mut self, gate: &Gate<Self>, may_linger: bool) -> bool {
+        let mut moved = self.progress();
         // Asked in any case: that it gave way before what moved is no sign for the next poll.
         let (now, gave_way) = (cycles(), gave_way());
+        if self.links.overdue(now) && !moved {
+            moved = self.progress();
+        }
         if !moved {
             self.idle.comes_back(now, gave_way);
             // A library that only wants to be sure that it misses nothing, as in MPI_Win_fence, has other things to do.

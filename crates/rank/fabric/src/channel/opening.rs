@@ -50,7 +50,7 @@ pub struct Opening {
     hello: Hello,
     encrypted: bool,
     port: Option<SharedPort>,
-    /// When it began.
+    /// When it began, or the peer answered last.
     pub since: Instant,
 }
 
@@ -147,6 +147,7 @@ impl Opening {
                 }
                 Stage::Done => break,
             }
+            self.since = Instant::now();
         }
         Ok(Step::Waiting(self))
     }

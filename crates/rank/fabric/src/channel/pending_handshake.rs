@@ -49,7 +49,7 @@ pub struct PendingHandshake {
     encrypted: bool,
     /// Where it comes from; `None` within this node.
     pub origin: Option<IpAddr>,
-    /// When it was accepted.
+    /// When it was accepted, or the peer said something last.
     pub since: Instant,
 }
 
@@ -114,6 +114,7 @@ impl PendingHandshake {
                 }
                 Stage::Known(hello, _) => return Ok(Some(*hello)),
             }
+            self.since = Instant::now();
         }
     }
 

@@ -22,8 +22,9 @@ const MAX_PENDING_HANDSHAKES: usize = 64;
 const MAX_WARM_CHANNELS: usize = 16;
 /// Most rounds in which sockets are polled between two looks at all of them.
 pub(super) const MAX_DIRECT: u32 = 7;
-/// Time a peer has to show that it belongs to the job.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Time without a word after which a handshake's place is free. Long: a peer that computes looks seldom, and loses its place to nobody before
+/// places are rare (see [`Links::displace`]).
+pub(super) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(600);
 /// Time between two reports of refused connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -361,11 +362,13 @@ impl Links {
     /// Handshakes that wait for an older channel to end, or that take too long.
     pub(super) fn review_strangers(&mut self) {
         for number in 0..self.pending_handshakes.len() {
-            let Some(pending) = &self.pending_handshakes[number] else { continue };
-            if pending.since.elapsed() > HANDSHAKE_LIMIT {
+            if self.pending_handshakes[number].is_none() {
+                continue;
+            }
+            // First what has come: after a long absence of this rank it may all be here.
+            self.advance_handshake(number as u32);
+            if self.pending_handshakes[number].as_ref().is_some_and(|pending| pending.since.elapsed() > HANDSHAKE_LIMIT) {
                 self.pending_handshakes[number] = None;
-            } else {
-                self.advance_handshake(number as u32);
             }
         }
         if self.crowd {

@@ -23,6 +23,7 @@ pub use inbound::Inbound;
 
 use crate::channel::opening::nonce;
 use crate::channel::pending_handshake::PendingHandshake;
+use crate::counter::cycles;
 use crate::engine::Engine;
 use crate::engine::buffers::{Payload, Segment, gather};
 use crate::engine::packet::Header;
@@ -45,6 +46,9 @@ const LOOPBACK_CHUNK_BYTES: usize = 64 * 1024;
 const POLLS_PER_SOCKET_CHECK: u32 = 256;
 /// The same when rings and sockets are mixed.
 const MIXED_POLLS_PER_SOCKET_CHECK: u32 = 8;
+/// Cycles after which the sockets are looked at, however few rounds there were: the program computes between its polls. 0.5 to 1 ms; a tight
+/// loop looks a dozen times before.
+const LOOK_CYCLES: u64 = 1 << 21;
 /// Rounds between two polls of the latest sockets when rings and sockets are mixed.
 const POLL_EVERY_MIXED: u32 = 4;
 /// Packets to a peer between two rounds that leave at once each; more are a burst and wait for each other, until the next
@@ -106,6 +110,8 @@ pub struct Links {
     rounds: u32,
     /// Look at the sockets in the next round.
     urgent: bool,
+    /// Counter at the latest look at the sockets.
+    looked: u64,
     sleepers: u32,
     /// In a round: what is sent now leaves at its end at the latest.
     in_round: bool,
@@ -332,6 +338,7 @@ impl Links {
 
     /// Looks at the sockets.
     fn look(&mut self, engine: &mut Engine) -> bool {
+        self.looked = cycles();
         let Some(watch) = &self.watch else { return false };
         let mut tokens = std::mem::take(&mut self.tokens);
         watch.events(&mut tokens);
@@ -413,6 +420,16 @@ impl Links {
     /// The next round looks at the sockets, too.
     pub fn look_soon(&mut self) {
         self.urgent = true;
+    }
+
+    /// True, and the next round looks at the sockets, if at `now` the latest look is long ago. Rounds tell how often a rank that waits
+    /// looks; one that computes between them, and makes twenty in a second, would accept a channel after minutes.
+    #[inline]
+    pub fn overdue(&mut self, now: u64) -> bool {
+        // In a restored process the counter may be behind; then this is true once.
+        let overdue = now.wrapping_sub(self.looked) >= LOOK_CYCLES;
+        self.urgent |= overdue;
+        overdue
     }
 
     /// True while the agent holds any peer.

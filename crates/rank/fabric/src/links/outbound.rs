@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Longest time between two attempts to open a channel.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
-/// An opening that takes longer is given up and begun again.
-const OPENING_TIME: Duration = Duration::from_secs(10);
+/// An opening in which the peer says nothing for longer is given up and begun again. The kernel tells of most that lead nowhere; a peer that
+/// computes answers when it looks, and one that looks less often is never reached.
+pub(super) const OPENING_TIME: Duration = Duration::from_secs(600);
 /// Bytes that one stream sends before the next has its turn.
 const TURN_BYTES: usize = 256 * 1024;
 
@@ -177,13 +178,12 @@ impl Links {
             return false;
         };
         let Outbound::Opening(opening) = std::mem::replace(&mut peer.outbound, Outbound::UNKNOWN) else { return false };
-        let late = opening.since.elapsed() > OPENING_TIME;
         let (outbound, moved) = match opening.advance(&identity.secret, watch.wakeup()) {
             Ok(Step::Open(channel)) => {
                 peer.used = false;
                 (Outbound::Open(channel), true)
             }
-            Ok(Step::Waiting(opening)) if !late => (Outbound::Opening(opening), false),
+            Ok(Step::Waiting(opening)) if opening.since.elapsed() <= OPENING_TIME => (Outbound::Opening(opening), false),
             Ok(Step::Waiting(_)) => (later(0), false),
             Err(ChannelError::Refused) => {
                 peer.refused = Some(peer.generation);

@@ -61,7 +61,7 @@ fn look(number: u64) -> Count {
     let tell = |state: &mut State| state.engine.counters.get_mut(number).map(Count::tell).unwrap_or_default();
     // What is here already need not be waited for, but others may wait for this rank.
     if state.engine.counters.get(number).is_some_and(Count::is_news) {
-        state.progress();
+        state.serve();
         return tell(&mut state);
     }
     // What moves may be parts of a long transfer: it goes on faster without a way back to the MPI library after each.
@@ -130,7 +130,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
         let mut state = fabric.lock();
         let errors = state.engine.counters.get(number).ok_or(FI_EINVAL)?.errors;
         loop {
-            let moved = state.progress();
+            let moved = state.serve();
             let count = state.engine.counters.get(number).ok_or(FI_EINVAL)?;
             if count.value >= threshold {
                 return Ok(());

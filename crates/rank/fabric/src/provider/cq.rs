@@ -186,7 +186,7 @@ unsafe extern "C" fn sreadfrom(
         let fabric = fabric();
         let mut state = fabric.lock();
         loop {
-            state.progress();
+            state.serve();
             // SAFETY: the caller's buffers.
             if let Some(got) = unsafe { take(&mut state, queue, buffer, count, sources) } {
                 return got;

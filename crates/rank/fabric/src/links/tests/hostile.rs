@@ -355,9 +355,11 @@ fn a_half_open_connection_costs_a_place_only_for_its_time() {
     let mut world = World::new(&[0, 0], 1);
     // A greeting, and then nothing: the peer's machine has died.
     (&ours).write_all(&Greeting::new(Purpose::Fabric, [3; 32]).encode()).unwrap();
-    let mut pending = PendingHandshake::new(theirs.into(), false).unwrap();
-    pending.since = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+    let pending = PendingHandshake::new(theirs.into(), false).unwrap();
     world.nodes[1].links.pending_handshakes.push(Some(Box::new(pending)));
+    world.progress();
+    let pending = world.nodes[1].links.pending_handshakes[0].as_mut().unwrap();
+    pending.since = Instant::now().checked_sub(2 * inbound::HANDSHAKE_LIMIT).unwrap();
     world.exchange(0, 1);
     world.settle("its place is free", |world| world.nodes[1].links.pending_handshakes.iter().all(Option::is_none));
     drop(ours);

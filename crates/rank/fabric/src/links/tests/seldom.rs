@@ -3,9 +3,72 @@
 use super::*;
 use crate::channel::ofi::port::lock;
 use crate::engine::Stream;
+use crate::fabric::State;
+use crate::lock::Gate;
 use crate::peer::Outbound;
 use mend_fabric_sys::FI_COMPLETION;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::time::{Duration, Instant};
+
+/// Twenty looks must do, not as many rounds as a rank makes between two looks that waits.
+#[test]
+fn a_rank_that_polls_seldom_is_reached() {
+    for nodes in [[0, 0], [0, 1]] {
+        let mut world = World::new(&nodes, 1);
+        let mut memory = [0; 8];
+        world.post(1, 0, &mut memory);
+        world.progress();
+        let Node { engine, links, queue } = world.nodes.pop().unwrap();
+        let (gate, mut seldom) = (Gate::new(State::default()), State::default());
+        (seldom.engine, seldom.links) = (engine, links);
+        world.send(0, 1, b"whatever").unwrap();
+        for _ in 0..20 {
+            (0..10).for_each(|_| world.progress());
+            // It computes.
+            std::thread::sleep(Duration::from_millis(3));
+            seldom.poll(&gate, false);
+        }
+        assert_eq!(seldom.engine.queues.get_mut(queue).unwrap().entries.len(), 1);
+        assert_eq!(memory, *b"whatever");
+    }
+}
+
+#[test]
+fn long_pauses_do_not_end_a_handshake() {
+    let mut world = World::new(&[0, 0], 1);
+    let mut memory = [0; 8];
+    world.post(1, 0, &mut memory);
+    world.send(0, 1, b"whatever").unwrap();
+    let before = |limit: Duration| Instant::now().checked_sub(2 * limit).unwrap();
+    for _ in 0..20 {
+        for links in world.nodes.iter_mut().map(|node| &mut node.links) {
+            links.pending_handshakes.iter_mut().flatten().for_each(|pending| pending.since = before(inbound::HANDSHAKE_LIMIT));
+            for peer in &mut links.peers {
+                if let Outbound::Opening(opening) = &mut peer.outbound {
+                    opening.since = before(outbound::OPENING_TIME);
+                }
+            }
+        }
+        world.progress();
+    }
+    assert_eq!(world.received(1), 1);
+    assert_eq!(world.nodes[0].links.openings, 1, "begun once");
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_asked_again() {
+    let mut world = World::new(&[0, 1], 1);
+    world.send(0, 1, b"whatever").unwrap();
+    let Node { engine, links, .. } = &mut world.nodes[0];
+    let began = |links: &Links| links.openings;
+    while began(links) < 3 {
+        if let Outbound::Opening(opening) = &mut links.peers[1].outbound {
+            opening.since = Instant::now().checked_sub(2 * outbound::OPENING_TIME).unwrap();
+        }
+        links.urgent = true;
+        links.progress(engine);
+    }
+}
 
 /// The peer has moved, and its program does not look for a new channel: nobody can wait for that.
 #[test]

@@ -205,10 +205,11 @@ impl Content<'_> {
     }
 
     fn write(&self, opened: &File, target: &File) -> io::Result<()> {
+        // A clone never shortens its target.
+        target.set_len(0)?;
         if self.seal.is_none() && rustix::fs::ioctl_ficlone(target, opened).is_ok() {
             return Ok(());
         }
-        target.set_len(0)?;
         target.set_len(self.size)?;
         self.pour(opened, SparseFile { file: target, at: 0 })
     }

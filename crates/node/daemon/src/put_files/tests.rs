@@ -1,5 +1,7 @@
 use super::*;
+use std::ffi::OsStr;
 use std::fs;
+use std::process::Command;
 use xxhash_rust::xxh3::xxh3_64;
 
 struct Case {
@@ -8,7 +10,11 @@ struct Case {
 
 impl Case {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::on(&std::env::temp_dir())
+    }
+
+    fn on(place: &Path) -> Self {
+        let directory = tempfile::tempdir_in(place).unwrap();
         fs::create_dir_all(directory.path().join("1").join(KEPT_DIRECTORY)).unwrap();
         Self { directory }
     }
@@ -149,4 +155,55 @@ fn what_was_not_kept_is_cut_or_told() {
     assert_eq!(case.put(&file).unwrap(), [""; 0]);
     fs::write(case.path("input"), b"other").unwrap();
     assert!(case.put(&file).unwrap()[0].contains("changed since"));
+}
+
+/// A file system that can clone files, mounted as long as this lives.
+struct Clones(tempfile::TempDir);
+
+impl Clones {
+    /// `None`, said aloud, where that cannot be.
+    fn mount() -> Option<Self> {
+        let done = |program: &str, words: &[&OsStr]| Command::new(program).args(words).output().is_ok_and(|output| output.status.success());
+        let skipped = |why: &str| {
+            // Past the capture of the test's output.
+            let _ = writeln!(io::stdout(), "skipped: files that are put back as clones: {why}");
+            None
+        };
+        if !rustix::process::geteuid().is_root() {
+            return skipped("only root mounts a file system");
+        }
+        let place = tempfile::tempdir().unwrap();
+        let (image, mount) = (place.path().join("image"), place.path().join("mount"));
+        fs::create_dir(&mount).unwrap();
+        for (program, options) in [("mkfs.btrfs", ["-q", "-f"]), ("mkfs.xfs", ["-q", "-mreflink=1"])] {
+            File::create(&image).unwrap().set_len(512 << 20).unwrap();
+            let [first, second] = options.map(OsStr::new);
+            if done(program, &[first, second, image.as_os_str()])
+                && done("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), mount.as_os_str()])
+            {
+                return Some(Self(place));
+            }
+        }
+        skipped("no XFS or btrfs: btrfs-progs or xfsprogs, loop devices and a kernel that has it are needed")
+    }
+}
+
+impl Drop for Clones {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path().join("mount")).status();
+    }
+}
+
+#[test]
+fn a_file_that_grew_and_is_put_back_as_a_clone_has_no_tail() {
+    let Some(clones) = Clones::mount() else { return };
+    let case = Case::on(&clones.0.path().join("mount"));
+    for length in [0, 4096, 5000] {
+        let path = case.path("data");
+        fs::write(&path, vec![1; length]).unwrap();
+        let file = case.file("data", FileUse::Write, true);
+        fs::write(&path, vec![2; 10_000]).unwrap();
+        assert_eq!(case.put(&file).unwrap(), [""; 0]);
+        assert_eq!(fs::read(&path).unwrap(), vec![1; length]);
+    }
 }

@@ -105,6 +105,8 @@ pub struct ObjectSource {
     /// `None`: its end was waited for.
     child: Option<Child>,
     output: Option<ChildStdout>,
+    /// What the program said when it ended early.
+    said: Option<String>,
 }
 
 impl ObjectSource {
@@ -113,9 +115,12 @@ impl ObjectSource {
     /// # Errors
     /// That the program cannot be run.
     pub fn get(address: &str) -> Result<Self, TransferError> {
-        let mut child = start(&["get", address], Stdio::null(), Stdio::piped())?;
+        start(&["get", address], Stdio::null(), Stdio::piped()).map(Self::of)
+    }
+
+    fn of(mut child: Child) -> Self {
         let output = child.stdout.take();
-        Ok(Self { child: Some(child), output })
+        Self { child: Some(child), output, said: None }
     }
 
     fn end(&mut self) -> Result<(), TransferError> {
@@ -126,16 +131,30 @@ impl ObjectSource {
 }
 
 impl Read for ObjectSource {
+    /// The end of what comes is the object's only if the program ended well.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.output.as_mut().map_or(Ok(0), |output| output.read(buffer))
+        let read = self.output.as_mut().map_or(Ok(0), |output| output.read(buffer))?;
+        if read == 0 && !buffer.is_empty() {
+            self.end().map_err(|error| match error {
+                TransferError::ObjectTarget(said) => {
+                    self.said = Some(said);
+                    io::Error::other(format!("{OBJECT_PROGRAM} ended early"))
+                }
+                error => io::Error::other(error),
+            })?;
+        }
+        Ok(read)
     }
 }
 
 impl Source for ObjectSource {
     fn explain(&mut self, error: TransferError) -> TransferError {
-        match (self.end(), error) {
-            // The store's own words say more than that the image is too short.
-            (Err(TransferError::ObjectTarget(said)), error) if error.blames_content() && !said.is_empty() => {
+        if let Err(TransferError::ObjectTarget(said)) = self.end() {
+            self.said = Some(said);
+        }
+        match (self.said.take(), error) {
+            // The store's own words say more than that nothing more came, or that the image is too short.
+            (Some(said), error) if !said.is_empty() && (error.blames_content() || matches!(error, TransferError::Source(_))) => {
                 TransferError::ObjectSource(said)
             }
             (_, error) => error,
@@ -168,4 +187,35 @@ pub fn put_text(text: &[u8], address: &str) -> Result<(), TransferError> {
 pub fn delete(addresses: &[String]) -> Result<(), TransferError> {
     let words: Vec<&str> = std::iter::once("delete").chain(addresses.iter().map(String::as_str)).collect();
     end(start(&words, Stdio::null(), Stdio::null())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::atomic_file::AtomicFile;
+    use crate::pipeline::run;
+    use crate::progress::Progress;
+    use std::fs;
+
+    #[test]
+    fn an_object_that_is_refused_or_cut_short_gets_no_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("rank-00000.variables");
+        let got = |script: &str| {
+            let mut program = Command::new("sh");
+            program.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut source = ObjectSource::of(program.spawn().unwrap());
+            run(&mut source, Vec::new(), AtomicFile::new(place.clone()).unwrap(), &Progress::default())
+        };
+        for (script, told) in [
+            ("echo 'it refuses: 403' >&2; exit 1", "cannot be read: it refuses: 403"),
+            ("echo half; echo 'it was cut' >&2; exit 1", "cannot be read: it was cut"),
+            ("echo half; kill -KILL $$", "cannot be read"),
+        ] {
+            assert_eq!(got(script).unwrap_err().to_string(), told);
+            assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+        }
+        assert_eq!(got("echo whole").unwrap(), 6);
+        assert_eq!(fs::read(&place).unwrap(), b"whole\n");
+    }
 }

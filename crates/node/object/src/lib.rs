@@ -8,6 +8,9 @@ use object_store::{BackoffConfig, ClientConfigKey, RetryConfig};
 use std::io;
 use std::time::Duration;
 
+mod download;
+pub use download::Download;
+
 /// Variables that name credentials, or where they are, or that none are needed.
 const CREDENTIAL_VARIABLES: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
@@ -42,6 +45,9 @@ pub enum ObjectError {
         /// Bytes that were announced.
         wanted: u64,
     },
+    /// Another object has its name now than when it was begun.
+    #[error("it was replaced or removed after {0} bytes had come")]
+    Replaced(u64),
     /// What a program's own input and output give.
     #[error("standard input or output: {0}")]
     Stream(#[from] io::Error),
@@ -62,13 +68,10 @@ pub struct Patience {
     pub retries: Duration,
 }
 
-/// A client for the bucket of `s3://BUCKET/KEY`, and the key. Without `patience` it waits for as long as the library does.
-///
-/// # Errors
-/// [`ObjectError::Usage`] for another address, [`ObjectError::Credentials`] if there are none. The store itself is not asked.
-pub async fn open(address: &str, patience: Option<Patience>) -> Result<(AmazonS3, Path), ObjectError> {
+/// What makes a client for the bucket of `s3://BUCKET/KEY`, and the key.
+async fn builder(address: &str) -> Result<(AmazonS3Builder, Path), ObjectError> {
     let (bucket, key) = address.strip_prefix("s3://").and_then(|place| place.split_once('/')).ok_or(ObjectError::Usage)?;
-    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
     if CREDENTIAL_VARIABLES.iter().all(|name| std::env::var_os(name).is_none()) {
         let once = builder.clone().with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() }).build()?;
         match tokio::time::timeout(ROLE_TIMEOUT, once.credentials().get_credential()).await {
@@ -77,6 +80,15 @@ pub async fn open(address: &str, patience: Option<Patience>) -> Result<(AmazonS3
             Err(_) => return Err(ObjectError::Credentials("no answer".into())),
         }
     }
+    Ok((builder, Path::from(key)))
+}
+
+/// A client for the bucket of `s3://BUCKET/KEY`, and the key. Without `patience` it waits for as long as the library does.
+///
+/// # Errors
+/// [`ObjectError::Usage`] for another address, [`ObjectError::Credentials`] if there are none. The store itself is not asked.
+pub async fn open(address: &str, patience: Option<Patience>) -> Result<(AmazonS3, Path), ObjectError> {
+    let (mut builder, key) = builder(address).await?;
     if let Some(Patience { request, retries }) = patience {
         let limit = format!("{}ms", request.as_millis().max(1));
         for key in [ClientConfigKey::Timeout, ClientConfigKey::ConnectTimeout] {
@@ -85,5 +97,5 @@ pub async fn open(address: &str, patience: Option<Patience>) -> Result<(AmazonS3
         let backoff = BackoffConfig { max_backoff: retries / 4, ..BackoffConfig::default() };
         builder = builder.with_retry(RetryConfig { max_retries: 3, retry_timeout: retries, backoff });
     }
-    Ok((builder.build()?, Path::from(key)))
+    Ok((builder.build()?, key))
 }

@@ -11,8 +11,7 @@
 //! input dies in the middle; the store refuses, or does not answer.
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use mend_object::{ObjectError, open};
+use mend_object::{Download, ObjectError, open};
 use object_store::{ObjectStoreExt, WriteMultipart};
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -100,11 +99,10 @@ fn exactly(found: u64, wanted: u64) -> Result<(), ObjectError> {
 }
 
 async fn get(address: &str) -> Result<(), ObjectError> {
-    let (store, key) = open(address, None).await?;
-    let mut content = store.get(&key).await?.into_stream();
+    let mut content = Download::begin(address).await?;
     let mut output = io::stdout().lock();
-    while let Some(piece) = content.next().await {
-        output.write_all(&piece?)?;
+    while let Some(piece) = content.next().await? {
+        output.write_all(&piece)?;
     }
     output.flush()?;
     Ok(())

@@ -12,7 +12,9 @@
 //! is there; ranks never wait for a copy of theirs. Faults assumed: any file vanishes, is cut or is nonsense: whoever restores compares hashes. The job ends at any moment:
 //! what is on the node then serves another job, and goes when nobody has used it for `MEND_TIER_HOURS`.
 
-use super::turns::{Look, Turns};
+mod behind;
+
+use super::turns::Turns;
 use super::work;
 use crate::outbox::Urgent;
 use mend_coordination::portable::{Chains, Held, MAX_TEXT, Targets, oldest_linked, surplus};
@@ -20,10 +22,9 @@ use mend_kernel::untrusted::read_within;
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::portable::{FileName, Part, PortableReport, checkpoint_name, checkpoint_number, is_key};
 use mend_messages::tier::{NodeStore, Tier, TierReport, TierSpec};
-use mend_report::with_causes;
 use mend_transfer::atomic_file::AtomicFile;
 use mend_transfer::image::Mover;
-use mend_transfer::{image, node_store, object};
+use mend_transfer::node_store;
 use mend_wire::secret::to_hex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File};
@@ -216,7 +217,8 @@ impl Portable {
         node_store::leave_portable(&self.place.root, &self.place.lock);
     }
 
-    /// The job has ended well: the directory gets what it lacks of the newest checkpoint, and nothing is left here. Blocks.
+    /// The job has ended well: the directory gets what it lacks of the newest checkpoint, and nothing is left here that it has. What cannot be copied stays, as
+    /// if the job had failed. Blocks.
     pub fn close(self, mover: &Mover) {
         self.end();
         for mut directory in self.place.directories() {
@@ -225,8 +227,9 @@ impl Portable {
                 *target = newest;
             }
             directory.since = None;
-            for tier in [SHARED, OBJECT] {
-                self.place.copy_to_common(std::slice::from_ref(&directory), tier, mover, false);
+            if !self.place.close_directory(&directory, mover) {
+                tracing::warn!(directory = %directory.path.display(), "the newest portable checkpoint stays on this node: it was not copied");
+                continue;
             }
             for kind in ["own", "copies"] {
                 let _ = fs::remove_dir_all(self.place.root.join(kind).join(&directory.key));
@@ -428,129 +431,11 @@ impl Place {
         }
     }
 
-    /// The thread that copies to what all nodes share.
-    fn copy_behind(&self, mover: &Mover) {
-        while !self.is_over() {
-            let directories = self.directories();
-            for tier in [SHARED, OBJECT] {
-                self.copy_to_common(&directories, tier, mover, true);
-            }
-            self.pause();
-        }
-    }
-
     fn pause(&self) {
         let said = self.said();
         if !self.is_over() {
             drop(self.ending.wait_timeout(said, LOOK_AGAIN));
         }
-    }
-
-    /// Copies what a tier lacks that all nodes share: in turn with other nodes, but for the end of the job, after which nobody is there to take turns with.
-    fn copy_to_common(&self, directories: &[Directory], tier: &str, mover: &Mover, in_turn: bool) {
-        let mut files = Vec::new();
-        for directory in directories {
-            let Some(&target) = directory.targets.tiers.get(tier) else { continue };
-            let mut chain = self.chain("own", directory, target);
-            // Its owner's node copies it, unless that is lost.
-            if directory.since.is_some_and(|at| at.elapsed().is_ok_and(|since| since > OWNERS_TIME)) {
-                chain.extend(self.chain("copies", directory, target));
-            }
-            files.extend(chain.into_iter().filter(|(name, _, _)| self.is_lacking(directory, tier, name)).map(|file| (directory, file)));
-        }
-        if in_turn && !self.has_turn(tier, !files.is_empty()) {
-            return;
-        }
-        let mut stored: HashMap<(&str, u64, u32), usize> = HashMap::new();
-        for (directory, (name, path, bytes)) in files {
-            if in_turn && self.is_over() {
-                return;
-            }
-            let done = match tier {
-                SHARED => self.to_shared(directory, &name, &path, bytes, mover),
-                _ => self.to_object(directory, &name, &path, bytes, mover),
-            };
-            let rank = (directory.key.as_str(), name.checkpoint, name.rank);
-            match done {
-                Ok(()) => *stored.entry(rank).or_default() += 1,
-                Err(why) => self.tell(tier, &name, why),
-            }
-            if tier == OBJECT && stored.get(&rank) == Some(&2) {
-                mark(&directory.path, &name, OBJECT);
-            }
-        }
-        self.end_turn(tier);
-    }
-
-    fn is_lacking(&self, directory: &Directory, tier: &str, name: &FileName) -> bool {
-        match tier {
-            SHARED => self.has(&Tier::Shared) && !directory.path.join(checkpoint_name(name.checkpoint)).join(name.file()).exists(),
-            _ => self.object_base().is_some() && !marker(&directory.path, name, OBJECT).exists(),
-        }
-    }
-
-    /// Whether this node may copy to a tier of all nodes, which it asks for if there is something to copy.
-    fn has_turn(&self, tier: &str, needed: bool) -> bool {
-        if !needed {
-            self.end_turn(tier);
-            return false;
-        }
-        let look = self.said().turns.look(tier, SAY_AGAIN, Instant::now());
-        if let Look::Ask(turn) = look {
-            self.say(PortableReport::Asks { tier: tier.to_owned(), turn });
-        }
-        look == Look::Granted
-    }
-
-    fn end_turn(&self, tier: &str) {
-        let ended = self.said().turns.end(tier);
-        if let Some(turn) = ended {
-            self.say(PortableReport::Over { tier: tier.to_owned(), turn });
-        }
-    }
-
-    fn tell(&self, called: &str, name: &FileName, why: String) {
-        let mut said = self.said();
-        if said.failures.get(called).is_some_and(|at| at.elapsed() < TELL_AGAIN) {
-            return;
-        }
-        said.failures.insert(called.to_owned(), Instant::now());
-        drop(said);
-        tracing::warn!(tier = called, %name, why, "a file of a portable checkpoint is not copied");
-        if let Some(spec) = self.tiers.iter().find(|spec| name_of(&spec.tier) == called) {
-            self.say(PortableReport::NotCopied { name: name.clone(), tier: spec.tier.to_string(), why });
-        }
-    }
-
-    fn to_shared(&self, directory: &Directory, name: &FileName, from: &Path, bytes: u64, mover: &Mover) -> Result<(), String> {
-        let place = directory.path.join(checkpoint_name(name.checkpoint)).join(name.file());
-        let copied = image::open(from).and_then(|mut source| mover.file_into_file(&mut source, bytes, &place));
-        copied.map_err(|error| with_causes(&error))
-    }
-
-    fn object_base(&self) -> Option<String> {
-        self.tiers.iter().find_map(|spec| match &spec.tier {
-            Tier::Object(base) => Some(format!("{base}/portable")),
-            _ => None,
-        })
-    }
-
-    fn to_object(&self, directory: &Directory, name: &FileName, from: &Path, bytes: u64, mover: &Mover) -> Result<(), String> {
-        let Some(base) = self.object_base() else { return Ok(()) };
-        let copied = image::open(from).and_then(|mut source| mover.file_into_object(&mut source, bytes, &format!("{base}/{name}")));
-        copied.map_err(|error| with_causes(&error))?;
-        if name.rank == 0 && name.part == Part::Seal {
-            let checkpoint = checkpoint_name(name.checkpoint);
-            let manifest = fs::read(directory.path.join(&checkpoint).join("manifest")).map_err(|error| error.to_string())?;
-            object::put_text(&manifest, &format!("{base}/{}/{checkpoint}/manifest", name.key())).map_err(|error| with_causes(&error))?;
-        }
-        Ok(())
-    }
-
-    fn get_object(&self, name: &FileName, mover: &Mover) -> Result<(), String> {
-        let base = self.object_base().ok_or("no node of the job has it")?;
-        let place = self.copy_of(name).map_err(|error| error.to_string())?;
-        mover.object_into_file(&format!("{base}/{name}"), &place).map_err(|error| with_causes(&error))
     }
 
     /// Files that ranks of the job wait for: `JOB.KEY.N.R`.
@@ -598,3 +483,6 @@ impl Place {
         let _ = fs::remove_file(self.root.join("wanted").join(format!("{}.{key}.{checkpoint}.{rank}", self.job)));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+use super::*;
+use crate::outbox;
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// A node with the only copy of a checkpoint that counts.
+fn node(directory: &Path) -> (Portable, PathBuf, PathBuf) {
+    let store = NodeStore::Directory(directory.join("node"));
+    let (root, lock) = node_store::portable(&store, "node0").unwrap();
+    let (requests, home) = (directory.join("requests"), directory.join("checkpoints"));
+    let own = root.join("own").join(KEY);
+    for made in [&requests, &home.join(checkpoint_name(1)), &own.join(checkpoint_name(1))] {
+        make(made).unwrap();
+    }
+    fs::write(requests.join("a.directory"), format!("directory = {}\nkey = {KEY}\n", home.display())).unwrap();
+    fs::write(home.join("targets"), "newest = 1\nshared = 0\n").unwrap();
+    fs::write(home.join(checkpoint_name(1)).join("manifest"), "ranks 1\n").unwrap();
+    for part in [Part::Variables, Part::Seal] {
+        let name = FileName::new(KEY, 1, 0, part).unwrap();
+        fs::write(root.join("own").join(name.to_string()), "values").unwrap();
+    }
+    let tiers = [Tier::Local(directory.join("node")), Tier::Shared].map(|tier| TierSpec { tier, keep: 2 });
+    let (urgent, _, _) = outbox::queues();
+    let (over, ending, said) = Default::default();
+    let place = Place { root, requests, job: "job".into(), store, tiers: tiers.into(), urgent, over, ending, said, lock };
+    (Portable { place: Arc::new(place), threads: Arc::default() }, own, home)
+}
+
+#[test]
+fn a_job_that_ends_leaves_nothing_on_the_node_that_the_directory_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let (portable, own, home) = node(directory.path());
+    portable.close(&Mover::new(0, Arc::default()));
+    assert!(!own.exists());
+    assert_eq!(fs::read(home.join(checkpoint_name(1)).join("rank-00000.h5")).unwrap(), b"values");
+}
+
+#[test]
+fn what_could_not_be_copied_stays_on_the_node() {
+    let refusals: [fn(&Mover, &Path); 3] = [
+        |mover, _| mover.cancel(),
+        // The directory's file system is not there.
+        |_, home| fs::rename(home, home.with_extension("gone")).unwrap(),
+        |_, home| fs::remove_file(home.join(checkpoint_name(1)).join("manifest")).unwrap(),
+    ];
+    for refuse in refusals {
+        let directory = tempfile::tempdir().unwrap();
+        let (portable, own, home) = node(directory.path());
+        let mover = Mover::new(0, Arc::default());
+        refuse(&mover, &home);
+        portable.close(&mover);
+        assert_eq!(fs::read(own.join(checkpoint_name(1)).join("rank-00000.h5")).unwrap(), b"values");
+    }
+}

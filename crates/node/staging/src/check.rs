@@ -16,7 +16,7 @@ use mend_data::damage::{self, Cause, Damage};
 use mend_data::ranges::{self, Range};
 use mend_data::sums::{BLOCK, Sum, Sums};
 use serde::Serialize;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -142,6 +142,7 @@ fn begin(path: PathBuf, named: bool) -> Reading {
         size: 0,
         wanted: None,
         found: Found::default(),
+        let of_long_names: HashSet<PathBuf> = entries.iter().filter_map(|entry| names::earlier_record(&entry.path())).collect();
         medium: OnceLock::new(),
         bad: Mutex::default(),
         failed: Mutex::default(),

@@ -48,7 +48,7 @@ pub fn load(path: &Path) -> io::Result<Found> {
     };
     let owner = file.as_ref().map_or_else(own_user, MetadataExt::uid);
     let mut found = Found { trusted: owner == own_user() || owner == 0, ..Found::default() };
-    let place = beside(&names::followed(path), names::RECORD);
+    let place = place_of(&names::followed(path));
     let attribute = match file.is_some().then(|| read_attribute(path)) {
         // The attribute's own block is lost: what stands beside may help.
         Some(Err(error)) if crate::medium::of_medium(&error) => {
@@ -94,6 +94,13 @@ pub fn load(path: &Path) -> io::Result<Found> {
     }
     found.record = Some(record);
     Ok(found)
+}
+
+/// Where what stands beside a file is, or would be. Links are not followed.
+pub fn place_of(file: &Path) -> PathBuf {
+    let place = beside(file, names::RECORD);
+    let there = |place: &Path| fs::symlink_metadata(place).is_ok();
+    names::earlier_record(file).filter(|earlier| !there(&place) && there(earlier)).unwrap_or(place)
 }
 
 fn read_attribute(path: &Path) -> io::Result<Option<Vec<u8>>> {
@@ -196,7 +203,16 @@ pub fn keep(path: &Path, file: &File, record: &Record) -> Result<(), KeepError> 
     }
     // As readable as the file, and no more.
     let mode = file.metadata().map_err(KeepError::System)?.mode() & 0o666 | 0o600;
-    Ok(write_beside(&beside(&names::followed(path), names::RECORD), &record.encode()?, mode)?)
+    let file = names::followed(path);
+    write_beside(&beside(&file, names::RECORD), &record.encode()?, mode)?;
+    Ok(names::earlier_record(&file).map_or(Ok(()), |earlier| gone(&earlier))?)
+}
+
+fn gone(place: &Path) -> io::Result<()> {
+    match fs::remove_file(place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
 }
 
 fn write_beside(place: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
@@ -229,10 +245,9 @@ pub fn copy_beside(old: &Path, new: &Path) -> io::Result<()> {
 
 /// Removes the file beside, if it is there and the caller's to remove.
 pub fn forget_beside(path: &Path) -> io::Result<()> {
-    match fs::remove_file(beside(&names::followed(path), names::RECORD)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
-    }
+    let file = names::followed(path);
+    gone(&beside(&file, names::RECORD))?;
+    names::earlier_record(&file).map_or(Ok(()), |earlier| gone(&earlier))
 }
 
 #[cfg(test)]
@@ -271,6 +286,19 @@ mod tests {
             let found = load(&path).unwrap();
             assert_eq!((found.record, found.remarks, found.trusted), (Some(record(blocks)), vec![], true));
         }
+    }
+
+    #[test]
+    fn the_record_of_a_long_name_is_found_where_it_was_written_earlier() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x".repeat(250));
+        let file = File::create(&path).unwrap();
+        let earlier = names::earlier_record(&path).unwrap();
+        write_beside(&earlier, &record(200).encode().unwrap(), 0o600).unwrap();
+        assert_eq!(load(&path).unwrap().record, Some(record(200)));
+        keep(&path, &file, &record(201)).unwrap();
+        assert_eq!(load(&path).unwrap().record, Some(record(201)));
+        assert!(!earlier.exists());
     }
 
     #[test]

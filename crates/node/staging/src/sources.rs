@@ -149,18 +149,29 @@ fn forget(path: &Path, file: &File) -> io::Result<()> {
 /// `mend data mv`: a file and what stands beside it, within a file system.
 pub fn rename(from: PathBuf, to: PathBuf) -> Result<i32, Failure> {
     let to = if to.is_dir() { to.join(from.file_name().unwrap_or_default()) } else { to };
-    let (old, new) = (beside(&from, names::RECORD), beside(&to, names::RECORD));
+    let (old, new) = (record_file::place_of(&from), beside(&to, names::RECORD));
     if fs::symlink_metadata(&to).is_ok() {
         return Err(Failure::new(format!("{} is there", to.display()), "remove it first", FAILED));
     }
     fs::symlink_metadata(&from).map_err(|error| Failure::system(from.display(), &error))?;
+    let there = record_file::place_of(&to);
+    if fs::symlink_metadata(&there).is_ok() {
+        let hint = format!("`mend data repair` fetches that file again; remove {} if it is not wanted any more", there.display());
+        return Err(Failure::new(format!("{} is gone, and what stands beside it says where it came from", to.display()), hint, FAILED));
+    }
     let has_beside = fs::symlink_metadata(&old).is_ok();
     // The record first, as a copy: a file without its record is worse than a record without its file.
     let done = (|| {
         if has_beside {
             record_file::copy_beside(&old, &new)?;
         }
-        fs::rename(&from, &to)?;
+        if let Err(error) = fs::rename(&from, &to) {
+            if has_beside {
+                // The error that led here is the one to tell.
+                let _ = fs::remove_file(&new);
+            }
+            return Err(error);
+        }
         mend_durable::sync_name(&to)?;
         if has_beside { fs::remove_file(&old) } else { Ok(()) }
     })();

@@ -200,7 +200,7 @@ class Stage(Data):
         self.assertIn("it has changed: its entity tag was", done.stderr)
         self.assertFalse(os.path.exists(self.path))
         done = self.data("stage", server.uri(), self.path)
-        self.assertIn("its source has changed since an earlier command", done.stderr)
+        self.assertIn("since an earlier command fetched a part of it; that part is fetched again", done.stderr)
         self.assertEqual(self.read(), new)
 
     def test_two_at_once_do_not_meet(self):

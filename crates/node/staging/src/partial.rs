@@ -12,7 +12,7 @@ use crate::names::{self, beside};
 use crate::record_file::{self, KeepError};
 use mend_data::ranges::{self, Range};
 use mend_data::record::{Known, Record};
-use mend_data::resume::{self, Begun};
+use mend_data::resume::{self, Begun, Claim};
 use mend_data::sums::{Sum, Sums};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -91,16 +91,17 @@ pub fn locked(path: &Path) -> Result<File, BeginError> {
 }
 
 impl Partial {
-    /// Begins, or goes on.
-    pub fn begin(target: &Path, begun: &Begun) -> Result<Self, BeginError> {
+    /// Begins, or goes on. What is there and is not as `known` says, is not taken over.
+    pub fn begin(target: &Path, begun: &Begun, known: Option<&Sums>) -> Result<Self, BeginError> {
         let log_path = beside(target, names::LOG);
         let mut log = locked(&log_path)?;
         let part = open(&beside(target, names::PART))?;
         let mut bytes = Vec::new();
         log.read_to_end(&mut bytes)?;
         let before = resume::read(&bytes);
+        let right = |(block, sum): &Claim| known.is_none_or(|known| known.get(*block) == Some(*sum));
         let (claims, good) = match before {
-            Some((ref before, ref claims, good)) if before.goes_on_as(begun) => (claims.clone(), good),
+            Some((ref before, ref claims, good)) if before.goes_on_as(begun) => (claims.iter().copied().filter(right).collect(), good),
             _ => (Vec::new(), 0),
         };
         let began_anew = good == 0 && part.metadata()?.len() > 0;
@@ -171,14 +172,15 @@ impl Partial {
         Ok(())
     }
 
-    /// Takes blocks as zeros that are known to be zeros: nothing is written, and who goes on finds that out again.
-    pub fn put_holes(&self, holes: &[Range]) {
+    /// Takes blocks as zeros that are zeros in a source, if they are to be: nothing is written, and who goes on finds that out again.
+    pub fn put_holes(&self, holes: &[Range], known: Option<&Sums>) {
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         for hole in holes {
             for block in hole.offset.div_ceil(mend_data::sums::BLOCK)..hole.end().div_ceil(mend_data::sums::BLOCK) {
                 let range = ranges::block(block, self.size);
-                if range.end() <= hole.end() {
-                    sums.entry(block).or_insert_with(|| crate::check::of_zeros(range.length));
+                let zeros = crate::check::of_zeros(range.length);
+                if range.end() <= hole.end() && known.is_none_or(|known| known.get(block) == Some(zeros)) {
+                    sums.entry(block).or_insert(zeros);
                 }
             }
         }
@@ -238,14 +240,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("x");
         let whole = [Range { offset: 0, length: 2 * BLOCK + 5 }];
-        let partial = Partial::begin(&target, &begun("a")).unwrap();
+        let partial = Partial::begin(&target, &begun("a"), None).unwrap();
         put(&partial, 2);
         put(&partial, 0);
-        assert!(matches!(Partial::begin(&target, &begun("a")), Err(BeginError::Busy)));
+        assert!(matches!(Partial::begin(&target, &begun("a"), None), Err(BeginError::Busy)));
         drop(partial);
         // A block that is not as the log claims, as after a power failure.
         OpenOptions::new().write(true).open(beside(&target, names::PART)).unwrap().write_all_at(b"!", 7).unwrap();
-        let partial = Partial::begin(&target, &begun("a")).unwrap();
+        let partial = Partial::begin(&target, &begun("a"), None).unwrap();
         assert_eq!(
             (partial.resumed, partial.began_anew, partial.missing(&whole)),
             (5, false, vec![Range { offset: 0, length: 2 * BLOCK }])
@@ -263,11 +265,27 @@ mod tests {
     fn another_content_begins_anew() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("x");
-        put(&Partial::begin(&target, &begun("a")).unwrap(), 1);
-        let partial = Partial::begin(&target, &begun("b")).unwrap();
+        put(&Partial::begin(&target, &begun("a"), None).unwrap(), 1);
+        let partial = Partial::begin(&target, &begun("b"), None).unwrap();
         assert!(partial.began_anew && partial.resumed == 0 && !partial.has(1));
         partial.discard().unwrap();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_there_is_taken_over_only_if_it_is_what_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("x");
+        let partial = Partial::begin(&target, &begun("a"), None).unwrap();
+        put(&partial, 0);
+        put(&partial, 1);
+        drop(partial);
+        let known = Sums::new(vec![Sum::of(&block(0)), Sum(7), Sum::of(&block(2))]);
+        let partial = Partial::begin(&target, &begun("a"), Some(&known)).unwrap();
+        assert_eq!((partial.has(0), partial.has(1), partial.resumed), (true, false, BLOCK));
+        // It is to be something else than zeros.
+        partial.put_holes(&[Range { offset: 0, length: 2 * BLOCK + 5 }], Some(&known));
+        assert!(!partial.has(1) && !partial.has(2));
     }
 
     #[test]
@@ -277,8 +295,8 @@ mod tests {
         let size = 1 << 40;
         let version = Version { size, etag: None, modified_ns: Some(1) };
         let begun = Begun { size, sources: vec![Source { uri: "file:///x".into(), version: Some(version), ..Source::default() }] };
-        let partial = Partial::begin(&target, &begun).unwrap();
-        partial.put_holes(&[Range { offset: 1, length: size - 1 }]);
+        let partial = Partial::begin(&target, &begun, None).unwrap();
+        partial.put_holes(&[Range { offset: 1, length: size - 1 }], None);
         assert_eq!(partial.missing(&[Range { offset: 0, length: size }]), [Range { offset: 0, length: BLOCK }]);
         partial.put(0, &[0; BLOCK as usize], Sum::of(&[0; BLOCK as usize])).unwrap();
         partial.publish(begun.sources).unwrap();

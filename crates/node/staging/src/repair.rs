@@ -134,7 +134,9 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let partial = match behind.is_empty() || origins.iter().all(Result::is_err) {
         true => None,
         false => {
-            Some(Partial::begin(&followed(&checked.path), &Begun { sources: sources.clone(), size }).map_err(|error| error.told(&shown))?)
+            let begun = Begun { sources: sources.clone(), size };
+            let partial = Partial::begin(&followed(&checked.path), &begun, record.known());
+            Some(partial.map_err(|error| error.told(&shown))?)
         }
     };
     let mut wanted: Vec<Range> =

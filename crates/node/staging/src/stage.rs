@@ -122,11 +122,9 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         used.map(|(source, _)| source.clone()).collect::<Vec<Source>>()
     };
     let begun = Begun { sources: kept(), size };
-    let partial = Partial::begin(&file.path, &begun).map_err(|error| error.told(&shown))?;
+    let partial = Partial::begin(&file.path, &begun, file.sums.as_ref()).map_err(|error| error.told(&shown))?;
     if partial.began_anew {
-        progress.tell(&format!(
-            "mend data: {shown}: its source has changed since an earlier command fetched a part of it; that part is fetched again"
-        ));
+        progress.tell(&told_of_new_begin(&shown));
     }
     for (source, origin) in file.sources.iter().zip(&origins) {
         match origin {
@@ -145,9 +143,7 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         return Err(broken_off(no_source(&file.sources, &fetched.blames), &fetched.blames));
     }
     tell_of_failed(&shown, &file.sources, &fetched.blames, progress);
-    unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {
-        Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED)
-    })?;
+    let still = unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await;
     let count = filling.fetched.load(std::sync::atomic::Ordering::Relaxed);
     let Some(filling) = Arc::into_inner(filling) else { return Err(Failure::new(format!("{shown} is still being fetched"), "", FAILED)) };
     tokio::task::block_in_place(|| filling.partial.publish(sources)).map_err(|error| Failure::system(&shown, &error.into_io()))?;
@@ -171,6 +167,13 @@ fn destination(uri: &str, path: &[u8], space: Option<&Arc<Client>>) -> Result<Pa
     };
     if !(path.ends_with(b"/") || directory) {
         // A link's target is replaced, not the link.
+/// What is told if a part that was fetched earlier is of no use.
+pub fn told_of_new_begin(shown: &str) -> String {
+    format!(
+        "mend data: {shown}: a source has changed or is missing since an earlier command fetched a part of it; that part is fetched again"
+    )
+}
+
         return Ok(if space.is_none() { followed(&given) } else { given });
     }
     let name = Address::parse(uri).map(|address| decoded(address.file_name())).unwrap_or_default();

@@ -10,6 +10,7 @@ use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{agree, blame, broken_off, open, tell_of_failed, told, unchanged};
 use crate::progress::Progress;
 use crate::report::Staged;
+use crate::stage::told_of_new_begin;
 use mend_data::ranges;
 use mend_data::record::Source;
 use mend_data::resume::Begun;
@@ -99,9 +100,7 @@ fn begin(file: &SpaceFile, begun: Begun, progress: &Arc<Progress>) -> Result<(Fi
             }
         } else {
             Upload::discard(client, &before.entry);
-            progress.tell(&format!(
-                "mend data: {shown}: its source has changed since an earlier command fetched a part of it; that part is fetched again"
-            ));
+            progress.tell(&told_of_new_begin(&shown));
         }
     }
     let upload = Upload::begin(client, path, begun.size, begun.sources.clone())?;
@@ -166,11 +165,15 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
         return Err(broken_off(no_source(&file.sources, &fetched.blames), &fetched.blames));
     }
     tell_of_failed(&shown, &file.sources, &fetched.blames, progress);
-    unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {
-        Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED)
-    })?;
+    let still = unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await;
     let Some(filling) = Arc::into_inner(filling) else { return Err(Failure::new(format!("{shown} is still being fetched"), "", FAILED)) };
     let Filling { upload, log, .. } = filling;
+    if let Err(why) = still {
+        // Some of it may be of one version, some of another.
+        tokio::task::block_in_place(|| Upload::discard(&file.client, upload.entry()));
+        let _ = log.end();
+        return Err(Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED));
+    }
     tokio::task::block_in_place(|| upload.finish())?;
     // What stays of the log is of no file any more: the next command looks at what is there first.
     let _ = log.end();

@@ -14,6 +14,7 @@ use crate::origin;
 use crate::record_file::{self, Found};
 use mend_data::damage::{self, Cause, Damage};
 use mend_data::ranges::{self, Range};
+use mend_data::record::Record;
 use mend_data::sums::{BLOCK, Sum, Sums};
 use serde::Serialize;
 use std::collections::{HashSet, VecDeque};
@@ -59,9 +60,27 @@ pub struct Checked {
     pub remarks: Vec<String>,
     #[serde(skip)]
     pub found: Found,
+    /// Which file was read; `None` if that could not be told.
+    #[serde(skip)]
+    pub identity: Option<Identity>,
     /// Given by name, not found in a directory.
     #[serde(skip)]
     pub named: bool,
+}
+
+/// A file that was read, and its record: another one may have its name later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    inode: (u64, u64),
+    record: Option<u64>,
+}
+
+impl Identity {
+    /// Of a file and the record that it has, which must not have learned anything since.
+    pub fn of(metadata: &fs::Metadata, record: Option<&Record>) -> Self {
+        let digest = |record: &Record| record.encode().ok().map(|bytes| xxhash_rust::xxh3::xxh3_64(&bytes));
+        Self { inode: (metadata.dev(), metadata.ino()), record: record.and_then(digest) }
+    }
 }
 
 /// A file while it is read.
@@ -72,6 +91,7 @@ struct Reading {
     /// What of it is compared and what it must have, if that is known.
     wanted: Option<u64>,
     found: Found,
+    identity: Option<Identity>,
     medium: OnceLock<Medium>,
     bad: Mutex<Vec<(Range, Cause)>>,
     failed: Mutex<Option<io::Error>>,
@@ -122,11 +142,12 @@ fn walk(paths: &[PathBuf], file: &mut dyn FnMut(PathBuf, bool)) {
         };
         let mut entries: Vec<fs::DirEntry> = entries.filter_map(Result::ok).collect();
         entries.sort_unstable_by_key(fs::DirEntry::file_name);
+        let of_long_names: HashSet<PathBuf> = entries.iter().filter_map(|entry| names::earlier_record(&entry.path())).collect();
         for entry in entries {
             let (path, kind) = (entry.path(), entry.file_type());
             if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
                 directories.push_back(path);
-            } else if let Some(gone) = names::described(&path).filter(|described| !described.exists()) {
+            } else if let Some(gone) = names::described(&path).filter(|described| !described.exists() && !of_long_names.contains(&path)) {
                 file(gone, false);
             } else if !names::is_own(&entry.file_name()) && !kind.is_ok_and(|kind| !kind.is_file()) {
                 file(path, false);
@@ -142,7 +163,7 @@ fn begin(path: PathBuf, named: bool) -> Reading {
         size: 0,
         wanted: None,
         found: Found::default(),
-        let of_long_names: HashSet<PathBuf> = entries.iter().filter_map(|entry| names::earlier_record(&entry.path())).collect();
+        identity: None,
         medium: OnceLock::new(),
         bad: Mutex::default(),
         failed: Mutex::default(),
@@ -152,7 +173,10 @@ fn begin(path: PathBuf, named: bool) -> Reading {
         reading.found = found;
         reading.wanted = reading.found.record.as_ref().map(|record| record.size);
         match fs::metadata(&reading.path) {
-            Ok(metadata) if metadata.is_file() => reading.size = metadata.len(),
+            Ok(metadata) if metadata.is_file() => {
+                reading.size = metadata.len();
+                reading.identity = Some(Identity::of(&metadata, reading.found.record.as_ref()));
+            }
             Ok(_) => return Err(io::Error::other("it is no file")),
             // What stands beside it says that it was there.
             Err(error) if error.kind() == io::ErrorKind::NotFound && reading.wanted.is_some() => {}
@@ -289,7 +313,8 @@ fn conclude(reading: Reading) -> Checked {
         None if reading.wanted.is_some() => State::Readable,
         None => State::Unknown,
     };
-    Checked { path: reading.path, state, size: reading.size, damages, remarks, found: reading.found, named: reading.named }
+    let Reading { path, size, found, identity, named, .. } = reading;
+    Checked { path, state, size, damages, remarks, found, identity, named }
 }
 
 /// One line about a damaged range.

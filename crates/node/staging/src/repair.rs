@@ -9,7 +9,7 @@
 //! can be read is right at any moment. Faults assumed: killed at any step, which the next repair finds as damage again; sources that changed: they are
 //! named and never used.
 
-use crate::check::{self, Checked, State};
+use crate::check::{self, Checked, Identity, State};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium, of_medium};
@@ -124,6 +124,11 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let needed = damage::to_fetch(&checked.damages, size);
     let file = OpenOptions::new().read(true).write(true).open(&checked.path).map_err(|error| system(&error))?;
     let before = file.metadata().map_err(|error| system(&error))?;
+    let recorded = record_file::load(&checked.path).map_err(|error| system(&error))?.record;
+    if checked.identity.is_some_and(|then| then != Identity::of(&before, recorded.as_ref())) {
+        let what = format!("{shown}: it changed meanwhile: another file or record is there than was checked; nothing was done to it");
+        return Err(Failure::new(what, "repeat the command", FAILED));
+    }
     let within = before.len();
     // From here on the file grows; a block that it has only a part of belongs to that.
     let edge = if within >= size { size } else { within / BLOCK * BLOCK };
@@ -162,7 +167,8 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
         if let Some(partial) = &partial {
             put_in(&file, size, partial, &behind, &lost)?;
         }
-        finish(&file, size, &before)?;
+        // A file that could not be repaired loses nothing.
+        finish(&file, lost.is_empty().then_some(size), &before)?;
         // What a comparison with the source has taught is remembered. Who may not, compares again.
         if record.known().is_some() && record_file::load(&checked.path)?.record.is_some_and(|kept| kept.known().is_none()) {
             let _ = record_file::keep(&checked.path, &file, record);
@@ -228,9 +234,9 @@ fn put_in(file: &File, size: u64, partial: &Partial, behind: &[Range], lost: &[R
     Ok(())
 }
 
-/// Durable, and with the length and the times that it had.
-fn finish(file: &File, size: u64, before: &Metadata) -> io::Result<()> {
-    if before.len() > size {
+/// Durable, with the times that it had, and cut to this length if it is longer.
+fn finish(file: &File, size: Option<u64>, before: &Metadata) -> io::Result<()> {
+    if let Some(size) = size.filter(|size| before.len() > *size) {
         file.set_len(size)?;
     }
     file.sync_all()?;

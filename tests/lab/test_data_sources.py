@@ -81,6 +81,11 @@ class Sources(Data):
         self.assertEqual(self.read(os.path.join(self.directory, "tree", "deep", "y")), b"")
         done = self.data("stage", f"{base}/nope", "nope", *options, code=UNREACHABLE)
         self.assertIn("it is not there", done.stderr)
+        # A directory that is not there is not an empty one; the next mirror is asked.
+        done = self.data("stage", f"{base}/nowhere/", "nowhere", *options, code=UNREACHABLE)
+        self.assertIn("the files of nowhere cannot be listed", done.stderr)
+        self.data("stage", f"{base}/nowhere/", f"{base}/tree/", "mirrored", *options)
+        self.assertEqual(self.read(os.path.join(self.directory, "mirrored", self.odd)), b"x" * 5000)
         self.assertIn("2 whole", self.data("check", "tree").stdout)
 
     def no_secret_is_kept(self, secret=SECRET):
@@ -172,8 +177,34 @@ Subsystem sftp internal-sftp
         os.chmod(secret, 0o600)
         self.machine.set("MEND_HOME", self.directory)
         self.all_of_it(f"sftp://127.0.0.1:{port}{self.root}", "--credentials", "profile:archive")
-        done = self.data("stage", f"sftp://127.0.0.1:{port}{self.root}/in.dat", "refused", code=UNREACHABLE)
+        base = f"sftp://127.0.0.1:{port}{self.root}"
+        self.links_and_names(base, "--credentials", "profile:archive")
+        done = self.data("stage", f"{base}/in.dat", "refused", code=UNREACHABLE)
         self.assertIn("Permission denied", done.stderr)
+
+    def links_and_names(self, base, *options):
+        """What a server lists that is no plain file of a plain name."""
+        self.write("served/links/real", b"real")
+        for target, name in (("real", "link"), ("nowhere", "dangling"), ("../tree", "directory")):
+            os.symlink(target, os.path.join(self.root, "links", name))
+        os.mkdir(os.path.join(self.root, "empty"))
+        # Two slashes are one.
+        self.data("stage", f"{base}//links//", "links", *options)
+        self.assertEqual(sorted(os.listdir(os.path.join(self.directory, "links"))), ["link", "real"])
+        self.assertEqual(self.read(os.path.join(self.directory, "links", "link")), b"real")
+        self.data("stage", f"{base}/empty/", "empty", *options)
+        self.assertEqual(os.listdir(os.path.join(self.directory, "empty")), [])
+        # The name without the blank is another file's.
+        self.write("served/blank/name", b"other")
+        self.write("served/blank/name ", b"right")
+        done = self.data("stage", f"{base}/blank/", "blank", *options, code=UNREACHABLE)
+        self.assertIn("its name begins or ends with a blank", done.stderr)
+        self.assertEqual([name for name in os.listdir(os.path.join(self.directory, "blank")) if name.startswith("name")], ["name"])
+        os.mkdir(os.path.join(self.root, "bytes"))
+        with open(os.path.join(os.fsencode(self.root), b"bytes", b"\xff"), "wb"):
+            pass
+        done = self.data("stage", f"{base}/bytes/", "bytes", *options, code=UNREACHABLE)
+        self.assertIn("it lists a name that is no text", done.stderr)
 
     def test_s3(self):
         store = ObjectStore(self.directory, "127.0.0.1")
@@ -187,6 +218,8 @@ Subsystem sftp internal-sftp
         for name in ("in.dat", f"tree/{self.odd}", "tree/deep/y"):
             store.put(f"s3://lab/{name}", self.read(os.path.join(self.root, name)))
         self.all_of_it("s3://lab")
+        done = self.data("stage", "s3://lab/tree//deep/y", "slashes", code=UNREACHABLE)
+        self.assertIn("two slashes in a row", done.stderr)
         # The server is remembered, and the credentials' place, if it is named.
         self.machine.set("AWS_ENDPOINT_URL", None)
         self.machine.set("AWS_SECRET_ACCESS_KEY", None)

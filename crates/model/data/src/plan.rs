@@ -96,9 +96,9 @@ impl Plan {
         }
     }
 
-    /// This source answers every request with the whole file.
-    pub fn ignores_ranges(&mut self, source: usize) {
-        self.sources[source].sequential = true;
+    /// This source answers every request with the whole file. Whether that is news.
+    pub fn ignores_ranges(&mut self, source: usize) -> bool {
+        !std::mem::replace(&mut self.sources[source].sequential, true)
     }
 
     /// This source is not asked at all.

@@ -215,12 +215,10 @@ impl<S: Sink> Work<S> {
         alone: Option<tokio::sync::MutexGuard<'_, ()>>,
     ) -> Result<Ended, Fault> {
         let silence = self.settings.silence;
-        let sequential = origin.ignores_ranges();
-        let mut body = origin.read(range, silence).await?;
-        let discovered = origin.ignores_ranges() && !sequential;
-        if discovered {
-            self.plan().ignores_ranges(source);
-        }
+        let body = origin.read(range, silence).await;
+        // Also of an answer that ended early, and of those before this plan.
+        let discovered = origin.ignores_ranges() && self.plan().ignores_ranges(source);
+        let mut body = body?;
         self.answered[source].0.store(true, Ordering::Relaxed);
         drop(alone);
         if discovered {

@@ -127,10 +127,14 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         progress.tell(&told_of_new_begin(&shown));
     }
     for (source, origin) in file.sources.iter().zip(&origins) {
-        match origin {
-            Ok(origin) => partial.put_holes(&origin.holes(size)),
-            Err(fault) => progress.tell(&format!("mend data: {shown}: without {}: {}", source.uri, blame(fault))),
+        if let Err(fault) = origin {
+            progress.tell(&format!("mend data: {shown}: without {}: {}", source.uri, blame(fault)));
         }
+    }
+    // Others were compared with the first one in a few blocks alone, and without checksums nothing tells whose hole is right.
+    let first = if file.sums.is_some() { origins.len() } else { 1 };
+    for origin in origins.iter().flatten().take(first) {
+        partial.put_holes(&origin.holes(size), file.sums.as_ref());
     }
     let missing = partial.missing(&[Range { offset: 0, length: size }]);
     progress.wants(size, size - ranges::total(&missing));
@@ -146,6 +150,11 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
     let still = unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await;
     let count = filling.fetched.load(std::sync::atomic::Ordering::Relaxed);
     let Some(filling) = Arc::into_inner(filling) else { return Err(Failure::new(format!("{shown} is still being fetched"), "", FAILED)) };
+    if let Err(why) = still {
+        // Some of it may be of one version, some of another. What cannot be removed is not gone on with either: its source has changed.
+        let _ = filling.partial.discard();
+        return Err(Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED));
+    }
     tokio::task::block_in_place(|| filling.partial.publish(sources)).map_err(|error| Failure::system(&shown, &error.into_io()))?;
     Ok(Staged {
         path: file.path.clone(),
@@ -158,6 +167,13 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
     })
 }
 
+/// What is told if a part that was fetched earlier is of no use.
+pub fn told_of_new_begin(shown: &str) -> String {
+    format!(
+        "mend data: {shown}: a source has changed or is missing since an earlier command fetched a part of it; that part is fetched again"
+    )
+}
+
 /// Where a file goes that is asked for under `path`: a directory gets it under its own name.
 fn destination(uri: &str, path: &[u8], space: Option<&Arc<Client>>) -> Result<PathBuf, Failure> {
     let given = path_of(path.to_vec());
@@ -167,13 +183,6 @@ fn destination(uri: &str, path: &[u8], space: Option<&Arc<Client>>) -> Result<Pa
     };
     if !(path.ends_with(b"/") || directory) {
         // A link's target is replaced, not the link.
-/// What is told if a part that was fetched earlier is of no use.
-pub fn told_of_new_begin(shown: &str) -> String {
-    format!(
-        "mend data: {shown}: a source has changed or is missing since an earlier command fetched a part of it; that part is fetched again"
-    )
-}
-
         return Ok(if space.is_none() { followed(&given) } else { given });
     }
     let name = Address::parse(uri).map(|address| decoded(address.file_name())).unwrap_or_default();
@@ -211,9 +220,7 @@ async fn files(wanted: &Wanted, space: Option<&Arc<Client>>, options: &StageOpti
     let mut blames = Vec::new();
     for uri in &wanted.uris {
         let listed = match Origin::open(&source(uri.clone()), fetcher.settings.silence, true) {
-            Ok(origin) => tokio::time::timeout(fetcher.settings.silence * 10, origin.list())
-                .await
-                .unwrap_or_else(|_| Err(Fault::Passing("it does not answer".to_owned()))),
+            Ok(origin) => origin.list(fetcher.settings.silence).await,
             Err(fault) => Err(fault),
         };
         match listed {

@@ -13,7 +13,7 @@ use mend_data::record::Version;
 use opendal::{Buffer, Error, ErrorKind, HttpBody, HttpTransport};
 use opendal_http_transport_reqwest::ReqwestTransport;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
@@ -22,11 +22,17 @@ use std::task::{Context, Poll};
 pub struct Seen {
     expected: Mutex<Option<Version>>,
     ignores_ranges: AtomicBool,
+    /// Bytes that came and were not asked for.
+    skipped: AtomicU64,
 }
 
 impl Seen {
     pub fn expect(&self, version: &Version) {
         *self.expected.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.clone());
+    }
+
+    pub fn skipped(&self) -> u64 {
+        self.skipped.load(Ordering::Relaxed)
     }
 
     pub fn ignores_ranges(&self) -> bool {
@@ -147,7 +153,7 @@ impl Checked {
                     whole = stream;
                     Box::new(futures_util::stream::empty())
                 });
-                let part = Part { whole, skip: range.offset, left: range.length };
+                let part = Part { whole, skip: range.offset, left: range.length, seen: self.seen.clone() };
                 Ok(Response::from_parts(parts, HttpBody::new(part, None)))
             }
             StatusCode::RANGE_NOT_SATISFIABLE => Err(changed(format!("it ends before byte {}", range.end()))),
@@ -167,6 +173,7 @@ struct Part {
     whole: Inner,
     skip: u64,
     left: u64,
+    seen: Arc<Seen>,
 }
 
 impl futures_util::Stream for Part {
@@ -180,6 +187,7 @@ impl futures_util::Stream for Part {
             };
             let skipped = self.skip.min(bytes.len() as u64);
             self.skip -= skipped;
+            self.seen.skipped.fetch_add(skipped, Ordering::Relaxed);
             let mut rest = bytes.split_off(skipped as usize);
             rest.truncate(self.left.min(rest.len() as u64) as usize);
             if !rest.is_empty() {

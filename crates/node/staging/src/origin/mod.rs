@@ -15,6 +15,7 @@ pub use local::holes;
 mod plugin;
 pub mod remote;
 
+use self::http::Seen;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -22,6 +23,7 @@ use mend_data::plan::Fault;
 use mend_data::ranges::Range;
 use mend_data::record::{Source, Version};
 use mend_data::uri::Address;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One source, opened.
@@ -38,8 +40,8 @@ pub enum Origin {
 pub enum Body {
     /// Of a file of this machine.
     Local(local::Reading),
-    /// From a server.
-    Remote(BoxStream<'static, Result<Bytes, Fault>>),
+    /// From a server, with what counts all that comes from there.
+    Remote(BoxStream<'static, Result<Bytes, Fault>>, Arc<Seen>),
     /// From a program.
     Plugin(Box<plugin::Reading>),
 }
@@ -48,6 +50,20 @@ pub enum Body {
 pub async fn within<T>(silence: Duration, answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     let silent = |_| Fault::Passing(format!("it sent nothing for {} ms", silence.as_millis()));
     tokio::time::timeout(silence, answer).await.map_err(silent)?
+}
+
+/// The same of a server that may send much before what was asked for.
+async fn while_alive<T>(silence: Duration, seen: &Seen, answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        let before = seen.skipped();
+        let answered = within(silence, async { Ok(answer.as_mut().await) }).await;
+        match answered {
+            Ok(answer) => return answer,
+            Err(_) if seen.skipped() != before => {}
+            Err(silent) => return Err(silent),
+        }
+    }
 }
 
 impl Origin {
@@ -91,7 +107,10 @@ impl Origin {
     pub async fn read(&self, range: Range, silence: Duration) -> Result<Body, Fault> {
         match self {
             Self::Local(local) => local.read(range).map(Body::Local),
-            Self::Remote(remote) => within(silence, remote.read(range)).await.map(Body::Remote),
+            Self::Remote(remote) => {
+                let stream = while_alive(silence, remote.seen(), remote.read(range)).await?;
+                Ok(Body::Remote(stream, remote.seen().clone()))
+            }
             Self::Plugin(plugin) => plugin.read(range).await.map(Box::new).map(Body::Plugin),
         }
     }
@@ -101,11 +120,11 @@ impl Origin {
         matches!(self, Self::Remote(remote) if remote.ignores_ranges())
     }
 
-    /// Names of the files below it, as they stand in an address.
-    pub async fn list(&self) -> Result<Vec<String>, Fault> {
+    /// Names of the files below it, as they stand in an address. It may take long, but each has to come in time.
+    pub async fn list(&self, silence: Duration) -> Result<Vec<String>, Fault> {
         match self {
             Self::Local(local) => local.list(),
-            Self::Remote(remote) => remote.list().await,
+            Self::Remote(remote) => remote.list(silence).await,
             Self::Plugin(plugin) => plugin.list().await,
         }
     }
@@ -124,7 +143,7 @@ impl Body {
     pub async fn next(&mut self, silence: Duration) -> Result<Option<Bytes>, Fault> {
         match self {
             Self::Local(reading) => reading.next(),
-            Self::Remote(stream) => within(silence, async { stream.next().await.transpose() }).await,
+            Self::Remote(stream, seen) => while_alive(silence, seen, async { stream.next().await.transpose() }).await,
             Self::Plugin(reading) => reading.next().await,
         }
     }

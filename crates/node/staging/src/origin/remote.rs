@@ -5,16 +5,19 @@
 
 use super::credentials::Credentials;
 use super::http::{Checked, Seen};
+use super::within;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use mend_data::plan::Fault;
 use mend_data::ranges::Range;
 use mend_data::record::Version;
 use mend_data::uri::{Address, decoded, encoded};
 use opendal::options::ListOptions;
-use opendal::{Error, ErrorKind, HttpTransporter, Metadata, OperationContext, Operator, services};
+use opendal::raw::normalize_path;
+use opendal::{EntryMode, Error, ErrorKind, HttpTransporter, Metadata, OperationContext, Operator, services};
 use opendal_http_transport_reqwest::ReqwestTransport;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -164,6 +167,9 @@ impl Service {
                 Operator::new(services::Ftp::default().endpoint(&endpoint).root("/").user(user).password(password))
             }
         };
+        if exactly.is_none() {
+            path = askable(&address.scheme, path)?;
+        }
         let seen = Arc::new(Seen::default());
         let transport = Checked { inner: ReqwestTransport::new(client), exactly, seen: seen.clone() };
         let context = OperationContext::new().with_http_transport(HttpTransporter::new(transport));
@@ -200,6 +206,10 @@ impl Remote {
         self.seen.ignores_ranges()
     }
 
+    pub fn seen(&self) -> &Arc<Seen> {
+        &self.seen
+    }
+
     pub async fn read(&self, range: Range) -> Result<BoxStream<'static, Result<Bytes, Fault>>, Fault> {
         let reader = self.operator.reader(&self.path).await.map_err(|error| fault(&error))?;
         let mut stream = reader.into_stream(range.offset..range.end()).await.map_err(|error| fault(&error))?;
@@ -209,14 +219,63 @@ impl Remote {
         Ok(first.chain(stream).map(|piece| piece.map(|buffer| buffer.to_bytes()).map_err(|error| fault(&error))).boxed())
     }
 
-    pub async fn list(&self) -> Result<Vec<String>, Fault> {
+    pub async fn list(&self, silence: Duration) -> Result<Vec<String>, Fault> {
         if !self.lists {
             return Err(Fault::Final("an HTTP server does not list what is in a directory: name the files, or use webdav://".to_owned()));
         }
         let options = ListOptions { recursive: true, ..ListOptions::default() };
-        let found = self.operator.list_options(&self.path, options).await.map_err(|error| fault(&error))?;
-        let files = found.into_iter().filter(|entry| entry.metadata().is_file());
-        Ok(files.filter_map(|entry| entry.path().strip_prefix(&self.path).map(encoded)).filter(|name| !name.is_empty()).collect())
+        let lister = async { self.operator.lister_options(&self.path, options).await.map_err(|error| fault(&error)) };
+        let mut lister = within(silence, lister).await?;
+        let (mut names, mut is_empty) = (Vec::new(), true);
+        loop {
+            // OpenDAL's service for sftp panics at a name that is no UTF-8.
+            let next = AssertUnwindSafe(lister.try_next()).catch_unwind();
+            let next = async {
+                let found = next.await.map_err(|_| Fault::Final("it lists a name that is no text".to_owned()))?;
+                found.map_err(|error| fault(&error))
+            };
+            let Some(entry) = within(silence, next).await? else { break };
+            is_empty = false;
+            let is_file = match entry.metadata().mode() {
+                EntryMode::FILE => true,
+                EntryMode::DIR => false,
+                EntryMode::Unknown => within(silence, self.leads_to_file(entry.path())).await?,
+            };
+            if is_file {
+                let name = entry.path().strip_prefix(&self.path).filter(|name| !name.is_empty());
+                let name = name.ok_or_else(|| Fault::Final(format!("it lists {:?}, which is not below it", entry.path())))?;
+                names.push(encoded(name));
+            }
+        }
+        // What is not there is listed as empty by most services.
+        if is_empty {
+            within(silence, async { self.operator.stat(&self.path).await.map_err(|error| fault(&error)) }).await?;
+        }
+        Ok(names)
+    }
+
+    /// Of a symbolic link. One that leads nowhere is no file, and neither is one to a directory.
+    async fn leads_to_file(&self, path: &str) -> Result<bool, Fault> {
+        match self.operator.stat(path).await {
+            Ok(found) => Ok(found.is_file()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(fault(&error)),
+        }
+    }
+}
+
+/// A path as OpenDAL asks for it, or why it would ask for another one.
+fn askable(scheme: &str, path: String) -> Result<String, Fault> {
+    if path.trim() != path {
+        return Err(Fault::Final("its name begins or ends with a blank, and cannot be asked for over this protocol".to_owned()));
+    }
+    let normal = normalize_path(&path);
+    match normal == path || path.is_empty() {
+        true => Ok(path),
+        false if scheme == "s3" => {
+            Err(Fault::Final("its name has two slashes in a row, and cannot be asked for over this protocol".to_owned()))
+        }
+        false => Ok(normal),
     }
 }
 
@@ -238,6 +297,15 @@ fn s3(bucket: &str, endpoint: Option<&str>, credentials: &Credentials) -> servic
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_asked_for_as_it_is_or_not_at_all() {
+        let asked = |scheme: &str, path: &str| askable(scheme, path.to_owned()).ok();
+        assert_eq!(asked("sftp", "a b//c /"), Some("a b/c /".to_owned()));
+        assert_eq!(asked("s3", ""), Some(String::new()));
+        assert_eq!(asked("s3", "a b/c"), Some("a b/c".to_owned()));
+        assert_eq!((asked("s3", "a//b"), asked("sftp", "a "), asked("ftp", " a"), asked("webdav", "a\n")), (None, None, None, None));
+    }
 
     #[test]
     fn an_address_is_sent_as_it_was_written() {

@@ -156,7 +156,7 @@ class Resumes(Space):
         self.write("source/in.dat", self.content)
         self.serve(self.port)
         done = self.data("stage", "--json", self.uri, "input:in.dat")
-        self.assertIn("its source has changed since an earlier command fetched a part of it", done.stderr)
+        self.assertIn("since an earlier command fetched a part of it; that part is fetched again", done.stderr)
         self.assertEqual(json.loads(done.stdout)[0]["resumed"], 0)
         self.got()
         self.assertEqual(sum(len(self.objects(node)) for node in NODES), 3)

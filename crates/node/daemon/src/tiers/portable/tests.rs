@@ -5,6 +5,7 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 /// A node with the only copy of a checkpoint that counts.
 fn node(directory: &Path) -> (Portable, PathBuf, PathBuf) {
+    make(&directory.join("node")).unwrap();
     let store = NodeStore::Directory(directory.join("node"));
     let (root, lock) = node_store::portable(&store, "node0").unwrap();
     let (requests, home) = (directory.join("requests"), directory.join("checkpoints"));

@@ -228,7 +228,7 @@ impl Remote {
         let mut lister = within(silence, lister).await?;
         let (mut names, mut is_empty) = (Vec::new(), true);
         loop {
-            // OpenDAL's service for sftp panics at a name that is no UTF-8.
+            // OpenDAL's service for sftp takes for granted that names are UTF-8.
             let next = AssertUnwindSafe(lister.try_next()).catch_unwind();
             let next = async {
                 let found = next.await.map_err(|_| Fault::Final("it lists a name that is no text".to_owned()))?;

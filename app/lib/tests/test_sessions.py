@@ -5,7 +5,7 @@ import unittest
 
 import h5py
 
-from programs import InDirectory, program, run
+from programs import PYTHON, InDirectory, program, run
 
 SPREAD = """
 import mend_app, numpy
@@ -44,6 +44,96 @@ class Sessions(InDirectory):
         code, output = self.python(SPREAD.format(first=7, dimension="mend_app.cyclic(20000, 10, 0, 1)", end=""), verify="values")
         self.assertNotEqual(code, 0, output)
         self.assertNotIn("wrong", output)
+
+    def test_a_restored_generator_spawns_its_next_children(self):
+        script = """
+import mend_app, numpy, sys
+from numpy.random import MT19937, PCG64, Generator, SeedSequence, default_rng
+again = "again" in sys.argv
+# A run that restarts may begin with any seed.
+made = {
+    "plain": default_rng(9 if again else 1),
+    "list": default_rng([9] if again else [1, 2, 3]),
+    "array": default_rng(numpy.array([9] if again else [1, 2, 3], dtype=numpy.uint32)),
+    "random": default_rng(),
+    "child": default_rng(9 if again else 1).spawn(2)[1],
+    "wide": Generator(MT19937(SeedSequence(1, pool_size=8))),
+}
+with mend_app.Session(program="spawn 1") as session:
+    for name, generator in made.items():
+        if not again:
+            generator.spawn(2)
+            generator.random(3)
+        assert session.generator(name, generator) == again, name
+    if not again:
+        made["plain"].spawn(1)
+    session.checkpoint(now=not again)
+    for name, generator in made.items():
+        print(name, generator.random(), [child.random() for child in generator.spawn(2)])
+    sys.stdout.flush()
+    import os; os._exit(0)
+"""
+        self.write("spawn.py", script)
+        first = self.good(run(0, [PYTHON, "spawn.py"], self.directory))
+        again = self.good(run(0, [PYTHON, "spawn.py", "again"], self.directory, restart="newest"))
+        lines = lambda output: [line for line in output.splitlines() if "[" in line and "mend-app" not in line]
+        self.assertEqual(len(lines(first)), 6, first)
+        self.assertEqual(lines(first), lines(again))
+
+    def test_a_generator_of_an_earlier_checkpoint_is_restored_and_a_seed_of_another_kind_is_refused(self):
+        script = """
+import json, mend_app, numpy
+from mend_app._random import Generator
+made = numpy.random.default_rng(1)
+one = Generator("one", made)
+expected = numpy.random.default_rng(1).random()
+text = json.dumps({key: value for key, value in json.loads(one.memory.tobytes().rstrip(bytes(1))).items() if key != "seed_sequence"}).encode()
+one.memory[:] = 0
+one.memory[: len(text)] = numpy.frombuffer(text, dtype=numpy.uint8)
+made.random(5)
+one.load()
+print("same", made.random() == expected)
+class Own(numpy.random.bit_generator.ISpawnableSeedSequence):
+    def generate_state(self, n_words, dtype=numpy.uint32):
+        return numpy.arange(n_words, dtype=dtype)
+    def spawn(self, count):
+        return [Own() for _ in range(count)]
+try:
+    Generator("own", numpy.random.Generator(numpy.random.PCG64(Own())))
+except TypeError as error:
+    print("refused:", error)
+"""
+        output = self.good(self.python(script))
+        self.assertIn("same True", output)
+        self.assertIn("refused: own: its seed is a Own", output)
+
+    def test_numbers_that_do_not_fit_are_refused(self):
+        script = """
+import copy, mend_app, numpy
+with mend_app.Session(program="scalars 1") as session:
+    state = session.scalars(small=numpy.uint8(7), step=0, x=0.5)
+    for name, value in (("small", numpy.int64(300)), ("small", 300), ("small", -1), ("small", numpy.array(300)), ("small", 1.5), ("step", 0.5), ("step", 1 << 63),
+                        ("step", numpy.array([1])), ("x", 1j), ("x", numpy.array([1.0]))):
+        try:
+            setattr(state, name, value)
+            print("taken", name, value)
+        except (OverflowError, TypeError) as error:
+            assert name in str(error), error
+    assert (state.small, state.step, state.x) == (7, 0, 0.5)
+    state.small, state.step, state.x = numpy.int64(255), numpy.array(3), numpy.float32(0.25)
+    assert (state.small, state.step, state.x) == (255, 3, 0.25)
+    state.step = True
+    state.step += numpy.bool_(True) + 1
+    assert copy.copy(state).step == 3 and copy.deepcopy(state).small == 255
+    for indices in ([0.5, 1.7], numpy.array([True]), [-1], numpy.array([-1])):
+        try:
+            mend_app.listed(10, indices)
+            print("taken", indices)
+        except (TypeError, ValueError) as error:
+            pass
+    assert mend_app.listed(10, []).extent == 0 and mend_app.listed(10, numpy.array([1, 3], dtype=numpy.int8)).extent == 2
+"""
+        self.assertNotIn("taken", self.good(self.python(script)))
 
     def test_a_masked_array_and_a_cycle_that_overflows_are_refused(self):
         script = """

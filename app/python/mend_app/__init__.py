@@ -69,7 +69,12 @@ def cyclic(count, size, part, parts):
 
 def listed(count, indices):
     """A dimension of `count` elements over all ranks, of which this rank has those with the indices given (from 0)."""
-    kept = numpy.ascontiguousarray(indices, dtype=numpy.uint64)
+    found = numpy.asarray(indices)
+    if found.size and found.dtype.kind not in "iu":
+        raise TypeError(f"indices are integers, not {found.dtype}")
+    if found.size and found.min() < 0:
+        raise ValueError(f"{found.min()}: indices of a dimension are from 0 up")
+    kept = numpy.ascontiguousarray(found, dtype=numpy.uint64)
     made = _library.call("mend_app_list", whole(count).extent, kept.size, kept.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)))
     made.kept = kept
     return made
@@ -82,18 +87,33 @@ class Scalars:
         object.__setattr__(self, "_cells", cells)
 
     def __getattr__(self, name):
-        try:
-            return self._cells[name].item()
-        except KeyError:
-            raise AttributeError(f"no scalar is named {name}") from None
+        # Who makes a copy asks before there is anything in it.
+        cell = self.__dict__.get("_cells", {}).get(name)
+        if cell is None:
+            raise AttributeError(f"no scalar is named {name}")
+        return cell.item()
 
     def __setattr__(self, name, value):
         if name not in self._cells:
             raise AttributeError(f"no scalar is named {name}: name it in Session.scalars")
         cell = self._cells[name]
-        if not numpy.can_cast(numpy.min_scalar_type(value), cell.dtype, "same_kind"):
+        if cell.dtype.kind in "iu":
+            # NumPy's own integers and arrays of them would be cut off in silence.
+            value = self._integer(name, cell.dtype, value)
+        elif numpy.ndim(value) or not numpy.can_cast(numpy.min_scalar_type(value), cell.dtype, "same_kind"):
             raise TypeError(f"{name} is {cell.dtype}, and {value!r} isn't")
         cell[()] = value
+
+    @staticmethod
+    def _integer(name, dtype, value):
+        try:
+            number = int(value) if isinstance(value, numpy.bool_) else operator.index(value)
+        except TypeError:
+            raise TypeError(f"{name} is {dtype}, and {value!r} isn't") from None
+        bounds = numpy.iinfo(dtype)
+        if not bounds.min <= number <= bounds.max:
+            raise OverflowError(f"{name} is {dtype}, from {bounds.min} to {bounds.max}, and {number} is not in it")
+        return number
 
     def __dir__(self):
         return list(self._cells)

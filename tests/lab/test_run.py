@@ -1,14 +1,17 @@
 """`mend run` on this machine: mpiexec's habits, exit codes, output, input, signals, and bad input."""
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 from cases import InDirectory
-from cluster import MEND, Machine, compile_mpi
+from cluster import MEND, PATIENCE, Machine, compile_mpi
 
 
 class Run(InDirectory):
@@ -86,6 +89,50 @@ class Run(InDirectory):
         done = self.mend("run", "true", env=dict(self.machine.environment, MEND_CHANNELS="shm,infiniband"))
         self.assertEqual(done.returncode, 64, done.stderr)
         self.assertIn("MEND_CHANNELS=shm,infiniband", done.stderr)
+
+    def test_messages_that_nobody_can_read_end_no_job(self):
+        """All that mend says of a job with checkpoints and a rank that fails, its log too: on a full disk, and where the reader has gone."""
+        command = self.machine.command("run", "--interval", "600", "-n", "1", "sh", "-c", "echo >> ended; exit 3")
+        environment = dict(self.machine.environment, MEND_LOG="debug")
+        directory = tempfile.mkdtemp(dir=self.work)
+        read, gone = os.pipe()
+        os.close(read)
+        with open("/dev/full", "wb", buffering=0) as full, open(gone, "wb", buffering=0) as unread:
+            for out, err in ((subprocess.DEVNULL, full), (full, full), (subprocess.DEVNULL, unread), (unread, unread)):
+                done = subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, check=False)
+                self.assertEqual(done.returncode, 3)
+        self.assertEqual(os.path.getsize(os.path.join(directory, "ended")), 4)
+
+    def test_a_job_in_the_background_of_a_terminal_leaves_its_input_alone(self):
+        """`mend run … &` of a shell with job control: it is not stopped, and reads what comes when it is brought to the foreground."""
+        directory = tempfile.mkdtemp(dir=self.work)
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(directory)
+            os.environ.update(self.machine.environment, PS1="", PS2="")
+            os.execvp("bash", ["bash", "--norc", "--noediting", "-i"])
+        self.addCleanup(os.waitpid, pid, 0)
+        self.addCleanup(os.close, terminal)
+        said = b""
+
+        def hears(text):
+            nonlocal said
+            while text not in said:
+                readable, _, _ = select.select([terminal], [], [], PATIENCE)
+                self.assertTrue(readable, said)
+                said += os.read(terminal, 4096)
+
+        program = "echo awaits; read line; echo it was $((6 * 7)) and $line; exit 5"
+        # The first rank of the first job asks for its input at once; that one ends without any.
+        os.write(terminal, f"stty -echo; {MEND} run -n 1 sh -c 'sleep 1; echo ran $((3 * 7))' & wait $!; echo code $((40 + $?))\n".encode())
+        hears(b"ran 21")
+        hears(b"code 40")
+        os.write(terminal, f"{MEND} run -n 1 sh -c '{program}' & fg; echo code $((40 + $?))\n".encode())
+        hears(b"awaits")
+        os.write(terminal, b"something\n")
+        hears(b"it was 42 and something")
+        hears(b"code 45")
+        os.write(terminal, b"exit\n")
 
     def test_interrupt_ends_all_ranks(self):
         mark = "86399.25"

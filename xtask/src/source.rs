@@ -38,6 +38,12 @@ const UNSAFE_FILES: [&str; 10] = [
 /// Modules of `std` that a pure crate's sources must not name: the world outside.
 const WORLD: [&str; 6] = ["env", "fs", "os", "process", "sync", "thread"];
 
+/// Macros of `std` that panic where they cannot write, on a full disk or without a reader.
+const PANICKING_OUTPUT: [&str; 5] = ["dbg", "eprint", "eprintln", "print", "println"];
+
+/// Directories where what cannot be written must end nothing.
+const OUTPUT_HOMES: [&str; 2] = ["crates/job/", "crates/node/"];
+
 /// Types that a pure crate's sources must not name: clocks and sockets. Addresses and durations are plain values.
 const WORLDLY_TYPES: [&str; 5] = ["Instant", "SystemTime", "TcpListener", "TcpStream", "UdpSocket"];
 
@@ -69,6 +75,12 @@ pub fn check(file: &str, text: &str) -> Vec<Breach> {
         breaches
             .push(Breach::new(format!("{file}:{line}"), format!("unsafe without a SAFETY: comment within {MAX_SAFETY_LINES} lines above")));
     }
+    if OUTPUT_HOMES.iter().any(|home| file.starts_with(home)) && file.contains("/src/") {
+        for (line, name) in found.output {
+            let what = format!("{name}! panics where nothing can be written: mend_report::tell!, or a write whose failure is looked at");
+            breaches.push(Breach::new(format!("{file}:{line}"), what));
+        }
+    }
     if pure {
         for (line, name) in found.worldly {
             breaches
@@ -86,6 +98,8 @@ struct Found {
     unsafe_blocks: Vec<usize>,
     /// Line and name of what reaches out of the process.
     worldly: Vec<(usize, String)>,
+    /// Line and name of macros that panic where they cannot write.
+    output: Vec<(usize, String)>,
 }
 
 fn walk(tokens: TokenStream, found: &mut Found) {
@@ -103,10 +117,18 @@ fn walk(tokens: TokenStream, found: &mut Found) {
             TokenTree::Ident(word) if WORLDLY_TYPES.iter().any(|name| word == name) => {
                 found.worldly.push((word.span().start().line, word.to_string()));
             }
+            TokenTree::Ident(word) if is_called(tokens.get(at + 1)) && PANICKING_OUTPUT.iter().any(|name| word == name) => {
+                found.output.push((word.span().start().line, word.to_string()));
+            }
             TokenTree::Group(group) => walk(group.stream(), found),
             _ => {}
         }
     }
+}
+
+/// Whether a macro's name stands before it.
+fn is_called(next: Option<&TokenTree>) -> bool {
+    matches!(next, Some(TokenTree::Punct(mark)) if mark.as_char() == '!')
 }
 
 fn opens_block(next: Option<&TokenTree>) -> bool {
@@ -185,6 +207,14 @@ mod tests {
         assert_eq!(whats("crates/job/cli/src/main.rs", "pub unsafe fn f() {}"), ["unsafe outside the layers made for it"]);
         assert!(whats("crates/job/cli/src/main.rs", "// unsafe { }\nconst A: &str = \"unsafe { }\";").is_empty());
         assert!(whats("crates/rank/agent/src/lib.rs", "pub unsafe fn f() {}").is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_written_ends_nothing() {
+        let text = "fn f() { if a { eprintln!(\"{a}\"); } }";
+        assert_eq!(whats("crates/job/controller/src/texts.rs", text).len(), 1);
+        assert!(whats("crates/job/cli/tests/commands.rs", text).is_empty());
+        assert!(whats("crates/job/cli/src/main.rs", "fn f() { mend_report::tell!(\"eprintln!\"); }").is_empty());
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub async fn attach(arguments: Attach) -> Result<i32, Failure> {
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt()).map_err(failed)?, signal(SignalKind::terminate()).map_err(failed)?);
     if std::io::stderr().is_terminal() {
-        eprintln!("mend: attached to job {}; Ctrl-C detaches, and the job runs on", record.id);
+        mend_report::tell!("mend: attached to job {}; Ctrl-C detaches, and the job runs on", record.id);
     }
     loop {
         // Asked before it is read, so that all is read when it has ended.
@@ -53,7 +53,7 @@ pub async fn attach(arguments: Attach) -> Result<i32, Failure> {
             _ = interrupt.recv() => SignalKind::interrupt(),
             _ = terminate.recv() => SignalKind::terminate(),
         };
-        eprintln!("mend: detached from job {id}, which runs on; `mend kill {id}` ends it", id = record.id);
+        mend_report::tell!("mend: detached from job {id}, which runs on; `mend kill {id}` ends it", id = record.id);
         return Ok(128 + signal.as_raw_value());
     }
 }

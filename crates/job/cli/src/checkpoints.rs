@@ -55,17 +55,17 @@ pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
     let failed = journal::last_failure(&state).map(|(at, why)| (report::age(record::now().saturating_sub(at)), why));
     let failed = failed.map(|(age, why)| format!("the last try, {age} ago, failed: {why}; see `mend log {}`", record.id));
     if all.is_empty() {
-        println!("{} has no checkpoint", record.id);
-        failed.iter().for_each(|failed| println!("{failed}"));
+        crate::report::say!("{} has no checkpoint", record.id);
+        failed.iter().for_each(|failed| crate::report::say!("{failed}"));
         return Ok(0);
     }
-    println!("{}", record.id);
+    crate::report::say!("{}", record.id);
     let heading = ["N", "TAKEN (UTC)", "AGE", "KIND", "NEEDS", "SIZE", "STOPPED", "WHOLE IN", "DIRECTORY"];
     report::table(&heading, &all.iter().map(row).collect::<Vec<_>>());
     for one in &all {
-        one.not_kept.iter().for_each(|file| println!("{}: {file}", one.number));
+        one.not_kept.iter().for_each(|file| crate::report::say!("{}: {file}", one.number));
     }
-    failed.iter().for_each(|failed| println!("{failed}"));
+    failed.iter().for_each(|failed| crate::report::say!("{failed}"));
     Ok(0)
 }
 
@@ -163,7 +163,7 @@ async fn remove(directory: &JobDirectory, record: &JobRecord, arguments: &Checkp
             remove_by_hand(&record.checkpoints, &arguments.remove).map_err(|error| Failure::new(with_causes(&error), error.hint(), 1))?;
             journal::note_removed(directory, &arguments.remove);
             if in_tiers {
-                eprintln!("mend: {}", report::LEFT_IN_TIERS);
+                mend_report::tell!("mend: {}", report::LEFT_IN_TIERS);
             }
         }
         Err(RecordError::Running { .. }) => {
@@ -176,7 +176,7 @@ async fn remove(directory: &JobDirectory, record: &JobRecord, arguments: &Checkp
         report::json(&serde_json::json!({ "removed": arguments.remove }))?;
     } else {
         let numbers: Vec<String> = arguments.remove.iter().map(u64::to_string).collect();
-        println!("removed: {}", numbers.join(", "));
+        crate::report::say!("removed: {}", numbers.join(", "));
     }
     Ok(0)
 }

@@ -63,7 +63,7 @@ async fn warn_of_unknown(node: &str) -> Result<(), Failure> {
         record::JobDirectory::is_running(directory) && record.hosts.iter().any(|host| host == node)
     };
     if !record::list()?.iter().any(of_jobs) && !nodes::answers(node).await? {
-        eprintln!(
+        mend_report::tell!(
             "mend: no running job of yours has a node {node}, and no mendd answers there; nodes are named as in --hosts (`mend node ls`)"
         );
     }
@@ -74,7 +74,7 @@ fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String]) -
     left.sort_by(|one, other| (&one.job, one.rank).cmp(&(&other.job, other.rank)));
     for (directory, record) in record::list()? {
         if record.controller_host == node && directory.is_running() {
-            eprintln!(
+            mend_report::tell!(
                 "mend: `mend run` of job {} is itself on {node}: when it ends another process takes its place, and `mend attach` shows what the job prints; \
                  with MEND_SUCCESSOR=off the job ends with it",
                 record.id
@@ -85,10 +85,10 @@ fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String]) -
         return report::json(&serde_json::json!({ "node": node, "ranks": left, "still_there": stayed }));
     }
     if stayed.is_empty() {
-        println!("{node} is drained: no rank of yours is on it, and it takes none until `mend undrain {node}`");
+        crate::report::say!("{node} is drained: no rank of yours is on it, and it takes none until `mend undrain {node}`");
     } else {
-        println!("{node} takes no more ranks, but of yours are still on it: {}", stayed.join(" "));
-        println!("  `mend drain {node}` tries again; `mend undrain {node}` gives it up");
+        crate::report::say!("{node} takes no more ranks, but of yours are still on it: {}", stayed.join(" "));
+        crate::report::say!("  `mend drain {node}` tries again; `mend undrain {node}` gives it up");
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ pub fn undrain(arguments: &Undrain) -> Result<i32, Failure> {
     if arguments.json {
         report::json(&serde_json::json!({ "undrained": node }))?;
     } else {
-        println!("{node} takes ranks again");
+        crate::report::say!("{node} takes ranks again");
     }
     Ok(0)
 }
@@ -114,9 +114,9 @@ fn list(json: bool) -> Result<i32, Failure> {
     if json {
         report::json(&names)?;
     } else if names.is_empty() {
-        println!("no node is drained");
+        crate::report::say!("no node is drained");
     } else {
-        names.iter().for_each(|name| println!("{name}"));
+        names.iter().for_each(|name| crate::report::say!("{name}"));
     }
     Ok(0)
 }

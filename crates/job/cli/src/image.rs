@@ -155,8 +155,8 @@ fn show(arguments: &ShowImage) -> Result<i32, Failure> {
         return Ok(0);
     }
     let Shown { rank, ranks, pid, host, release, kernel, executable, threads, .. } = &shown;
-    println!("rank {rank} of {ranks}: {executable}, process {pid} with {threads} thread(s)");
-    println!("  saved on {host} (Linux {kernel}) by Mend {release}");
+    crate::report::say!("rank {rank} of {ranks}: {executable}, process {pid} with {threads} thread(s)");
+    crate::report::say!("  saved on {host} (Linux {kernel}) by Mend {release}");
     let row = |(at, one): (usize, &Member)| {
         let sizes = [one.bytes, one.stored, one.kept, one.objects, one.live].map(report::size);
         let base = one.base.map_or_else(|| "-".into(), |id| short(&id));
@@ -165,13 +165,13 @@ fn show(arguments: &ShowImage) -> Result<i32, Failure> {
         row.push(one.file.display().to_string());
         row
     };
-    println!();
+    crate::report::say!();
     let heading = ["N", "TAKEN (UTC)", "ID", "BASE", "SIZE", "PAGES", "KEPT", "SHARED", "LIVE", "FILE"];
     report::table(&heading, &shown.chain.iter().enumerate().map(row).collect::<Vec<_>>());
     if !shown.whole {
-        println!("the oldest of these builds on an image that was not given");
+        crate::report::say!("the oldest of these builds on an image that was not given");
     }
-    println!();
+    crate::report::say!();
     let row = |one: &Mapped| {
         let sizes = [one.end - one.start, one.live, one.stored].map(report::size);
         let mut row = vec![format!("{:x}-{:x}", one.start, one.end), one.protection.clone()];
@@ -201,12 +201,12 @@ fn verify(arguments: &VerifyImages) -> Result<i32, Failure> {
                 });
                 report::json(&told.collect::<Vec<_>>())?;
             } else {
-                all.iter().flatten().for_each(|one| println!("rank {}: {}", one.rank, one.sentence()));
+                all.iter().flatten().for_each(|one| crate::report::say!("rank {}: {}", one.rank, one.sentence()));
             }
             // Each rank that is bad is named, the last as the command's own failure.
             let mut bad: Vec<Failure> = all.into_iter().filter_map(|one| Some(one.err()?.1)).collect();
             if let Some(last) = bad.pop() {
-                bad.iter().for_each(|failure| eprintln!("mend: {}", failure.text()));
+                bad.iter().for_each(|failure| mend_report::tell!("mend: {}", failure.text()));
                 return Err(last);
             }
         }
@@ -215,7 +215,7 @@ fn verify(arguments: &VerifyImages) -> Result<i32, Failure> {
             if arguments.json {
                 report::json(&one)?;
             } else {
-                println!("{}", one.sentence());
+                crate::report::say!("{}", one.sentence());
             }
         }
     }
@@ -288,7 +288,7 @@ fn differences(arguments: &Diff) -> Result<i32, Failure> {
         };
         report::table(&["ADDRESS", "SIZE", "HOW", "WHAT"], &found.iter().map(row).collect::<Vec<_>>());
     }
-    println!("{pages} page(s) differ");
+    crate::report::say!("{pages} page(s) differ");
     Ok(code)
 }
 
@@ -299,7 +299,7 @@ fn merge(arguments: &Compact) -> Result<i32, Failure> {
         let (bytes, pages) = (end.bytes, end.pages);
         report::json(&serde_json::json!({ "file": arguments.to, "bytes": bytes, "pages": pages, "merged": files }))?;
     } else {
-        println!("{} image(s) merged into {}: {}", files.len(), arguments.to.display(), report::size(end.bytes));
+        crate::report::say!("{} image(s) merged into {}: {}", files.len(), arguments.to.display(), report::size(end.bytes));
     }
     Ok(0)
 }

@@ -10,7 +10,6 @@ use mend_journal::event::{Asker, Event};
 use mend_journal::{Entry, State, text};
 use mend_report::with_causes;
 use serde::Serialize;
-use std::io::Write;
 use std::time::Duration;
 
 /// Between two looks at a journal that is followed.
@@ -87,7 +86,7 @@ pub async fn log(arguments: Log) -> Result<i32, Failure> {
                 found.entries.extend(unwritten_end(&found.entries));
             }
             if found.damaged > 0 && next == 0 {
-                eprintln!("mend: {} bytes of the journal are damaged and left out", found.damaged);
+                mend_report::tell!("mend: {} bytes of the journal are damaged and left out", found.damaged);
             }
             // A summary has the number of the last event that it stands for.
             let new: Vec<&Entry> = found.entries.iter().filter(|entry| entry.seq >= next).collect();
@@ -121,12 +120,12 @@ fn print(entries: &[&Entry], arguments: &Log) -> Result<(), Failure> {
         (true, true) => {
             for entry in entries {
                 let text = serde_json::to_string(&shown(entry)).map_err(|error| Failure::new(error.to_string(), "", 1))?;
-                println!("{text}");
+                crate::report::say!("{text}");
             }
         }
-        (false, _) => entries.iter().for_each(|entry| println!("{}", line(entry))),
+        (false, _) => entries.iter().for_each(|entry| crate::report::say!("{}", line(entry))),
     }
-    std::io::stdout().flush().map_err(|error| Failure::new(error.to_string(), "", 1))
+    report::written()
 }
 
 /// What a job's journal adds up to; empty where there is none.

@@ -139,13 +139,13 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
 /// `mend run --detach` and `mend restart --detach`: has `controller` run as a process of its own, until it returns its exit code.
 pub fn detach(quiet: bool, controller: impl FnOnce() -> i32) -> Result<i32, Failure> {
     if detached::leaves_input() && !quiet {
-        eprintln!("mend: standard input is a pipe, which a detached job does not read; `< FILE` gives it a file");
+        mend_report::tell!("mend: standard input is a pipe, which a detached job does not read; `< FILE` gives it a file");
     }
     let started = detached::start(controller).map_err(|error| Failure::new(format!("the job cannot be detached: {error}"), "", 1))?;
     match started {
         Started::Accepted(id) => {
             if !quiet {
-                eprintln!("mend: job {id} is detached: `mend attach {id}` follows its output, `mend wait {id}` waits for its end");
+                mend_report::tell!("mend: job {id} is detached: `mend attach {id}` follows its output, `mend wait {id}` waits for its end");
             }
             // Nobody may read it: the job runs all the same.
             let _ = writeln!(std::io::stdout(), "{id}");

@@ -75,7 +75,7 @@ fn write(stream: Stream, bytes: &[u8]) -> Result<(), SpoolError> {
 }
 
 fn tell_damage(path: &Path) {
-    eprintln!("mend: {} is damaged: some of the output is left out here", path.display());
+    mend_report::tell!("mend: {} is damaged: some of the output is left out here", path.display());
 }
 
 impl Shown {
@@ -98,7 +98,7 @@ impl Shown {
                 Found::Bytes(stream, bytes) if wanted(stream) => write(stream, bytes)?,
                 Found::Gone(stream, bytes) if wanted(stream) => {
                     let what = named(stream);
-                    eprintln!(
+                    mend_report::tell!(
                         "mend: {bytes} bytes of {what} are gone here: more was printed than MEND_SPOOL_MB keeps, or the disk was full"
                     );
                 }

@@ -46,7 +46,10 @@ fn main() {
     };
     let arguments = Arguments::parse_from(arguments);
     let code = match run(arguments.command) {
-        Ok(code) => code,
+        Ok(code) => match report::written() {
+            Err(failure) if code == 0 => failure.report(),
+            _ => code,
+        },
         Err(failure) => failure.report(),
     };
     // Not by returning: a thread may be blocked in a read of standard input for ever.
@@ -92,7 +95,13 @@ fn carry_out(command: Command) -> Result<i32, Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(mend_settings::LOG.text())
         .map_err(|error| Failure::usage(format!("{}: {error}", mend_settings::LOG.name), "write for example MEND_LOG=debug"))?;
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        // It would say so with a macro that panics.
+        .log_internal_errors(false)
+        .init();
     // Ranks may share this machine. Without short slices we only answer later.
     let _ = mend_kernel::slice::shorten();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -269,13 +269,13 @@ fn show(found: &Found) {
     let drained = if found.drained { " (drained)" } else { "" };
     let report = match &found.report {
         Ok(report) => report,
-        Err(error) => return println!("{}{drained}: down: {error}", found.name),
+        Err(error) => return crate::report::say!("{}{drained}: down: {error}", found.name),
     };
     match report.health.grade {
-        _ if !report.watched => println!("{}{drained}: not watched (MEND_HEALTH is off there)", found.name),
-        Grade::Well => println!("{}{drained}: well", found.name),
-        Grade::Low => println!("{}{drained}: sick, past a low mark: {}", found.name, report.health.why),
-        Grade::High => println!("{}{drained}: sick, past a high mark: {}", found.name, report.health.why),
+        _ if !report.watched => crate::report::say!("{}{drained}: not watched (MEND_HEALTH is off there)", found.name),
+        Grade::Well => crate::report::say!("{}{drained}: well", found.name),
+        Grade::Low => crate::report::say!("{}{drained}: sick, past a low mark: {}", found.name, report.health.why),
+        Grade::High => crate::report::say!("{}{drained}: sick, past a high mark: {}", found.name, report.health.why),
     }
     let row = |reading: &Reading| {
         let dash = || "-".to_owned();
@@ -302,7 +302,7 @@ fn show(found: &Found) {
     }
     for unread in &report.unread {
         let what = if unread.failed { "failed" } else { "not here" };
-        println!("  {what}: {}: {}", unread.source, unread.error);
+        crate::report::say!("  {what}: {}: {}", unread.source, unread.error);
     }
 }
 

@@ -66,8 +66,12 @@ pub async fn checkpoint(job: Option<&str>, timeout: Option<f64>, json: bool) -> 
                 let Library { directory, program, ranks, .. } = library;
                 if !json {
                     let where_to = directory.join(format!("checkpoint-{checkpoint:06}"));
-                    println!("portable checkpoint {checkpoint} of {ranks} rank(s): {} in {}", report::size(bytes), where_to.display());
-                    println!("  durable after {}", report::duration(us));
+                    crate::report::say!(
+                        "portable checkpoint {checkpoint} of {ranks} rank(s): {} in {}",
+                        report::size(bytes),
+                        where_to.display()
+                    );
+                    crate::report::say!("  durable after {}", report::duration(us));
                 }
                 shown.push(Shown { directory, program, ranks, checkpoint, bytes, us });
             }

@@ -4,27 +4,62 @@ use crate::failure::Failure;
 use mend_messages::agent::Tracking;
 use mend_messages::control::Phases;
 use serde::Serialize;
+use std::fmt;
+use std::io::{self, ErrorKind, Write as _};
+use std::sync::{Mutex, PoisonError};
 
 /// What a removal does not reach.
 pub const LEFT_IN_TIERS: &str = "copies of its checkpoints in other tiers stay (memory and directories of nodes, object stores)";
 
+/// What kept standard output from being written first.
+static UNWRITTEN: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Prints a line, as `println!` does, which panics where it cannot. What could not be written, [`written`] tells.
+macro_rules! say {
+    () => { $crate::report::out(format_args!("\n")) };
+    ($($what:tt)*) => { $crate::report::out(format_args!("{}\n", format_args!($($what)*))) };
+}
+pub(crate) use say;
+
+/// Prints; nothing more where something could not be written.
+pub fn out(what: fmt::Arguments<'_>) {
+    let mut unwritten = UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if unwritten.is_none() {
+        let mut out = io::stdout().lock();
+        *unwritten = out.write_all(what.to_string().as_bytes()).and_then(|()| out.flush()).err();
+    }
+}
+
+/// Whether all that was printed could be written; told once. A reader that went away wants no more.
+pub fn written() -> Result<(), Failure> {
+    match UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritten(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// That standard output could not be written.
+pub fn unwritten(error: &io::Error) -> Failure {
+    Failure::new(format!("standard output cannot be written: {error}"), "", 1)
+}
+
 /// Prints a value as one JSON document.
 pub fn json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string(), "", 1))?;
-    println!("{text}");
-    Ok(())
+    say!("{text}");
+    written()
 }
 
 /// Writes a value to standard error, on one line: something that is told on the way to the result.
 pub fn json_line<T: Serialize>(value: &T) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|error| Failure::new(error.to_string(), "", 1))?;
-    eprintln!("{text}");
+    mend_report::tell!("{text}");
     Ok(())
 }
 
 /// Prints rows under a heading, columns aligned.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) {
-    println!("{}", mend_report::table(heading, rows));
+    say!("{}", mend_report::table(heading, rows));
 }
 
 /// How changed pages are noticed, for people.

@@ -21,7 +21,7 @@ pub struct Settings {
 /// Prints all settings, as a table or as JSON.
 pub fn settings(arguments: &Settings) -> Result<i32, Failure> {
     if !arguments.json {
-        print!("{}", mend_settings::reference());
+        report::out(format_args!("{}", mend_settings::reference()));
         return Ok(0);
     }
     let told = ALL.iter().map(|setting| {

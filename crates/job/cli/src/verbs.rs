@@ -47,14 +47,14 @@ pub async fn ask_and_watch(
         let mut seconds = 1u64;
         loop {
             if show && !better.load(std::sync::atomic::Ordering::Relaxed) {
-                eprint!("\r{}: {seconds} s ", record.id);
+                mend_report::tell_part!("\r{}: {seconds} s ", record.id);
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
             seconds += 1;
         }
     };
     let meanwhile = |answer: &Answer| match answer {
-        Answer::Progress(text) => eprintln!("mend: {text}"),
+        Answer::Progress(text) => mend_report::tell!("mend: {text}"),
         answer => {
             better.store(true, std::sync::atomic::Ordering::Relaxed);
             told(answer);
@@ -65,7 +65,7 @@ pub async fn ask_and_watch(
         () = waiting => Err(AskError::Ended(None)),
     };
     if show {
-        eprint!("\r\x1b[K");
+        mend_report::tell_part!("\r\x1b[K");
     }
     match answer? {
         Answer::Failed { error, hint } => Err(Failure::new(error, hint, 1)),
@@ -194,10 +194,10 @@ pub async fn checkpoint(arguments: TakeCheckpoint) -> Result<i32, Failure> {
         report::json(&done)?;
     } else {
         let stopped = report::duration(done.stopped_us);
-        println!("checkpoint {}: {} in {}", done.number, report::size(done.bytes), done.directory);
-        println!("  stopped for {stopped}: {}", report::phases(&done.phases));
-        println!("  durable after {}", report::duration(done.durable_us));
-        done.notes.iter().for_each(|note| println!("  {note}"));
+        crate::report::say!("checkpoint {}: {} in {}", done.number, report::size(done.bytes), done.directory);
+        crate::report::say!("  stopped for {stopped}: {}", report::phases(&done.phases));
+        crate::report::say!("  durable after {}", report::duration(done.durable_us));
+        done.notes.iter().for_each(|note| crate::report::say!("  {note}"));
     }
     Ok(0)
 }
@@ -232,7 +232,7 @@ pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
     while directory.is_running() {
         let ended = || directory.record().is_ok_and(|record| record.ended.is_some());
         if asked.elapsed() > KILL_TIMEOUT && ended() {
-            eprintln!("mend: the process of `mend run` still sends files away; SIGINT ends it");
+            mend_report::tell!("mend: the process of `mend run` still sends files away; SIGINT ends it");
             break;
         }
         if asked.elapsed() > KILL_TIMEOUT {
@@ -244,7 +244,7 @@ pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
     if arguments.json {
         report::json(&serde_json::json!({ "killed": record.id }))?;
     } else {
-        println!("{} is ended", record.id);
+        crate::report::say!("{} is ended", record.id);
     }
     Ok(0)
 }
@@ -264,27 +264,27 @@ pub async fn explain(arguments: Explain) -> Result<i32, Failure> {
     }
     for Explanation { rank, host, inspection } in &ranks {
         match inspection {
-            Err(why) => println!("rank {rank} on {host}: cannot be saved: {why}"),
+            Err(why) => crate::report::say!("rank {rank} on {host}: cannot be saved: {why}"),
             Ok(found) => {
                 let fabric = if found.fabric_in_use { "messages over Mend's fabric" } else { "no MPI over Mend's fabric" };
                 let changes = report::tracking(&found.tracking);
                 let what = format!("{} thread(s), {} to save, {changes}, {fabric}", found.threads, report::size(found.image_bytes));
                 match found.obstacles.is_empty() {
-                    true => println!("rank {rank} on {host}: can be saved ({what})"),
-                    false => println!("rank {rank} on {host}: cannot be saved ({what})"),
+                    true => crate::report::say!("rank {rank} on {host}: can be saved ({what})"),
+                    false => crate::report::say!("rank {rank} on {host}: cannot be saved ({what})"),
                 }
                 for obstacle in &found.obstacles {
-                    println!("    {}", obstacle.what);
-                    println!("      hint: {}", obstacle.hint);
+                    crate::report::say!("    {}", obstacle.what);
+                    crate::report::say!("      hint: {}", obstacle.hint);
                 }
                 for (path, size) in found.written_files.iter().filter(|(_, size)| *size > limit) {
                     let size = report::size(*size);
-                    println!(
+                    crate::report::say!(
                         "    remark: {path} ({size}) is open for writing, and kept with checkpoints only where its file system can clone it"
                     );
                 }
                 for why in &found.tracking.why {
-                    println!("    changed pages are not noticed by {why}");
+                    crate::report::say!("    changed pages are not noticed by {why}");
                 }
             }
         }
@@ -292,7 +292,7 @@ pub async fn explain(arguments: Explain) -> Result<i32, Failure> {
     if let Answer::Status(status) = ask(arguments.job.as_deref(), Ask::Status).await?
         && let Some(interval_s) = status.interval_s
     {
-        println!("{}", chosen(interval_s, &status));
+        crate::report::say!("{}", chosen(interval_s, &status));
     }
     Ok(code)
 }

@@ -30,8 +30,8 @@ pub fn version(arguments: &Version) -> Result<i32, Failure> {
             "oldest_manifest_format": oldest,
         }))?;
     } else {
-        println!("mend {release}\nprotocol {protocol}, image format {image}");
-        println!(
+        crate::report::say!("mend {release}\nprotocol {protocol}, image format {image}");
+        crate::report::say!(
             "manifests: formats {oldest} to {of_worlds} are read; {manifest} is written, {of_worlds} for a job that has spawned processes"
         );
     }

@@ -43,7 +43,7 @@ pub fn tell_killed(record: &JobRecord) {
         Some(_) => format!("`mend restart {}` continues it from its last checkpoint", record.id),
         None => format!("`mend log {}` shows what happened to it", record.id),
     };
-    eprintln!("{}", mend_report::failure("mend", &what, &hint));
+    mend_report::tell!("{}", mend_report::failure("mend", &what, &hint));
 }
 
 /// `mend wait`.
@@ -58,7 +58,7 @@ pub async fn wait(arguments: Wait) -> Result<i32, Failure> {
         code = if code == 0 { end.code() } else { code };
         let job = record.id.clone();
         match end {
-            JobEnd::Ended { how, .. } if !arguments.json => println!("{job} has ended: {how}"),
+            JobEnd::Ended { how, .. } if !arguments.json => crate::report::say!("{job} has ended: {how}"),
             JobEnd::Ended { code, how } => waited.push(Waited { job, exit_code: Some(code), how }),
             JobEnd::ControllerKilled => {
                 tell_killed(&record);
@@ -70,8 +70,13 @@ pub async fn wait(arguments: Wait) -> Result<i32, Failure> {
             }
         }
     }
+    let mut told = Ok(());
     if arguments.json {
-        report::json(&waited)?;
+        told = report::json(&waited);
+    }
+    // The exit code is the job's.
+    if let Err(failure) = told.and_then(|()| report::written()) {
+        failure.report();
     }
     Ok(code)
 }

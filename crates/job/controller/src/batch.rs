@@ -167,9 +167,11 @@ impl BatchSession {
         };
         let found: BTreeMap<&String, String> = self.nodes.iter().filter_map(|node| Some((&node.name, why(node)?))).collect();
         if found.len() == self.nodes.len() {
+            found.values().for_each(|why| mend_report::tell!("mend: {why}"));
+            mend_report::tell!("mend: the batch job has no other node than these: they are taken, as far as they can be");
             return Ok(BTreeSet::new());
         }
-        found.values().for_each(|why| eprintln!("mend: left out: {why}"));
+        found.values().for_each(|why| mend_report::tell!("mend: left out: {why}"));
         Ok(found.into_keys().cloned().collect())
     }
 
@@ -178,7 +180,7 @@ impl BatchSession {
         let mut hosts = self.all_hosts(without);
         let most = hosts_left(hosts.len(), spares);
         if hosts.len() - most < spares as usize {
-            eprintln!("mend: {} of {spares} spare nodes: the allocation has no more that the job can use", hosts.len() - most);
+            mend_report::tell!("mend: {} of {spares} spare nodes: the allocation has no more that the job can use", hosts.len() - most);
         }
         let mut room = 0u64;
         let fills = |host: &Host| {
@@ -262,7 +264,7 @@ impl BatchSession {
     /// The job's time is up, and it has ended: has the batch job queued again, if that is wanted.
     pub(crate) async fn requeue(&self, job: &str, checkpoint: u64, quiet: bool) {
         let failed = |error: BatchError| {
-            eprintln!("mend: {} could not queue the batch job {} again: {error}", self.system.name(), self.system.run().job);
+            mend_report::tell!("mend: {} could not queue the batch job {} again: {error}", self.system.name(), self.system.run().job);
         };
         let again = match mend_settings::REQUEUE.choice().unwrap_or("never") {
             "always" => true,
@@ -281,7 +283,7 @@ impl BatchSession {
         if !quiet {
             // Before it does: it may end this process as soon as it has been told.
             let (system, batch) = (self.system.name(), &self.system.run().job);
-            eprintln!("mend: job {job} is stopped at checkpoint {checkpoint}; {system} queues the batch job {batch} again");
+            mend_report::tell!("mend: job {job} is stopped at checkpoint {checkpoint}; {system} queues the batch job {batch} again");
         }
         let system = self.system.clone();
         if let Err(error) = ask(move || system.requeue()).await {

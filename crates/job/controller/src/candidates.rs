@@ -62,7 +62,7 @@ impl Candidates {
         let directory = self.all[at].0.clone();
         let number = directory.file_name().unwrap_or_default().to_string_lossy();
         let then = if begun { "; nothing ran from it, an older one is tried" } else { "" };
-        eprintln!("mend: checkpoint {number} cannot be used: {}{then}", with_causes(error));
+        mend_report::tell!("mend: checkpoint {number} cannot be used: {}{then}", with_causes(error));
         self.passed.push((number.parse().unwrap_or_default(), with_causes(error)));
     }
 

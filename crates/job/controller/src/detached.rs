@@ -203,7 +203,7 @@ pub fn start(controller: impl FnOnce() -> i32) -> io::Result<Started> {
         match session.map_err(io::Error::from).and_then(|_| detach(&input, reporting)) {
             Ok(_carrier) => controller(),
             Err(error) => {
-                eprintln!("{}", mend_report::failure("mend", &format!("the job cannot be detached: {error}"), ""));
+                mend_report::tell!("{}", mend_report::failure("mend", &format!("the job cannot be detached: {error}"), ""));
                 1
             }
         }

@@ -70,7 +70,7 @@ pub(crate) fn begin_log(directory: &Path, holder: LockIdentity, life: &LifeRecor
         Ok(log) => Ok(Some(log)),
         Err(error) => {
             log::remove(directory, holder);
-            eprintln!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
+            mend_report::tell!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
             Ok(None)
         }
     }

@@ -80,7 +80,7 @@ async fn go_on_in_batch(
     mut strays: mpsc::UnboundedReceiver<Wish>,
 ) -> Result<i32, RunError> {
     if !spec.quiet {
-        eprintln!("mend: job {} of this batch job is not finished: it goes on from its last checkpoint", record.id);
+        mend_report::tell!("mend: job {} of this batch job is not finished: it goes on from its last checkpoint", record.id);
     }
     let restart = RestartSpec {
         candidates: Candidates::numbered(&record.checkpoints, Some(&record.id), None),
@@ -175,9 +175,9 @@ async fn to_its_end(
 ) -> (Result<i32, RunError>, Option<(JobLock, Option<Embedded>)>) {
     while let Some(checkpoint) = life.end.goes_on {
         if let Err(error) = &life.end.result {
-            eprintln!("mend: {error}");
+            mend_report::tell!("mend: {error}");
         }
-        eprintln!("mend: job {} goes on by itself, from checkpoint {checkpoint} if that is good", life.id);
+        mend_report::tell!("mend: job {} goes on by itself, from checkpoint {checkpoint} if that is good", life.id);
         life = match next_life(life, constants, strays).await {
             Ok(next) => next,
             Err((error, notes)) => return (Err(error), notes.into_rest()),
@@ -275,7 +275,10 @@ async fn wait_for_nodes(
 async fn wait_until(reaped: Option<Instant>, id: &str) {
     let Some(left) = reaped.map(|reaped| reaped.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero()) else { return };
     if left > LOOK_INTERVAL {
-        eprintln!("mend: job {id} waits {} s: ranks on a node that cannot be asked may live for so long", left.as_secs_f32().ceil());
+        mend_report::tell!(
+            "mend: job {id} waits {} s: ranks on a node that cannot be asked may live for so long",
+            left.as_secs_f32().ceil()
+        );
     }
     tokio::time::sleep(left).await;
 }

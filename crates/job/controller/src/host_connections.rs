@@ -58,7 +58,7 @@ pub async fn connect_hosts(
                 }
                 GatherAction::Use(host) => {
                     let why = sick.get(&host).cloned().unwrap_or_default();
-                    eprintln!("mend: node {host} is sick: {why}; it is used: it was named, or no other answers");
+                    mend_report::tell!("mend: node {host} is sick: {why}; it is used: it was named, or no other answers");
                 }
                 GatherAction::LeaveOut { host, lost: true, .. } => {
                     leave_out(format!("node {host}, which was lost before, does not answer"), notes);
@@ -141,7 +141,7 @@ async fn contact(names: Vec<String>, addresses: &DaemonAddresses, secret: &Secre
 fn leave_out(error: String, notes: &mut Vec<Event>) {
     let event = Event::NodeLeftOut { error: error.clone() };
     if !notes.contains(&event) {
-        eprintln!("mend: left out: {error}");
+        mend_report::tell!("mend: left out: {error}");
         notes.push(event);
     }
 }

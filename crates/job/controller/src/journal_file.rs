@@ -198,7 +198,7 @@ impl Journal {
     fn tell(&mut self, error: &dyn std::error::Error) {
         let why = with_causes(error);
         if !std::mem::replace(&mut self.told, true) {
-            eprintln!("mend: the job's journal cannot be kept: {why}; the job runs on, `mend log` will not show all of it");
+            mend_report::tell!("mend: the job's journal cannot be kept: {why}; the job runs on, `mend log` will not show all of it");
         }
         tracing::debug!(why, "an event is not in the journal");
     }

@@ -79,7 +79,7 @@ impl MadeSpaces {
             Ok(Ok(code)) => return Err(RunError::Data { code: code.unwrap_or(1) }),
             Ok(Err(wish)) => return Err(wish.end(job, None)),
             Err(error) => {
-                eprintln!("mend: {}: {error}", self.program.display());
+                mend_report::tell!("mend: {}: {error}", self.program.display());
                 return Err(RunError::Data { code: 1 });
             }
         }
@@ -99,11 +99,11 @@ impl MadeSpaces {
         let (kept, gone): (Vec<_>, Vec<_>) = self.all.iter().partition(|(name, made)| stays(name, made));
         let names = |some: Vec<(&String, &Made)>| some.into_iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         for name in self.all.keys().filter(|name| left.contains(name)) {
-            eprintln!("mend: the data space {name} stays; `mend data destroy {name}` removes it");
+            mend_report::tell!("mend: the data space {name} stays; `mend data destroy {name}` removes it");
         }
         let request = SpaceRequest::End { job: job.to_owned(), names: names(gone), kept: names(kept) };
         if let Err(error) = self.carry_out(request, None).await {
-            eprintln!("mend: {}: {error}; the data spaces of the job stay", self.program.display());
+            mend_report::tell!("mend: {}: {error}; the data spaces of the job stay", self.program.display());
         }
     }
 

@@ -56,7 +56,7 @@ impl Offloads {
         let mut all = match offload::read(offload::of_environment(&program.env)) {
             Ok(all) => all,
             Err(why) => {
-                eprintln!("mend: nothing is sent away: {}: {why}", offload::VARIABLE);
+                mend_report::tell!("mend: nothing is sent away: {}: {why}", offload::VARIABLE);
                 return Ok(None);
             }
         };
@@ -155,9 +155,9 @@ impl Offloads {
                     format!("{} may not be sent to {}", what.space, what.uri)
                 };
                 spaces.push(what.space.clone());
-                eprintln!("mend: {left}: {why}; `mend data offload {}: {}` goes on", what.space, what.uri);
+                mend_report::tell!("mend: {left}: {why}; `mend data offload {}: {}` goes on", what.space, what.uri);
             } else if !quiet && told.news.files > 0 {
-                eprintln!("mend: what ranks wrote into {} has arrived at {}", what.space, what.uri);
+                mend_report::tell!("mend: what ranks wrote into {} has arrived at {}", what.space, what.uri);
             }
         }
         spaces

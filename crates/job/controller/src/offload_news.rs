@@ -30,7 +30,7 @@ impl Told {
     pub(crate) fn tell(&self) {
         if let Some((why, hint)) = self.news.failure.as_ref().filter(|_| self.new_failure) {
             let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
-            eprintln!("mend: {why}{hint}; it is tried again");
+            mend_report::tell!("mend: {why}{hint}; it is tried again");
         }
     }
 }

@@ -154,7 +154,7 @@ impl Notes {
     pub(crate) fn tell_of_waiting(&mut self, error: &RunError, until: Instant) {
         if !std::mem::replace(&mut self.waiting, true) {
             let left = until.saturating_duration_since(Instant::now()).as_secs_f32().ceil();
-            eprintln!("mend: {}; the job waits for nodes, for {left} s", with_causes(error));
+            mend_report::tell!("mend: {}; the job waits for nodes, for {left} s", with_causes(error));
         }
     }
 
@@ -220,7 +220,7 @@ pub(crate) async fn restart_newest(
             Step::Begin(at, checks) => {
                 let Some(manifest) = manifest.clone() else { return Err(failure) };
                 if checks == Checks::Before {
-                    eprintln!("mend: {}; nothing ran from it, all copies are checked and good ones taken", with_causes(&failure));
+                    mend_report::tell!("mend: {}; nothing ran from it, all copies are checked and good ones taken", with_causes(&failure));
                 }
                 notes.written = false;
                 let directory = spec.candidates.directory(at).to_owned();
@@ -266,7 +266,7 @@ fn wanted_hosts(manifest: &Manifest, last: Option<&JobRecord>, spec: &RestartSpe
         Kept::default(),
     );
     if wanted.no_spares {
-        eprintln!("mend: --spares without --hosts: the job runs on this machine alone, as before");
+        mend_report::tell!("mend: --spares without --hosts: the job runs on this machine alone, as before");
     }
     wanted
 }
@@ -330,7 +330,7 @@ async fn restart_from(
     if !spec.quiet {
         let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
         let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
-        eprintln!("mend: restarting {} from checkpoint {}{older}", manifest.job, manifest.number);
+        mend_report::tell!("mend: restarting {} from checkpoint {}{older}", manifest.job, manifest.number);
     }
     let search = match is_plain(&manifest.tiers) {
         true => None,

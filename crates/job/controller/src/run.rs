@@ -231,7 +231,7 @@ fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord, journal: &mut J
         Verdict::TooOften { checkpoint, times } => {
             let from =
                 format!("went on from checkpoint {checkpoint} {}", if times == 1 { "once".into() } else { format!("{times} times") });
-            eprintln!("mend: the job {from} and failed again: it ends (`mend restart --checkpoint N` goes on from an older one)");
+            mend_report::tell!("mend: the job {from} and failed again: it ends (`mend restart --checkpoint N` goes on from an older one)");
         }
     }
     journaling::end(journal, result);

@@ -334,7 +334,7 @@ impl ShownLog {
         if let Some(error) = self.trouble.take()
             && !std::mem::replace(&mut self.told, true)
         {
-            eprintln!("mend: what was printed cannot be put on record ({error}); a restart may print some of it again");
+            mend_report::tell!("mend: what was printed cannot be put on record ({error}); a restart may print some of it again");
         }
     }
 }

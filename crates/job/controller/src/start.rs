@@ -258,7 +258,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         journal.record_of(Some(&node.name), None, Happened::NodeReached { address: node.address.to_string() });
     }
     if !quiet {
-        eprintln!("mend: job {id}: {} rank(s) on {}", places.len() - beginning.gone.len(), record.hosts.join(", "));
+        mend_report::tell!("mend: job {id}: {} rank(s) on {}", places.len() - beginning.gone.len(), record.hosts.join(", "));
     }
     let spaces = MadeSpaces::of(&program);
     beginning.signals.tell(arrivals.clone());
@@ -413,7 +413,7 @@ fn check_encryptable(environment: &[(String, String)]) -> Result<(), RunError> {
 /// Ranks share what slots there are, as under MPICH's mpiexec, but not unnoticed.
 pub(crate) fn tell_beyond_slots(quiet: bool, ranks: u32, hosts: &[Host]) {
     if let (false, Some(slots)) = (quiet, slots(hosts).filter(|slots| u64::from(ranks) > *slots)) {
-        eprintln!("mend: {ranks} ranks on hosts with slots for {slots}: they get more than their slots, in the same order again");
+        mend_report::tell!("mend: {ranks} ranks on hosts with slots for {slots}: they get more than their slots, in the same order again");
     }
 }
 

@@ -58,7 +58,7 @@ fn gone(how: Gone) -> &'static str {
 }
 
 fn say(what: &str, hint: &str) {
-    eprintln!("{}", mend_report::failure("mend", what, hint));
+    mend_report::tell!("{}", mend_report::failure("mend", what, hint));
 }
 
 /// What and a way out.
@@ -317,13 +317,13 @@ impl Names {
     pub fn tell(&self, notice: &Notice, alive: &[NodeIndex]) {
         match notice {
             Notice::Restored { .. } | Notice::Schedule { .. } if self.quiet => {}
-            Notice::Restored { ranks: 1 } => eprintln!("mend: the rank is restored and runs"),
-            Notice::Restored { ranks } => eprintln!("mend: all {ranks} ranks are restored and run"),
+            Notice::Restored { ranks: 1 } => mend_report::tell!("mend: the rank is restored and runs"),
+            Notice::Restored { ranks } => mend_report::tell!("mend: all {ranks} ranks are restored and run"),
             Notice::Schedule { interval_s, auto: true } => {
-                eprintln!("mend: a checkpoint after {interval_s:.0} s, then as often as its cost makes it best");
+                mend_report::tell!("mend: a checkpoint after {interval_s:.0} s, then as often as its cost makes it best");
             }
-            Notice::Schedule { interval_s, auto: false } => eprintln!("mend: a checkpoint every {interval_s:.0} s"),
-            Notice::Aborted { rank, code } => eprintln!("mend: rank {rank} called MPI_Abort with code {code}"),
+            Notice::Schedule { interval_s, auto: false } => mend_report::tell!("mend: a checkpoint every {interval_s:.0} s"),
+            Notice::Aborted { rank, code } => mend_report::tell!("mend: rank {rank} called MPI_Abort with code {code}"),
             Notice::SpawnFailed { rank, trouble } => {
                 let hint = match trouble {
                     SpawnTrouble::NotStarted { hint, .. } => hint.as_str(),
@@ -341,7 +341,7 @@ impl Names {
             }
             Notice::RankExited { rank, node, code } => {
                 let own = if *code == NODE_LOST { "; the code is the program's own, no node was lost" } else { "" };
-                eprintln!("mend: rank {rank} on {} exited with code {code}{own}", self.node(*node));
+                mend_report::tell!("mend: rank {rank} on {} exited with code {code}{own}", self.node(*node));
             }
             Notice::Interrupted { .. } if self.quiet => {}
             Notice::Interrupted { signal, obey_s, newest } => {
@@ -352,54 +352,60 @@ impl Names {
             }
             Notice::TimeUp { .. } if self.quiet => {}
             Notice::TimeUp { signal } => {
-                eprintln!("mend: the batch system wants the job to end (signal {signal}): a last checkpoint is taken, then it ends");
+                mend_report::tell!(
+                    "mend: the batch system wants the job to end (signal {signal}): a last checkpoint is taken, then it ends"
+                );
             }
             Notice::NotSavedInTime { failure, again, newest } => {
                 let (error, hint) = self.failure(failure, alive);
                 say(&format!("the last checkpoint failed: {error}"), &hint);
                 let then = if *again { "it is tried again" } else { "the job runs on until the batch system kills it" };
                 let newest = newest.map_or_else(String::new, |number| format!("; checkpoint {number} is its newest"));
-                eprintln!("mend: {then}{newest}");
+                mend_report::tell!("mend: {then}{newest}");
             }
-            Notice::SpareLost { node, how } => eprintln!("mend: node {} is lost ({}); no rank was on it", self.node(*node), loss(how)),
+            Notice::SpareLost { node, how } => {
+                mend_report::tell!("mend: node {} is lost ({}); no rank was on it", self.node(*node), loss(how))
+            }
             Notice::PlacedElsewhere { failure, node } => {
                 let (error, _) = self.failure(failure, alive);
-                eprintln!("mend: {error}; it goes to {}", self.node(*node));
+                mend_report::tell!("mend: {error}; it goes to {}", self.node(*node));
             }
-            Notice::FilePut(warning) => eprintln!("mend: {warning}"),
-            Notice::Killed => eprintln!("mend: the job was ended by `mend kill`"),
+            Notice::FilePut(warning) => mend_report::tell!("mend: {warning}"),
+            Notice::Killed => mend_report::tell!("mend: the job was ended by `mend kill`"),
             Notice::GoesOnBadly { rank, why } => tracing::warn!(rank, error = refusal(why).0, "an agent reports a failure"),
             Notice::PeriodicFailed { failure, next_s } => {
                 let (error, hint) = self.failure(failure, alive);
                 say(&format!("a periodic checkpoint failed: {error}"), &hint);
-                eprintln!("mend: the job runs on; the next try comes in {next_s} s, then ever later, and is told of if it succeeds");
+                mend_report::tell!(
+                    "mend: the job runs on; the next try comes in {next_s} s, then ever later, and is told of if it succeeds"
+                );
             }
-            Notice::PeriodicGoesOn { number } => eprintln!("mend: checkpoint {number} succeeded; periodic checkpoints go on"),
+            Notice::PeriodicGoesOn { number } => mend_report::tell!("mend: checkpoint {number} succeeded; periodic checkpoints go on"),
             Notice::NodeUnfit { .. } | Notice::NodeFit { .. } if self.quiet => {}
             Notice::NodeUnfit { node, reason, why, left_ms, ranks } => {
                 let what = if *reason == LeaveReason::Health { "is sick" } else { "is drained by the batch system" };
                 let until = left_ms.map_or_else(String::new, |ms| format!(" within {} s", ms.div_ceil(1000)));
                 let then = if ranks.is_empty() { "it takes no ranks".into() } else { format!("rank(s) {} leave it{until}", listed(ranks)) };
-                eprintln!("mend: node {} {what}: {why}; {then}", self.node(*node));
+                mend_report::tell!("mend: node {} {what}: {why}; {then}", self.node(*node));
             }
             Notice::GoesBack { .. } if self.quiet => {}
             Notice::GoesBack { rank, from, to } => {
-                eprintln!("mend: rank {rank} goes back from {} to {}, where it is faster", self.node(*from), self.node(*to));
+                mend_report::tell!("mend: rank {rank} goes back from {} to {}, where it is faster", self.node(*from), self.node(*to));
             }
             Notice::FollowsData { .. } if self.quiet => {}
             Notice::FollowsData { rank, from, to, with } => {
                 let with = with.map_or_else(String::new, |with| format!(", in exchange for rank {with}"));
-                eprintln!("mend: rank {rank} moves from {} to {}{with}, where its data is", self.node(*from), self.node(*to));
+                mend_report::tell!("mend: rank {rank} moves from {} to {}{with}, where its data is", self.node(*from), self.node(*to));
             }
-            Notice::NodeFit { node, reason: LeaveReason::Health } => eprintln!("mend: node {} is well again", self.node(*node)),
-            Notice::NodeFit { node, .. } => eprintln!("mend: node {} is not drained any more", self.node(*node)),
+            Notice::NodeFit { node, reason: LeaveReason::Health } => mend_report::tell!("mend: node {} is well again", self.node(*node)),
+            Notice::NodeFit { node, .. } => mend_report::tell!("mend: node {} is not drained any more", self.node(*node)),
             Notice::NowhereToGo { node, ranks, failure } => {
                 let (error, hint) = self.failure(failure, alive);
                 let what = format!("rank(s) {} are to leave node {} and stay: {error}", listed(ranks), self.node(*node));
                 say(&what, &hint);
             }
             Notice::RoomAgain => {
-                eprintln!("mend: there is room again in {}; periodic checkpoints go on", self.checkpoints.display());
+                mend_report::tell!("mend: there is room again in {}; periodic checkpoints go on", self.checkpoints.display());
             }
             Notice::NoRoom { left, expected, reserve } => {
                 let what = format!(
@@ -411,24 +417,26 @@ impl Names {
                 );
                 say(&what, "`mend rm --ended` removes jobs that ended, --keep keeps fewer checkpoints; they go on when there is room");
             }
-            Notice::Upkeep(failure) => eprintln!("mend: {failure}"),
-            Notice::NoPartner => eprintln!("mend: the job has one node: nothing is kept in a partner's memory"),
+            Notice::Upkeep(failure) => mend_report::tell!("mend: {failure}"),
+            Notice::NoPartner => mend_report::tell!("mend: the job has one node: nothing is kept in a partner's memory"),
             Notice::PassedOver { node, store, why } => {
                 let tier = match store {
                     NodeStore::Memory => Tier::Memory,
                     NodeStore::Directory(path) => Tier::Local(path.clone()),
                 };
-                eprintln!("mend: on {}, what {tier} would hold goes to the next tier: {why}", self.node(*node));
+                mend_report::tell!("mend: on {}, what {tier} would hold goes to the next tier: {why}", self.node(*node));
             }
             Notice::PortableNotCopied { tier, number, why } => {
-                eprintln!(
+                mend_report::tell!(
                     "mend: {tier} does not hold the whole portable checkpoint {number}: {why}; it is tried again until a newer one is there"
                 );
             }
-            Notice::TierGaveUp { tier, number, why } => eprintln!("mend: {tier} does not hold the whole checkpoint {number}: {why}"),
+            Notice::TierGaveUp { tier, number, why } => {
+                mend_report::tell!("mend: {tier} does not hold the whole checkpoint {number}: {why}")
+            }
             Notice::BadCopy { image, node, source, why } => {
                 let place = source.describe(self.node(*node), |node| self.node(node).to_owned());
-                eprintln!("mend: rank {}: its image of checkpoint {} in {place} {why}", image.rank, image.number);
+                mend_report::tell!("mend: rank {}: its image of checkpoint {} in {place} {why}", image.rank, image.number);
             }
         }
     }

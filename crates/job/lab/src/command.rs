@@ -146,10 +146,10 @@ fn may_go(lab: &Lab) -> Result<bool, LabError> {
     }
     let what = format!("{checkpoints} checkpoint(s) of {jobs} job(s) in the lab `{}` go with it", status.name);
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        eprintln!("mend: {what}");
+        mend_report::tell!("mend: {what}");
         return Ok(true);
     }
-    eprint!("mend: {what}. End it? [y/N] ");
+    mend_report::tell_part!("mend: {what}. End it? [y/N] ");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(doing("read the answer"))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
@@ -237,8 +237,8 @@ fn states_of_all() -> Result<Vec<LabStatus>, LabError> {
             Ok(state) => states.push(state),
             Err(error) if error.is_an_end() => {}
             Err(error) => {
-                eprintln!("mend: {error}");
-                error.hint().iter().for_each(|hint| eprintln!("  hint: {hint}"));
+                mend_report::tell!("mend: {error}");
+                error.hint().iter().for_each(|hint| mend_report::tell!("  hint: {hint}"));
             }
         }
     }

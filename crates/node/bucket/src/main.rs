@@ -15,6 +15,7 @@ mod writes;
 use bucket::Bucket;
 use mend_space::server::{Failure, serve};
 use mend_wire::secret::from_hex;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -34,7 +35,7 @@ fn main() {
                 Ok(Arc::new(Store::open(bucket, &space, how == "create", Box::new(|| std::process::exit(0)))?))
             }),
             (Some(_), Err(Failure { why, .. })) => {
-                println!("refused {why}");
+                let _ = writeln!(io::stdout(), "refused {why}");
                 1
             }
             (None, _) => misused(),
@@ -46,7 +47,7 @@ fn main() {
 }
 
 fn misused() -> i32 {
-    eprintln!("{}", mend_report::failure("mend-bucket", USAGE, "mend data --help"));
+    mend_report::tell!("{}", mend_report::failure("mend-bucket", USAGE, "mend data --help"));
     64
 }
 

@@ -258,12 +258,12 @@ impl Store {
     fn remove_behind(&self) {
         let Some(removing) = held(&self.removing).take() else { return };
         for failure in [self.keep_snapshot(), self.tidy()].into_iter().filter_map(Result::err) {
-            eprintln!("mend-bucket: {}: {}", self.bucket.shown(), failure.why);
+            mend_report::tell!("mend-bucket: {}: {}", self.bucket.shown(), failure.why);
         }
         for file in removing {
             if let Err(failure) = self.remove_all_of(&file) {
                 // It goes when the target begins anew.
-                eprintln!("mend-bucket: {}: {}", self.bucket.shown(), failure.why);
+                mend_report::tell!("mend-bucket: {}: {}", self.bucket.shown(), failure.why);
             }
         }
     }

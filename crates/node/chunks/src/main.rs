@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     match run(input.as_fd()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mend-chunks: {error}");
+            mend_report::tell!("mend-chunks: {error}");
             ExitCode::FAILURE
         }
     }

@@ -150,7 +150,7 @@ fn main() -> ExitCode {
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", mend_report::failure("mendd", &mend_report::with_causes(&error), &error.hint()));
+            mend_report::tell!("{}", mend_report::failure("mendd", &mend_report::with_causes(&error), &error.hint()));
             ExitCode::FAILURE
         }
     }

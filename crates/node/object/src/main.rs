@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            mend_report::tell!("{error}");
             ExitCode::FAILURE
         }
     }

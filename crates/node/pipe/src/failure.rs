@@ -38,7 +38,7 @@ impl Failure {
 
     /// Says it on standard error; the exit code.
     pub fn report(&self) -> i32 {
-        eprintln!("{}", mend_report::failure("mend", &self.what, &self.hint));
+        mend_report::tell!("{}", mend_report::failure("mend", &self.what, &self.hint));
         self.code
     }
 }

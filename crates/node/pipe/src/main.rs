@@ -46,7 +46,13 @@ fn run(directory: &str, serve: impl FnOnce(&Path) -> Result<(), Failure>) -> Res
     // fuser warns of each request that is left to the kernel.
     let filter = tracing_subscriber::EnvFilter::try_new(format!("{},fuser=error", LOG.text()))
         .map_err(|error| Failure::usage(format!("{}: {error}", LOG.name), "write for example MEND_LOG=debug"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        // It would say so with a macro that panics.
+        .log_internal_errors(false)
+        .init();
     let directory = Path::new(directory);
     mounting::empty(directory)?;
     serve(directory)

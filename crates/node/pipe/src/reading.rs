@@ -170,7 +170,7 @@ impl Reading {
             }
             let unfinished = state.streams.unfinished(link);
             if unfinished > 0 {
-                eprintln!(
+                mend_report::tell!(
                     "mend pipe: {peer}: the connection is lost, and {unfinished} stream(s) with it: {}",
                     mend_report::with_causes(&error)
                 );

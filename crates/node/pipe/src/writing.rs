@@ -239,7 +239,7 @@ impl Writing {
                 hook.end();
             }
             if state.streams.list().next().is_some() {
-                eprintln!(
+                mend_report::tell!(
                     "mend pipe: {}: the connection is lost, and its streams are broken: {}",
                     self.place,
                     mend_report::with_causes(error)
@@ -266,7 +266,7 @@ impl Writing {
                 .map_err(|error| mend_report::with_causes(&error))
                 .and_then(|(link, chunk)| own.begin(link, chunk).map_err(|error| error.to_string()));
             if let Err(why) = begun {
-                eprintln!("mend pipe: {}: {why}", own.place);
+                mend_report::tell!("mend pipe: {}: {why}", own.place);
                 let answers = {
                     let mut state = held(&own.state);
                     state.connected = Connected::Not;

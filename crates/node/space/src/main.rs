@@ -3,6 +3,7 @@
 use mend_data::space::{is_name, is_path};
 use mend_space::mount::{Part, Was, restore};
 use mend_wire::secret::from_hex;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 const USAGE: &str = "mend-space is a part of mend: it is started by mendd and `mend data`";
@@ -14,7 +15,7 @@ fn main() {
         ["target", space, directory, how @ ("open" | "create")] => match (from_hex(space), secret()) {
             (Some(space), Ok(secret)) => mend_space::server::run(&space, Path::new(directory), how == "create", secret),
             (Some(_), Err(why)) => {
-                println!("refused {why}");
+                let _ = writeln!(io::stdout(), "refused {why}");
                 1
             }
             (None, _) => misused(),
@@ -40,7 +41,7 @@ fn main() {
 }
 
 fn misused() -> i32 {
-    eprintln!("{}", mend_report::failure("mend-space", USAGE, "mend data --help"));
+    mend_report::tell!("{}", mend_report::failure("mend-space", USAGE, "mend data --help"));
     64
 }
 

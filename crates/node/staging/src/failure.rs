@@ -50,7 +50,7 @@ impl Failure {
 
     /// Tells it on standard error; the exit code.
     pub fn report(&self) -> i32 {
-        eprintln!("{}", mend_report::failure("mend data", &self.what, &self.hint));
+        mend_report::tell!("{}", mend_report::failure("mend data", &self.what, &self.hint));
         self.code
     }
 }

@@ -43,7 +43,7 @@ impl Progress {
 
     /// A line that stays.
     pub fn tell(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| mend_report::tell!("{line}"));
     }
 
     /// No bar any more.

@@ -36,7 +36,7 @@ pub async fn run(path: PathBuf, change: Change, json: bool, fetcher: &Fetcher) -
     let shown = path.display().to_string();
     let system = |error: &io::Error| Failure::system(&shown, error);
     let found = record_file::load(&path).map_err(|error| system(&error))?;
-    found.remarks.iter().for_each(|remark| eprintln!("mend data: {shown}: {remark}"));
+    found.remarks.iter().for_each(|remark| mend_report::tell!("mend data: {shown}: {remark}"));
     let unusable = found.record.is_none() && !found.remarks.is_empty();
     let mut record = found.record;
     if !change.add.is_empty() || !change.remove.is_empty() {
@@ -123,7 +123,7 @@ async fn add(record: &mut Record, change: &Change, shown: &str, fetcher: &Fetche
             }
         }
         if size != record.size {
-            eprintln!(
+            mend_report::tell!(
                 "mend data: {shown}: it has {} bytes, its source has {size}: `mend data repair` fetches what is missing",
                 record.size
             );

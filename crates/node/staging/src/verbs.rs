@@ -42,7 +42,7 @@ async fn look(paths: &[PathBuf], against_source: bool, fetcher: &Fetcher, progre
 fn tell(checked: &[Checked]) {
     for one in checked {
         let path = one.path.display();
-        one.remarks.iter().for_each(|remark| eprintln!("mend data: {path}: {remark}"));
+        one.remarks.iter().for_each(|remark| mend_report::tell!("mend data: {path}: {remark}"));
         match one.state {
             State::Missing => report::line(&format!("{path}: it is gone")),
             State::Damaged => one.damages.iter().for_each(|damage| report::line(&format!("{path}: {}", check::told(damage)))),

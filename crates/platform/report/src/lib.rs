@@ -9,7 +9,26 @@ mod table;
 pub use table::table;
 
 use std::error::Error;
-use std::io::{self, ErrorKind};
+use std::fmt;
+use std::io::{self, ErrorKind, Write as _};
+
+/// Writes a line to standard error, as `eprintln!` does, which panics where it cannot: a job must outlive the reader of its messages, and a full disk
+/// under them.
+#[macro_export]
+macro_rules! tell {
+    ($($what:tt)*) => { $crate::to_stderr(::std::format_args!("{}\n", ::std::format_args!($($what)*))) };
+}
+
+/// Writes to standard error, as [`tell!`] does, without the end of a line.
+#[macro_export]
+macro_rules! tell_part {
+    ($($what:tt)*) => { $crate::to_stderr(::std::format_args!($($what)*)) };
+}
+
+/// Writes to standard error, at once; what cannot be written is lost.
+pub fn to_stderr(what: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(what.to_string().as_bytes());
+}
 
 /// An error with the whole chain of its causes, on one line. A cause that the text before it ends with is not repeated.
 #[must_use]

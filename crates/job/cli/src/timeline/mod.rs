@@ -14,7 +14,7 @@ mod text;
 
 use crate::arguments::{self, Format};
 use crate::failure::Failure;
-use crate::journal;
+use crate::{journal, report};
 use mend_controller::{journal_file, record};
 use mend_journal::Timeline;
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub fn run(arguments: &arguments::Timeline) -> Result<i32, Failure> {
     let running = journal::goes_on(&directory);
     let mut found = journal_file::read(directory.path())?;
     if found.damaged > 0 {
-        eprintln!("mend: {} bytes of the journal are damaged and left out", found.damaged);
+        mend_report::tell!("mend: {} bytes of the journal are damaged and left out", found.damaged);
     }
     if !running {
         found.entries.extend(journal::unwritten_end(&found.entries));
@@ -84,7 +84,7 @@ fn columns(output: Option<&Path>) -> usize {
 fn write(output: Option<&Path>, bytes: &[u8]) -> Result<(), Failure> {
     let Some(path) = output else {
         let mut out = std::io::stdout();
-        return out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| Failure::new(error.to_string(), "", 1));
+        return out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| report::unwritten(&error));
     };
     std::fs::write(path, bytes)
         .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display()), "name another file with --output", 1))

@@ -85,7 +85,7 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         quiet: life.quiet,
     };
     let standing = stand(found, &record);
-    eprintln!(
+    mend_report::tell!(
         "mend: the controller of job {id} on {} was lost; another one on {} goes on in its place",
         record.controller_host,
         client::host_name()
@@ -240,7 +240,7 @@ async fn go_on_in_place(
     let told = match ToldLog::begin(directory.path(), lock.identity(), life.clone(), Some(&standing)) {
         Ok(log) => Some(log),
         Err(error) => {
-            eprintln!("mend: the job ends if this process is lost, too: what it would need to go on cannot be written: {error}");
+            mend_report::tell!("mend: the job ends if this process is lost, too: what it would need to go on cannot be written: {error}");
             None
         }
     };
@@ -316,14 +316,14 @@ fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standin
         return Source::ended();
     }
     if let Some(Err(error)) = life.input_file.as_ref().map(InputFile::take) {
-        eprintln!("mend: the file on standard input cannot be read any more: {error}; rank 0 reads its end");
+        mend_report::tell!("mend: the file on standard input cannot be read any more: {error}; rank 0 reads its end");
         return Source::ended();
     }
     let at = InputAt { at: standing.input.read_through(), ended: false };
     match Source::after(directory, Some(at), Wanted::Continued, true) {
         Ok(source) => source.unwrap_or_else(Source::ended),
         Err(error) => {
-            eprintln!("mend: {}; rank 0 reads its end", with_causes(&error));
+            mend_report::tell!("mend: {}; rank 0 reads its end", with_causes(&error));
             Source::ended()
         }
     }

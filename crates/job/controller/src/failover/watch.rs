@@ -49,7 +49,7 @@ impl LockWatch {
 pub fn leave(id: &str) -> ! {
     // What a detached one says goes to the job's output, which is another's, too. That one has said there that it goes on.
     if !is_detached() {
-        eprintln!("mend: another controller has taken job {id} over: this one was silent; `mend attach {id}` follows it");
+        mend_report::tell!("mend: another controller has taken job {id} over: this one was silent; `mend attach {id}` follows it");
     }
     std::process::exit(TAKEN_OVER);
 }

@@ -102,7 +102,7 @@ impl Running {
         }
         if !self.shell.names.quiet {
             let directory = self.shell.directory.path().display();
-            eprintln!("mend: the job ends if this process is lost: no node has {directory}, or no `mend` is beside its mendd");
+            mend_report::tell!("mend: the job ends if this process is lost: no node has {directory}, or no `mend` is beside its mendd");
         }
         if let Some(told) = self.shell.told.take() {
             told.remove();
@@ -175,7 +175,7 @@ impl Running {
             if ToldLog::is_lost(&error) {
                 leave(&self.shell.record.id);
             }
-            eprintln!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
+            mend_report::tell!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
             if let Some(log) = self.shell.told.take() {
                 log.remove();
             }

@@ -40,7 +40,7 @@ impl Store {
                 (Some((change, held)), Some(tag)) => snapshot.push((id, tag, change, held)),
                 (Some((change, held)), None) => untold.push((id, Known { change, held })),
                 // Other targets know the entry, too; this one is found to lack its objects.
-                (None, _) => eprintln!("mend-bucket: {}: {name} is not as it was stored", self.bucket.shown()),
+                (None, _) => mend_report::tell!("mend-bucket: {}: {name} is not as it was stored", self.bucket.shown()),
             }
         }
         let mut catalogue = self.catalogue.write().unwrap_or_else(PoisonError::into_inner);

@@ -23,7 +23,7 @@ pub fn find(name: &str) -> Result<Arc<Client>, (String, String)> {
         return Err((fault.to_string(), fault.hint().to_owned()));
     }
     for (_, fault) in lost {
-        eprintln!("mend data: {name}: {fault}");
+        mend_report::tell!("mend data: {name}: {fault}");
     }
     Ok(client)
 }

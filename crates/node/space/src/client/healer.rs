@@ -56,7 +56,7 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
                 }
                 let verify_after = deep.then(|| u32::try_from(verify).unwrap_or(u32::MAX));
                 if let Err(error) = ask(SpaceRequest::Heal { name: client.space.name.clone(), verify_after }) {
-                    eprintln!("mend data: {}: what was lost is not fetched: {PROGRAM}: {error}", client.space.name);
+                    mend_report::tell!("mend data: {}: what was lost is not fetched: {PROGRAM}: {error}", client.space.name);
                 }
                 client.refresh_if_older(Duration::ZERO);
             }
@@ -64,7 +64,7 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
             if pause.is_over(client.lacking_copies(), now, delay.saturating_mul(1000))
                 && let Err(error) = ask(SpaceRequest::CopyAgain { name: client.space.name.clone() })
             {
-                eprintln!("mend data: {}: second copies are not made again: {PROGRAM}: {error}", client.space.name);
+                mend_report::tell!("mend data: {}: second copies are not made again: {PROGRAM}: {error}", client.space.name);
             }
         }
     };
@@ -99,7 +99,7 @@ impl Writer {
                 // Nobody needs it any more.
                 Ok(()) | Err(Refused::Removed | Refused::Absent) => {}
                 Err(refused) => {
-                    eprintln!("mend data: {}: a second copy is not made: {refused}", self.client.space.name);
+                    mend_report::tell!("mend data: {}: a second copy is not made: {refused}", self.client.space.name);
                     failed.push(*file);
                 }
             }
@@ -119,7 +119,7 @@ impl Writer {
             for file in files {
                 let written = self.client.names().entry(&file).is_some_and(|entry| entry.written().is_some());
                 if written && let Err(refused) = self.move_away(&file, &[*at], &why) {
-                    eprintln!("mend data: {}: {refused}", self.client.space.name);
+                    mend_report::tell!("mend data: {}: {refused}", self.client.space.name);
                 }
             }
         }

@@ -51,7 +51,7 @@ impl Writer {
             self.release_move(file);
             match moved {
                 Ok(()) => {
-                    eprintln!("mend data: {}:{}: {why}; its copy is on another target now", self.client.space.name, known.path);
+                    mend_report::tell!("mend data: {}:{}: {why}; its copy is on another target now", self.client.space.name, known.path);
                     return Ok(());
                 }
                 Err(Refused::Fault(Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Moved, .. })) => {}

@@ -298,7 +298,7 @@ impl Shared {
             passed_over.remove(&first);
         } else if passed_over.insert(first) {
             let name = |at: u16| self.client.peer(at).map(|peer| peer.target.name()).unwrap_or_default();
-            eprintln!(
+            mend_report::tell!(
                 "mend data: {}: target {} gives nothing: second copies are read, as on {}",
                 self.client.space.name,
                 name(first),
@@ -357,9 +357,12 @@ impl Shared {
             content[(index - blocks.start) as usize] = Some(Arc::new(good.to_vec()));
         }
         let target = self.client.peer(target).map(|peer| peer.target.name()).unwrap_or_default();
-        eprintln!(
+        mend_report::tell!(
             "mend data: {}:{}: {} bytes at offset {} that target {target} lacks came from the source",
-            self.client.space.name, entry.path, range.length, range.offset
+            self.client.space.name,
+            entry.path,
+            range.length,
+            range.offset
         );
         Ok(())
     }

@@ -133,7 +133,7 @@ impl Filesystem for Files {
                 self.shared.touches.note(&self.who, &entry, offset, &Seen::Read(&content.fetched, begun.elapsed()));
             }
             Err(fault) => {
-                eprintln!("mend data: {fault}");
+                mend_report::tell!("mend data: {fault}");
                 reply.error(Errno::EIO);
             }
         }

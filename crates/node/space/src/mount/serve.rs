@@ -100,7 +100,7 @@ pub fn ranks(name: &str) -> i32 {
         Err((why, hint)) => return refused(&why, &hint),
     };
     if let Err(why) = heal_while_used(files.client(), files.writer().clone()) {
-        eprintln!("mend data: {name}: what is lost is not looked for: {why}");
+        mend_report::tell!("mend data: {name}: what is lost is not looked for: {why}");
     }
     let holds = Arc::new(Mutex::new(Holds::default()));
     tell_holds(files.clone(), holds.clone());
@@ -114,7 +114,7 @@ pub fn ranks(name: &str) -> i32 {
             left.close_all();
         };
         if let Err(error) = std::thread::Builder::new().name("mount".to_owned()).spawn(serve) {
-            eprintln!("mend data: {name}: a mount cannot be served: {error}");
+            mend_report::tell!("mend data: {name}: a mount cannot be served: {error}");
         }
     }
     files.tell_touches();

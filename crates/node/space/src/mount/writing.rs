@@ -30,7 +30,7 @@ impl Files {
     /// Says what a program cannot know from a number.
     fn told(&self, path: &str, refused: &Refused) -> Errno {
         if let Refused::Staged | Refused::Bucket | Refused::Appending | Refused::NoPlace(_) | Refused::Fault(_) = refused {
-            eprintln!("mend data: {}:{path}: {refused}", self.shared.client.space.name);
+            mend_report::tell!("mend data: {}:{path}: {refused}", self.shared.client.space.name);
         }
         Errno::from_i32(refused.errno())
     }

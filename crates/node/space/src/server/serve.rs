@@ -34,7 +34,7 @@ pub fn serve(space: &Id, secret: Secret, open: impl FnOnce() -> Result<Arc<dyn S
     match open().and_then(|served| serve_all(space, secret, served)) {
         Ok(()) => 0,
         Err(Failure { why, .. }) => {
-            println!("refused {}", why.replace('\n', " "));
+            let _ = writeln!(io::stdout(), "refused {}", why.replace('\n', " "));
             1
         }
     }

@@ -72,7 +72,7 @@ fn database(error: impl Into<redb::Error>) -> Failure {
 
 /// Once its medium has failed, be it full for a moment, the database takes nothing more from this process. It does from another one, which the daemon starts for whoever asks next.
 fn begin_anew() -> ! {
-    eprintln!("mend-space: the database takes nothing more since its medium has failed: the target begins anew");
+    mend_report::tell!("mend-space: the database takes nothing more since its medium has failed: the target begins anew");
     std::process::exit(1)
 }
 

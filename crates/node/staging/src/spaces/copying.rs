@@ -153,7 +153,7 @@ pub async fn by_itself(name: &str) -> Result<i32, Failure> {
     let client = block_in_place(|| opened(name))?;
     let (made, failures) = copy_again(&client, "").await?;
     for (name, bytes) in made {
-        eprintln!("mend data: {name}: its second copy was made again, {bytes} bytes");
+        mend_report::tell!("mend data: {name}: its second copy was made again, {bytes} bytes");
     }
     Ok(report_all(&failures).unwrap_or(0))
 }

@@ -123,8 +123,8 @@ fn make(job: &str, nodes: &[(String, SocketAddr)], name: &str, how: &Made, quiet
     if !quiet {
         let nodes = count(nodes.len(), "node");
         match &how.bucket {
-            Some(place) => eprintln!("mend: the data space {name} is in {place}, served by {nodes} of this job"),
-            None => eprintln!("mend: the data space {name} is on {nodes} of this job"),
+            Some(place) => mend_report::tell!("mend: the data space {name} is in {place}, served by {nodes} of this job"),
+            None => mend_report::tell!("mend: the data space {name} is on {nodes} of this job"),
         }
     }
     Ok(())
@@ -189,9 +189,13 @@ pub fn end(job: &str, names: &[String], kept: &[String]) -> Result<i32, Failure>
                 let more = if left.len() > NAMED { format!(" and {} more", left.len() - NAMED) } else { String::new() };
                 let named = left.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
                 let files = report::files(left.len() as u64);
-                eprintln!("mend: the data space {name} goes with job {job}, and {files} in it that were sent nowhere: {named}{more}");
+                mend_report::tell!(
+                    "mend: the data space {name} goes with job {job}, and {files} in it that were sent nowhere: {named}{more}"
+                );
             }
-            Err(failure) => eprintln!("mend: the data space {name} goes with job {job}; what was in it is not known: {}", failure.what),
+            Err(failure) => {
+                mend_report::tell!("mend: the data space {name} goes with job {job}; what was in it is not known: {}", failure.what)
+            }
         }
         // Nodes that the job has lost do not answer any more.
         if let Err(failure) = making::destroy(name, true) {

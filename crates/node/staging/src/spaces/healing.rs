@@ -152,13 +152,17 @@ pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher)
     if verify_after.is_some() {
         let (copied, not_copied) = tokio::task::block_in_place(|| written::heal_damaged(&client))?;
         for one in copied {
-            eprintln!("mend data: {}: healed, {} bytes came from its other copy", one["name"].as_str().unwrap_or_default(), one["copied"]);
+            mend_report::tell!(
+                "mend data: {}: healed, {} bytes came from its other copy",
+                one["name"].as_str().unwrap_or_default(),
+                one["copied"]
+            );
         }
         failures.extend(not_copied);
     }
     for one in healed {
         let (name, fetched) = (one["name"].as_str().unwrap_or_default(), &one["fetched"]);
-        eprintln!("mend data: {name}: healed, {fetched} bytes came from its source");
+        mend_report::tell!("mend data: {name}: healed, {fetched} bytes came from its source");
     }
     Ok(report_all(&failures).unwrap_or(0))
 }

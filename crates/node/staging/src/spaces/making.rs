@@ -103,7 +103,7 @@ pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
     let client = client(descriptor::load(name)?, false)?;
     let faults = client.end();
     for fault in &faults {
-        eprintln!("mend data: {name}: {fault}; what it has of the space stays");
+        mend_report::tell!("mend data: {name}: {fault}; what it has of the space stays");
     }
     if !faults.is_empty() && !force {
         let is_left = |target: &&Target| {

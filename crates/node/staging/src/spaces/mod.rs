@@ -124,7 +124,7 @@ pub fn opened(name: &str) -> Result<Arc<Client>, Failure> {
         if all {
             return Err(fault.clone().into());
         }
-        eprintln!("mend data: {name}: {fault}");
+        mend_report::tell!("mend data: {name}: {fault}");
     }
     Ok(client)
 }

@@ -191,7 +191,7 @@ impl Offload {
                 return Ok(sending);
             }
             if !told && since.elapsed() > Duration::from_secs(2) && !self.options.quiet && self.options.job.is_none() {
-                eprintln!("mend data: {}: another one sends files of it away; this one waits", self.client.space.name);
+                mend_report::tell!("mend data: {}: another one sends files of it away; this one waits", self.client.space.name);
                 told = true;
             }
             tokio::time::sleep(AGAIN).await;

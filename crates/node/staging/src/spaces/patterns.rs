@@ -59,7 +59,7 @@ struct Seen {
 pub fn show(name: &str, wanted: &Wanted) -> Result<i32, Failure> {
     let name = name.trim_end_matches(':');
     let client = opened(name)?;
-    let told = Scanner::new(vec![(name.to_owned(), client)]).ask(|why| eprintln!("mend data: {why}"));
+    let told = Scanner::new(vec![(name.to_owned(), client)]).ask(|why| mend_report::tell!("mend data: {why}"));
     let job = job(&told, name, wanted.job.as_deref())?;
     let ranks = sharing::of_job(&told, &job, wanted.window);
     let last = last_windows(&ranks);

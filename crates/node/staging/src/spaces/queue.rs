@@ -44,7 +44,7 @@ pub async fn follow(places: &[String], jobs: &[Job], nodes: u64, rules: &Rules, 
         let done = carry_out(&client, &plan, percent).await;
         code = report_all(&done.failures).unwrap_or(code);
         for id in &plan.left_out {
-            eprintln!(
+            mend_report::tell!(
                 "mend data: {name}:{} gets no second copy: those of more urgent jobs take the {percent} % of the free room that second copies may have",
                 path(id)
             );

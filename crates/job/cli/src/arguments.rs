@@ -119,6 +119,7 @@ Examples:
 Examples:
   mend run -n 2 ./app < input                      standard input goes to rank 0
   mend run -n 4 --hosts a:1,b:3 ./app              1 rank on a, 3 on b
+  mend run -n 20 --hosts 'n[01-10]:2' ./app        2 ranks on each of n01 to n10
   mend run --interval 600 --incremental 5 ./app    a checkpoint every 10 min, every sixth a full one
   mend run --interval auto --hosts a,b --spares c ./app    if a or b is lost, c takes its ranks
   mend run -np 4 -f hostfile -genv OMP_NUM_THREADS 2 -wdir /data ./app
@@ -136,10 +137,10 @@ pub struct Run {
     /// Number of ranks (also -np); default: as the batch job has it, else 1
     #[arg(short = 'n', long = "np", value_parser = clap::value_parser!(u32).range(1..=i64::from(mend_messages::job::MAX_RANKS)))]
     pub ranks: Option<u32>,
-    /// Hosts with commas, each NAME or NAME:RANKS (also -host); default: the nodes of the batch job, else this machine alone
+    /// Hosts with commas, each NAME or NAME:RANKS, or several as n[01-10,12] (also -host); default: the nodes of the batch job, else this machine alone
     #[arg(long, alias = "host", value_name = "LIST")]
     pub hosts: Option<String>,
-    /// File with one host per line, NAME or NAME:RANKS
+    /// File with one host per line, NAME or NAME:RANKS, or several as in --hosts
     #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
     /// Hosts that get no rank at first, but can be targets of migrations. One that does not answer is left out

@@ -1,6 +1,10 @@
-//! Hosts as users name them: `a,b:4,10.0.0.3`, or a host file with one per line.
+//! Hosts as users name them: `a,b:4,10.0.0.3`, `n[01-10,12]:2` as batch systems write them, or a host file with one per line.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+
+/// Most hosts that a list may name.
+const MAX_HOSTS: usize = 100_000;
 
 /// A host and how many ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +23,14 @@ pub enum HostsError {
     Malformed {
         /// What was found.
         text: String,
+    },
+    /// Brackets that name no list.
+    #[error("`{text}` is not a list of hosts: {why}")]
+    Brackets {
+        /// What was found.
+        text: String,
+        /// What is wrong with it.
+        why: String,
     },
     /// Twice the same.
     #[error("host {name} is named twice")]
@@ -48,6 +60,7 @@ impl HostsError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Malformed { .. } => "write for example --hosts a,b or --hosts a:2,b:2",
+            Self::Brackets { .. } => "write for example --hosts n[01-10,12] or --hosts n[1-4]:2, quoted for the shell",
             Self::Twice { .. } => "give a host more ranks with NAME:RANKS; a spare must not also be a host",
             Self::File { .. } | Self::Empty { .. } => "a host file has one host per line, NAME or NAME:RANKS; # begins a comment",
         }
@@ -70,9 +83,64 @@ fn host(text: &str) -> Result<Host, HostsError> {
 /// Reads a comma-separated list.
 ///
 /// # Errors
-/// [`HostsError::Malformed`].
+/// [`HostsError::Malformed`], [`HostsError::Brackets`].
 pub fn parse_list(text: &str) -> Result<Vec<Host>, HostsError> {
-    text.split(',').map(|item| host(item.trim())).collect()
+    let mut hosts = Vec::new();
+    for item in items(text) {
+        hosts.extend(host_list(item.trim(), MAX_HOSTS - hosts.len())?);
+    }
+    Ok(hosts)
+}
+
+/// What stands between commas, but for those in brackets.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    let mut open = false;
+    text.split(move |c: char| {
+        open = c == '[' || open && c != ']';
+        c == ',' && !open
+    })
+}
+
+/// The hosts that one item names, at most so many.
+fn host_list(item: &str, most: usize) -> Result<Vec<Host>, HostsError> {
+    let wrong = |why: String| HostsError::Brackets { text: item.to_owned(), why };
+    let mut names = vec![String::new()];
+    let mut rest = item;
+    while let Some((before, after)) = rest.split_once('[') {
+        let (list, behind) = after.split_once(']').ok_or_else(|| wrong("a bracket is not closed".into()))?;
+        let numbers = numbers(list, most).map_err(wrong)?;
+        if names.len().saturating_mul(numbers.len()) > most {
+            return Err(wrong(format!("these are more than {MAX_HOSTS} hosts")));
+        }
+        names = names.iter().flat_map(|name| numbers.iter().map(move |number| format!("{name}{before}{number}"))).collect();
+        rest = behind;
+    }
+    if most == 0 {
+        return Err(wrong(format!("these are more than {MAX_HOSTS} hosts")));
+    }
+    names.iter().map(|name| host(&format!("{name}{rest}"))).collect()
+}
+
+/// The numbers of `01-10,12`, as wide as they are written, at most so many.
+fn numbers(list: &str, most: usize) -> Result<Vec<String>, String> {
+    let mut all = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| text.parse::<u64>().ok()).flatten().ok_or_else(|| format!("`{part}` is neither a number nor a range of them"))
+        };
+        let (from, to) = (number(first)?, number(last)?);
+        if from > to {
+            return Err(format!("`{part}` goes down"));
+        }
+        if to - from >= most.saturating_sub(all.len()) as u64 {
+            return Err(format!("these are more than {MAX_HOSTS} hosts"));
+        }
+        let width = first.len();
+        all.extend((from..=to).map(|number| format!("{number:0width$}")));
+    }
+    Ok(all)
 }
 
 /// Reads a host file: one host per line (`name`, `name:slots`), `#` begins a comment; a repeated line adds a slot.
@@ -87,10 +155,11 @@ pub fn read_file(path: &Path) -> Result<Vec<Host>, HostsError> {
         if line.is_empty() {
             continue;
         }
-        let new = host(line)?;
-        match hosts.iter_mut().find(|host| host.name == new.name) {
-            Some(known) => known.slots = known.slots.max(1) + new.slots.max(1),
-            None => hosts.push(new),
+        for new in host_list(line, MAX_HOSTS - hosts.len())? {
+            match hosts.iter_mut().find(|host| host.name == new.name) {
+                Some(known) => known.slots = known.slots.max(1) + new.slots.max(1),
+                None => hosts.push(new),
+            }
         }
     }
     if hosts.is_empty() { Err(HostsError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
@@ -101,12 +170,11 @@ pub fn read_file(path: &Path) -> Result<Vec<Host>, HostsError> {
 /// # Errors
 /// [`HostsError::Twice`].
 pub fn check_distinct(hosts: &[Host]) -> Result<(), HostsError> {
-    for (at, host) in hosts.iter().enumerate() {
-        if hosts[..at].iter().any(|other| other.name == host.name) {
-            return Err(HostsError::Twice { name: host.name.clone() });
-        }
+    let mut known = HashSet::new();
+    match hosts.iter().find(|host| !known.insert(&host.name)) {
+        Some(host) => Err(HostsError::Twice { name: host.name.clone() }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// How many ranks the user wants on these hosts; `None` if that was not said of all of them.
@@ -129,6 +197,21 @@ mod tests {
         }
         assert!(check_distinct(&parse_list("a,b,a").unwrap()).is_err());
         assert_eq!(["a:2,b:1", "a:2,b", "a"].map(|list| slots(&parse_list(list).unwrap())), [Some(3), None, None]);
+    }
+
+    #[test]
+    fn lists_in_brackets() {
+        let names = |text: &str| parse_list(text).unwrap().into_iter().map(|host| host.name).collect::<Vec<_>>().join(" ");
+        assert_eq!(names("n[01-03,12], b"), "n01 n02 n03 n12 b");
+        assert_eq!(names("r[1-2]n[8-10].x,a"), "r1n8.x r1n9.x r1n10.x r2n8.x r2n9.x r2n10.x a");
+        assert_eq!(names("n[098-101]"), "n098 n099 n100 n101");
+        assert_eq!(slots(&parse_list("n[1-3]:2").unwrap()), Some(6));
+        for bad in ["n[1-3", "n1-3]", "n[]", "n[3-1]", "n[a-b]", "n[1-]", "n[1-+3]", "n[1,,2]", "n[[1]]", "[1-2]:x", "n[0-100000]"] {
+            assert!(parse_list(bad).is_err(), "{bad}");
+        }
+        assert!(matches!(parse_list("n[0-18446744073709551615]"), Err(HostsError::Brackets { .. })));
+        assert!(matches!(parse_list("r[1-1000]n[1-1000]"), Err(HostsError::Brackets { .. })));
+        assert!(check_distinct(&parse_list("n[1-2],n2").unwrap()).is_err());
     }
 
     #[test]

@@ -163,6 +163,14 @@ class Jobs(InSlurm):
         self.assertEqual(sorted(re.findall(r"rank (\d) of 6", self.out())), list("012345"), self.out())
         self.assertEqual(len(re.findall("spared 4", self.out())), 4, self.out())
 
+    def test_what_the_script_set_for_steps_of_its_own_does_not_reach_the_daemons(self):
+        options = {"LABELIO": "1", "STDOUTMODE": "none", "STDINMODE": "none", "TIMELIMIT": "1", "CPUS_PER_TASK": "1", "EXPORT_ENV": "NONE"}
+        exported = "\n".join(f"export SLURM_{name}={value}" for name, value in options.items())
+        told = " ".join(f"{name}='{self.lab.environment[name]}'" for name in ("MEND_HOME", "MEND_BATCH_POLL_S", "PATH", "LD_LIBRARY_PATH", "SLURM_CONF") if name in self.lab.environment)
+        self.submit(f"{exported}\nexport {told} SINFO_PARTITION=low SINFO_FORMAT=%P\nexec {MEND} run --quiet -n 6 sh -c 'echo rank $PMI_RANK of $PMI_SIZE'", "--export=NONE")
+        self.lab.wait_state(self.batch, "COMPLETED")
+        self.assertEqual(sorted(re.findall(r"rank (\d) of 6", self.out())), list("012345"), self.out())
+
     def test_one_of_many_tasks_is_told_how_it_is_done(self):
         self.submit(f"srun -n 2 {MEND} run -n 2 true; echo code $?\nMEND_BATCH=none {MEND} run --quiet -n 2 hostname")
         self.lab.wait_state(self.batch, "COMPLETED")

@@ -3,11 +3,9 @@
 //! Columns are those of squeue(1), `--format`. Others' jobs count with their nodes; their scripts are not to be had. Faults assumed: jobs end between two questions.
 
 use crate::BatchError;
-use crate::command::output;
+use crate::slurm::run;
 use std::collections::HashSet;
-use std::process::Command;
 
-const TITLE: &str = "Slurm";
 /// Why a job waits that no free node would start: it is not in line.
 const HELD: [&str; 5] = ["JobHeldUser", "JobHeldAdmin", "Dependency", "DependencyNeverSatisfied", "BeginTime"];
 
@@ -33,12 +31,6 @@ pub struct Queue {
     pub nodes: u64,
 }
 
-fn run(name: &str, arguments: &[&str]) -> Result<String, BatchError> {
-    let mut command = Command::new(name);
-    command.args(arguments);
-    output(TITLE, command)
-}
-
 /// Asks for the queue.
 ///
 /// # Errors
@@ -47,7 +39,7 @@ pub fn queue() -> Result<Queue, BatchError> {
     let states = "--states=RUNNING,SUSPENDED,COMPLETING,CONFIGURING,PENDING";
     let told = run("squeue", &["--noheader", "--all", "--array", states, "--sort=-p,i", "--format=%i|%D|%T|%U|%r"])?;
     let jobs = jobs(&told, rustix::process::getuid().as_raw())?;
-    let nodes = run("sinfo", &["--noheader", "--Node", "--format=%N"])?;
+    let nodes = run("sinfo", &["--noheader", "--all", "--Node", "--format=%N"])?;
     let distinct: HashSet<&str> = nodes.split_whitespace().collect();
     Ok(Queue { jobs, nodes: distinct.len() as u64 })
 }

@@ -7,6 +7,7 @@
 use crate::command::output;
 use crate::{BatchError, BatchNode, BatchRun, BatchSystem};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,24 +17,42 @@ pub const NAME: &str = "slurm";
 /// As people know it.
 pub(crate) const TITLE: &str = "Slurm";
 
-/// What srun would take from a job's environment (srun(1), "INPUT ENVIRONMENT VARIABLES"), meant for the user's own steps: with the daemons' step
-/// it would bind them to a part of the node.
-const INPUT_VARIABLES: [&str; 14] = [
-    "SLURM_CPUS_PER_TASK",
-    "SRUN_CPUS_PER_TASK",
-    "SLURM_CPU_BIND",
-    "SLURM_DISTRIBUTION",
-    "SLURM_EXACT",
-    "SLURM_EXCLUSIVE",
-    "SLURM_HINT",
-    "SLURM_MEM_PER_CPU",
-    "SLURM_MEM_PER_NODE",
-    "SLURM_NPROCS",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_THREADS_PER_CORE",
-    "SLURM_THREAD_SPEC",
+/// What of Slurm's own variables its commands keep: which job it is, and where the configuration and the controllers are. srun(1) has some eighty "INPUT
+/// ENVIRONMENT VARIABLES", meant for the user's own steps: they would bind the daemons to a part of the node, label or divert what they report, end them at
+/// a step's limit. What comes with a later release is left out, too.
+const KEPT_VARIABLES: [&str; 11] = [
+    "SLURM_CLUSTERS",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_CONF",
+    "SLURM_CONF_SERVER",
+    "SLURM_HET_SIZE",
+    "SLURM_JOBID",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_JWT",
+    "SLURM_WORKING_CLUSTER",
 ];
+
+/// Beginnings of names that Slurm's commands take options from.
+const INPUT_PREFIXES: [&str; 4] = ["SLURM_", "SRUN_", "SINFO_", "SQUEUE_"];
+
+/// Whether one of Slurm's commands would take an option from a variable of this name.
+fn is_input(name: &str) -> bool {
+    INPUT_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !KEPT_VARIABLES.contains(&name)
+}
+
+/// Has a command of Slurm's do what its arguments say, whatever options its user has in the environment.
+pub(crate) fn without_options(command: &mut Command, names: impl Iterator<Item = OsString>) {
+    for name in names.filter(|name| name.to_str().is_some_and(is_input)) {
+        command.env_remove(name);
+    }
+}
+
+/// Names of this process's variables.
+pub(crate) fn own_names() -> impl Iterator<Item = OsString> {
+    std::env::vars_os().map(|(name, _)| name)
+}
 
 /// A job of Slurm's, seen from within.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,14 +88,16 @@ impl Slurm {
 
     /// What sinfo says of the job's nodes.
     fn told(&self) -> Result<BTreeMap<String, (String, String, String)>, BatchError> {
-        Ok(states(&run("sinfo", &["-h", "-N", "-n", &self.list, "-o", "%N|%o|%T|%E"])?))
+        // Of hidden partitions, too, which an allocation may be of.
+        Ok(states(&run("sinfo", &["-h", "-a", "-N", "-n", &self.list, "-o", "%N|%o|%T|%E"])?))
     }
 }
 
 /// Runs one of Slurm's commands; what it printed.
-fn run(name: &str, arguments: &[&str]) -> Result<String, BatchError> {
+pub(crate) fn run(name: &str, arguments: &[&str]) -> Result<String, BatchError> {
     let mut command = Command::new(name);
     command.args(arguments);
+    without_options(&mut command, own_names());
     output(TITLE, command)
 }
 
@@ -155,7 +176,7 @@ impl BatchSystem for Slurm {
             return Ok(self.ends_at);
         }
         // Releases before 23.02 do not say it in the environment.
-        let left = run("squeue", &["-h", "-j", &self.job, "-o", "%L"])?;
+        let left = run("squeue", &["-h", "-a", "-j", &self.job, "-o", "%L"])?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Ok(time_left_s(left.trim()).map(|left| now + left))
     }
@@ -170,6 +191,12 @@ impl BatchSystem for Slurm {
         let names: Vec<&str> = names.split_whitespace().collect();
         if names.is_empty() {
             return Err(BatchError::Unexpected { what: "the list of the job's nodes", text: self.list.clone() });
+        }
+        for name in names.iter().filter(|name| !told.contains_key(**name)) {
+            tracing::warn!(
+                name,
+                "sinfo does not tell of this node of the job: it is reached by its name, and nobody hears if it is drained"
+            );
         }
         let slots = |at: usize| self.slots.get(at).copied().unwrap_or(1).max(1);
         let node = |(at, name): (usize, &&str)| BatchNode {
@@ -190,13 +217,13 @@ impl BatchSystem for Slurm {
             // Beside the user's own steps, on whole nodes; the loss of a node or a daemon ends none of the others.
             .args(["--ntasks-per-node=1", "--overlap", "--mem=0", "--cpu-bind=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"])
             .args(["--mpi=none", "--job-name=mendd", "--chdir=/", "--quiet", "--unbuffered"])
+            // Daemons have this environment whatever the script exports to steps. All are given what this process says, and their reports come here.
+            .args(["--export=ALL", "--input=all", "--output=all", "--error=all"])
             // Slurm's own name of the node, which may be another than the host's.
             .args(["sh", "-c", "node=$SLURMD_NODENAME; exec \"$@\" --name \"${node:-$(hostname)}\"", "sh"])
             .arg(program)
             .args(arguments);
-        for variable in INPUT_VARIABLES {
-            command.env_remove(variable);
-        }
+        without_options(&mut command, own_names());
         command
     }
 
@@ -211,7 +238,7 @@ impl BatchSystem for Slurm {
     }
 
     fn is_preempted(&self) -> Result<bool, BatchError> {
-        let told = run("scontrol", &["show", "job", &self.job])?;
+        let told = run("scontrol", &["--all", "show", "job", &self.job])?;
         let field = |name: &str| told.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap_or_default().to_owned();
         let time = field("PreemptTime=");
         Ok(!matches!(time.as_str(), "" | "None" | "N/A" | "Unknown") && field("Requeue=") == "1")
@@ -301,6 +328,29 @@ mod tests {
         {
             assert!(words.iter().any(|word| word == wanted), "{wanted}: {words:?}");
         }
-        assert!(command.get_envs().any(|(name, value)| name == "SLURM_CPUS_PER_TASK" && value.is_none()));
+        for wanted in ["--export=ALL", "--input=all", "--output=all"] {
+            assert!(words.iter().any(|word| word == wanted), "{wanted}: {words:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_set_for_steps_of_their_own_is_no_option_of_ours() {
+        let names = [
+            "SLURM_CPUS_PER_TASK",
+            "SLURM_EXPORT_ENV",
+            "SLURM_LABELIO",
+            "SLURM_STDINMODE",
+            "SLURM_STDOUTMODE",
+            "SLURM_TIMELIMIT",
+            "SRUN_EXPORT_ENV",
+            "SINFO_PARTITION",
+            "SQUEUE_USERS",
+        ];
+        let kept = ["SLURM_CONF", "SLURM_JOB_ID", "SLURM_JWT", "PATH", "SLURMD_NODENAME"];
+        let mut command = Command::new("srun");
+        without_options(&mut command, names.into_iter().chain(kept).map(OsString::from));
+        let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name.to_owned()).collect();
+        assert!(names.iter().all(|name| removed.iter().any(|removed| removed == name)), "{removed:?}");
+        assert_eq!(removed.len(), names.len());
     }
 }

@@ -14,7 +14,7 @@ use mend_batch::{BatchNode, BatchSystem};
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
@@ -58,28 +58,15 @@ impl BatchDaemons {
         let mut child = child.map_err(|error| failed(format!("{name}: {error}")))?;
         let stdout = child.stdout.take().ok_or_else(|| failed("it has no standard output".into()))?;
         let mut lines = BufReader::new(stdout).lines();
-        let mut ports = BTreeMap::new();
-        let mut told = false;
-        while ports.len() < nodes.len() {
-            let patience = if told { READY_LIMIT } else { TELL_AFTER };
-            match timeout(patience, lines.next_line()).await {
-                Ok(Ok(Some(line))) => match report(&line) {
-                    Some(Report::Ready { node, port }) => drop(ports.insert(node, port)),
-                    Some(Report::Signal(signal)) => signals.time_up(signal).await,
-                    None => tracing::info!(line, "the daemons' command says"),
-                },
-                Ok(Ok(None) | Err(_)) => {
-                    return Err(failed(format!("{name} ended before they were ready (what it said is above)")));
-                }
-                Err(_) if told => break,
-                Err(_) => {
-                    told = true;
-                    let missing: Vec<&str> =
-                        nodes.iter().map(|node| node.name.as_str()).filter(|node| !ports.contains_key(*node)).collect();
-                    eprintln!("mend: waiting for {} to start mendd on {}", system.name(), missing.join(", "));
-                }
+        let wanted: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        let ports = match gather(&mut lines, &wanted, (system.name(), &name), &signals, (TELL_AFTER, READY_LIMIT)).await {
+            Ok(ports) => ports,
+            Err(why) => {
+                // Daemons that start late find this, and end.
+                end_by_word(child).await;
+                return Err(failed(why));
             }
-        }
+        };
         tokio::spawn(listen(lines, signals));
         Ok(Self { child, ports })
     }
@@ -100,6 +87,39 @@ impl BatchDaemons {
     }
 }
 
+/// Hears of the daemons on the `wanted` nodes until all are ready or none has been for a while. Which `system` is to start them, by which `command`, is told after the
+/// first `patience`; after the second no more are expected.
+async fn gather<R: AsyncBufRead + Unpin>(
+    lines: &mut Lines<R>,
+    wanted: &[&str],
+    (system, command): (&str, &str),
+    signals: &Signals,
+    patience: (Duration, Duration),
+) -> Result<BTreeMap<String, u16>, String> {
+    let mut ports = BTreeMap::new();
+    let mut told = false;
+    while ports.len() < wanted.len() {
+        match timeout(if told { patience.1 } else { patience.0 }, lines.next_line()).await {
+            Ok(Ok(Some(line))) => match report(&line) {
+                Some(Report::Ready { node, port }) => drop(ports.insert(node, port)),
+                Some(Report::Signal(signal)) => signals.time_up(signal).await,
+                None => tracing::info!(line, "the daemons' command says"),
+            },
+            Ok(Ok(None) | Err(_)) => return Err(format!("{command} ended before they were ready (what it said is above)")),
+            Err(_) if told => break,
+            Err(_) => {
+                told = true;
+                let missing: Vec<&str> = wanted.iter().copied().filter(|node| !ports.contains_key(*node)).collect();
+                mend_report::tell!("mend: waiting for {system} to start mendd on {}", missing.join(", "));
+            }
+        }
+    }
+    if ports.is_empty() {
+        return Err(format!("no node has reported within {} s", (patience.0 + patience.1).as_secs()));
+    }
+    Ok(ports)
+}
+
 async fn listen(mut lines: Lines<BufReader<ChildStdout>>, signals: Signals) {
     while let Ok(Some(line)) = lines.next_line().await {
         if let Some(Report::Signal(signal)) = report(&line) {
@@ -111,6 +131,23 @@ async fn listen(mut lines: Lines<BufReader<ChildStdout>>, signals: Signals) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// What comes of these lines of a command that goes on.
+    async fn gathered(text: &str) -> Result<BTreeMap<String, u16>, String> {
+        let (mut says, hears) = tokio::io::duplex(1 << 12);
+        says.write_all(text.as_bytes()).await.unwrap();
+        let patience = (Duration::from_millis(1), Duration::from_millis(50));
+        let signals = Signals::new().0;
+        gather(&mut BufReader::new(hears).lines(), &["n1", "n2"], ("Slurm", "srun"), &signals, patience).await
+    }
+
+    #[tokio::test]
+    async fn nodes_that_do_not_report_are_absent_and_if_none_does_that_is_the_cause() {
+        assert_eq!(gathered("ready n1 4711\nready n2 4712\n").await.unwrap().len(), 2);
+        assert_eq!(gathered("ready n2 4712\n").await.unwrap(), BTreeMap::from([("n2".to_owned(), 4712)]));
+        assert_eq!(gathered("0: ready n1 4711\n").await.unwrap_err(), "no node has reported within 0 s");
+    }
 
     #[test]
     fn reports() {

@@ -11,15 +11,18 @@
 
 use crate::record::JobDirectory;
 use mend_job::input::{Input, InputAt, Mark};
+use mend_kernel::threads::block_signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
 use rustix::io::Errno;
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -27,6 +30,8 @@ use tokio::task::JoinHandle;
 const MAX_KEPT_BYTES: u64 = 64 << 20;
 /// Longest piece: at most `PIPE_BUF` (pipe(7)), so that it is in the pipe, and in an image of the rank, completely or not at all.
 const MAX_PIECE_BYTES: usize = 4096;
+/// Between two looks at who has the terminal.
+const FOREGROUND_INTERVAL: Duration = Duration::from_millis(200);
 const STATE_FILE: &str = "input.json";
 const LOG_FILE: &str = "input";
 
@@ -231,7 +236,7 @@ impl Source {
         }
         if alike {
             if at.at > 0 && !quiet && wanted != Wanted::Continued {
-                eprintln!("mend: standard input goes on behind the {} bytes that were read before", at.at);
+                mend_report::tell!("mend: standard input goes on behind the {} bytes that were read before", at.at);
             }
             if regular {
                 // What was kept of another input is not of this one.
@@ -319,12 +324,31 @@ async fn read_piece() -> Vec<u8> {
     bytes
 }
 
+/// Whether standard input is this process's terminal, and another group of processes has it (`mend run … &`): who reads it then is stopped.
+fn is_in_background() -> bool {
+    rustix::termios::tcgetpgrp(rustix::stdio::stdin()).is_ok_and(|group| group != rustix::process::getpgrp())
+}
+
+/// Reads a piece; waits until there is one, and as long as the terminal is others'.
 fn read_now() -> Vec<u8> {
+    // A read that is under way when the terminal goes to others fails with this signal blocked, and else stops all of this process.
+    let before = block_signals(1 << (Signal::TTIN.as_raw() - 1));
+    let piece = read_in_foreground();
+    block_signals(before);
+    piece
+}
+
+fn read_in_foreground() -> Vec<u8> {
     let mut piece = vec![0; MAX_PIECE_BYTES];
     loop {
+        if is_in_background() {
+            std::thread::sleep(FOREGROUND_INTERVAL);
+            continue;
+        }
         match rustix::io::read(rustix::stdio::stdin(), &mut piece) {
             Ok(length) => piece.truncate(length),
             Err(Errno::INTR) => continue,
+            Err(Errno::IO) if is_in_background() => continue,
             // Somebody shares it who does not want to wait.
             Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&rustix::stdio::stdin(), PollFlags::IN)], None) {
                 Ok(_) | Err(Errno::INTR) => continue,
@@ -345,15 +369,17 @@ fn tell(so_far: u64, quiet: bool) {
     match kind() {
         Kind::Null => {
             let what = format!("standard input is empty: rank 0 reads its end behind the {so_far} bytes that were read before");
-            eprintln!("{}", mend_report::failure("mend", &what, "if it came from a file, `mend restart JOB < FILE`"));
+            mend_report::tell!("{}", mend_report::failure("mend", &what, "if it came from a file, `mend restart JOB < FILE`"));
         }
         _ if quiet => {}
         Kind::Regular => {
-            eprintln!("mend: standard input does not begin with what was read before: it is new input, behind those {so_far} bytes");
+            mend_report::tell!(
+                "mend: standard input does not begin with what was read before: it is new input, behind those {so_far} bytes"
+            );
         }
         Kind::Other => {
             let what = format!("what comes on standard input is new input, behind the {so_far} bytes that were read before");
-            eprintln!("{}", mend_report::failure("mend", &what, "`mend restart --input same` if it begins with them again"));
+            mend_report::tell!("{}", mend_report::failure("mend", &what, "`mend restart --input same` if it begins with them again"));
         }
     }
 }
@@ -377,7 +403,7 @@ impl Keeper {
             return;
         }
         if let Err(error) = self.try_keep(bytes) {
-            eprintln!("mend: standard input cannot be kept ({error}); a restart goes on with what comes then");
+            mend_report::tell!("mend: standard input cannot be kept ({error}); a restart goes on with what comes then");
             self.kept.cut = true;
             let _ = self.write_state();
         }

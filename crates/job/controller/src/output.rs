@@ -16,10 +16,12 @@ use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::SendError;
 use tokio::task::JoinHandle;
 
 /// Chunks that may wait for a slow terminal before the ranks are held back.
@@ -35,6 +37,8 @@ pub struct Output {
     /// Messages of ours among what waits.
     messages: Arc<AtomicUsize>,
     printer: JoinHandle<()>,
+    /// That the printer has ended too early was told.
+    dead: bool,
     /// Makes durable what is printed, if daemons keep it until then.
     flushed: Arc<OnceLock<Flush>>,
 }
@@ -44,6 +48,15 @@ enum Waiting {
     Print(Chunk),
     /// A message of ours.
     Tell(Box<dyn FnOnce() + Send>),
+}
+
+/// One message less waits when this is dropped, however its telling ended.
+struct Told<'a>(&'a AtomicUsize);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What is to be printed of a stream.
@@ -156,7 +169,7 @@ impl Output {
         }
         if let Some((rank, stream, bytes)) = found.doubt {
             let stream = named(stream);
-            eprintln!(
+            mend_report::tell!(
                 "mend: the last {bytes} bytes of rank {rank}'s {stream} may be printed twice: the job was killed while it printed them"
             );
         }
@@ -178,7 +191,7 @@ impl Output {
         let flush = flushed.clone();
         let printer = tokio::task::spawn_blocking(move || {
             while let Some(waiting) = next.blocking_recv() {
-                match waiting {
+                let step = AssertUnwindSafe(|| match waiting {
                     Waiting::Print(mut chunk) => {
                         print(&mut record, &destination, &chunk);
                         if let (Some(printing), Some(flush)) = (chunk.printing.take(), flush.get()) {
@@ -186,14 +199,16 @@ impl Output {
                         }
                     }
                     Waiting::Tell(tell) => {
+                        let _told = Told(&told);
                         tell();
-                        told.fetch_sub(1, Ordering::Relaxed);
                     }
-                }
+                });
+                // A defect of ours in one message must not cost what ranks print after it. The panic has said what it was.
+                let _ = std::panic::catch_unwind(step);
             }
             record.close();
         });
-        Ok(Self { streams, waiting, messages, printer, flushed })
+        Ok(Self { streams, waiting, messages, printer, dead: false, flushed })
     }
 
     /// From now on what is printed is made durable by this.
@@ -210,8 +225,7 @@ impl Output {
 
     /// Prints what is already counted: a lost controller had taken it, and may not have printed it.
     pub async fn print(&mut self, rank: Rank, stream: Stream, bytes: Vec<u8>, printing: Option<Printing>) {
-        let chunk = Chunk { rank, stream, bytes, anew: None, printing };
-        let _ = self.waiting.send(Waiting::Print(chunk)).await;
+        self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: None, printing })).await;
     }
 
     /// Takes what a rank wrote. `printing` goes when it is printed.
@@ -220,14 +234,13 @@ impl Output {
         let (bytes, anew) = replay.take(bytes);
         if let Some(Divergence { at, .. }) = anew {
             let (line, stream) = (replay.lines + 1, named(stream));
-            eprintln!(
+            mend_report::tell!(
                 "mend: rank {rank}: its {stream} is not what it was before the restart, from byte {} on (line {line} since the checkpoint); it is printed from there",
                 at.at
             );
         }
         if !bytes.is_empty() || anew.is_some() {
-            let chunk = Chunk { rank, stream, bytes, anew, printing };
-            let _ = self.waiting.send(Waiting::Print(chunk)).await;
+            self.put(Waiting::Print(Chunk { rank, stream, bytes, anew, printing })).await;
         }
     }
 
@@ -238,10 +251,9 @@ impl Output {
             let missing = replay.ahead.back().map_or(0, |end| end.at - replay.now.at);
             let (bytes, anew) = replay.differ();
             let what = named(stream);
-            eprintln!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
+            mend_report::tell!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
             if !bytes.is_empty() {
-                let chunk = Chunk { rank, stream, bytes, anew: Some(anew), printing: None };
-                let _ = self.waiting.send(Waiting::Print(chunk)).await;
+                self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: Some(anew), printing: None })).await;
             }
         }
     }
@@ -252,7 +264,25 @@ impl Output {
             return tell();
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
-        let _ = self.waiting.send(Waiting::Tell(Box::new(tell))).await;
+        self.put(Waiting::Tell(Box::new(tell))).await;
+    }
+
+    /// Hands it to the printer. Where that has ended, against all it was made for, messages are told here and the loss of output is.
+    async fn put(&mut self, what: Waiting) {
+        match self.waiting.send(what).await {
+            Ok(()) => {}
+            Err(SendError(Waiting::Tell(tell))) => {
+                let _told = Told(&self.messages);
+                tell();
+            }
+            Err(SendError(Waiting::Print(chunk))) => {
+                if !std::mem::replace(&mut self.dead, true) {
+                    let what = "output of ranks is lost from here on: what prints it has ended";
+                    mend_report::tell!("mend: {what}; `mend kill` ends the job, `mend restart` goes on from a checkpoint");
+                }
+                drop(chunk);
+            }
+        }
     }
 
     /// What each rank has printed in all its lives.
@@ -395,6 +425,24 @@ mod tests {
     fn of_output_that_is_only_counted_so_much_is_dropped() {
         let mut replay = Replay::new(Mark { at: 4, sum: None }, Some(&StreamDigest::of_length(9)));
         assert_eq!(replay.take(b"other\nmore\n").0, b"\nmore\n");
+    }
+
+    /// The printer, which goes on after a message that panicked, and has no message waiting then.
+    #[tokio::test]
+    async fn a_message_that_panics_costs_no_output() {
+        let place = tempfile::tempdir().unwrap();
+        let mut output = Output::new(place.path(), &BTreeMap::new(), ShownOutput::default()).unwrap();
+        output.tell(true, || panic!("on purpose")).await;
+        let (told, hears) = std::sync::mpsc::channel();
+        output.tell(false, move || told.send(()).unwrap()).await;
+        output.write(0, Stream::Stderr, b"printed after a message that panicked\n", None).await;
+        let messages = output.messages.clone();
+        output.finish().await;
+        assert!(hears.recv().is_ok());
+        assert_eq!(messages.load(Ordering::Relaxed), 0);
+        let record = shown_output::load(&crate::record::JobDirectory::at(place.path()));
+        let bytes = record.digests[&(0, Stream::Stderr)].end().at;
+        assert_eq!(bytes, 38);
     }
 
     #[test]

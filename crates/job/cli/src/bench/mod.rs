@@ -6,6 +6,7 @@
 //! ```
 //! It calls the same verbs that people call, and reads what these print as JSON.
 
+mod interruption;
 mod measured;
 mod moves;
 mod peak;
@@ -195,6 +196,8 @@ fn mend(arguments: &[&str]) -> Result<Command, Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::new(format!("mend does not find itself: {error}"), "", 1))?;
     let mut command = Command::new(program);
     command.args(arguments);
+    // Here they are for a thread that takes them.
+    mend_kernel::signal_queue::unblock_in(&mut command);
     Ok(command)
 }
 
@@ -207,19 +210,22 @@ struct OwnLab(String);
 
 impl OwnLab {
     fn up(bandwidth: Option<&str>) -> Result<Self, Failure> {
+        interruption::watch()?;
         let name = format!("bench-{}", std::process::id());
         let mut command = mend(&["lab", "up", "--nodes", "2", "--name", &name])?;
         command.args(bandwidth.iter().flat_map(|rate| ["--bandwidth", rate]));
-        let up = command.stdout(Stdio::null()).status().map_err(|error| not_called(&error))?;
+        let up = interruption::output(command.stdout(Stdio::null())).map_err(|error| not_called(&error))?;
+        let lab = up.status.success().then_some(Self(name));
+        interruption::check()?;
         // It has said why.
-        if up.success() { Ok(Self(name)) } else { Err(Failure::new("there is no lab to measure in", "name two nodes with --hosts", 1)) }
+        if let Some(lab) = lab { Ok(lab) } else { Err(Failure::new("there is no lab to measure in", "name two nodes with --hosts", 1)) }
     }
 }
 
 impl Drop for OwnLab {
     fn drop(&mut self) {
         if let Ok(mut command) = mend(&["lab", "down", "--name", &self.0]) {
-            let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+            interruption::apart(&mut command);
         }
     }
 }
@@ -261,6 +267,8 @@ fn in_a_lab(moves: &BenchMoves) -> Result<i32, Failure> {
     let this = std::env::current_exe().map_err(|error| not_called(&error))?;
     let this = this.to_string_lossy().into_owned();
     let mut command = mend(&["lab", "exec", "--name", &lab.0, "head", &this, "bench", "migrate", "--hosts", "node1,node2"])?;
-    let status = command.args(&words).args(files(moves.csv.as_ref(), moves.svg.as_ref())).status().map_err(|error| not_called(&error))?;
-    Ok(status.code().unwrap_or(1))
+    command.args(&words).args(files(moves.csv.as_ref(), moves.svg.as_ref()));
+    let done = interruption::output(&mut command).map_err(|error| not_called(&error))?;
+    interruption::check()?;
+    Ok(done.status.code().unwrap_or(1))
 }

@@ -3,7 +3,7 @@
 use super::measured::Measured;
 use super::rank::READY;
 use super::shown::Output;
-use super::{BenchMoves, Strategy, Transport, mend, not_called, peak, shown};
+use super::{BenchMoves, Strategy, Transport, interruption, mend, not_called, peak, shown};
 use crate::failure::Failure;
 use crate::report;
 use mend_messages::control::MigrationDone;
@@ -34,12 +34,13 @@ pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
     let &[one, other] = &named[..] else {
         return Err(Failure::usage(format!("--hosts {hosts}: ranks move between two nodes"), "for example --hosts a,b"));
     };
+    interruption::watch()?;
     let (csv, svg) = (Output::open(moves.csv.as_ref())?, Output::open(moves.svg.as_ref())?);
     let mut all = Vec::new();
     for &size in &moves.sizes {
         for &ranks in &moves.ranks {
             if !moves.json {
-                eprintln!("mend: {} in {ranks} rank(s)", report::size(size));
+                mend_report::tell!("mend: {} in {ranks} rank(s)", report::size(size));
             }
             let start = |&transport| BenchJob::start([one, other], ranks, size, transport, moves);
             let mut jobs = moves.transports.iter().map(start).collect::<Result<Vec<_>, _>>()?;
@@ -49,6 +50,7 @@ pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
             for run in 1..=moves.runs {
                 for &strategy in &moves.strategies {
                     for job in &mut jobs {
+                        interruption::check()?;
                         all.push(job.moved(strategy, size, run)?);
                     }
                 }
@@ -73,11 +75,13 @@ fn printed(command: &mut Command) -> Result<String, Failure> {
 
 /// What a verb prints, and what it says besides.
 fn said(command: &mut Command) -> Result<(String, String), Failure> {
-    let done = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().map_err(|error| not_called(&error))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = interruption::output(command).map_err(|error| not_called(&error))?;
     let said = String::from_utf8_lossy(&done.stderr);
     if done.status.success() {
         return Ok((String::from_utf8_lossy(&done.stdout).into_owned(), said.into_owned()));
     }
+    interruption::check()?;
     let said = said.trim().trim_start_matches("mend: ");
     let (what, hint) = said.split_once("\n  hint: ").unwrap_or((said, ""));
     Err(Failure::new(what, hint, done.status.code().unwrap_or(1)))
@@ -93,11 +97,12 @@ impl BenchJob {
         command.envs(transport.settings());
         command.arg(this).args(["bench", "rank", "--bytes", &each, "--dirty", &dirty, "--content", moves.content.word()]);
         let (id, said) = said(&mut command)?;
-        eprint!("{said}");
+        mend_report::tell_part!("{said}");
         let id = id.trim().to_owned();
         let job = Self { id, hosts: hosts.map(str::to_owned), ranks, transport, at: 0, image: 0, one_machine: moves.one_machine };
         let begun = Instant::now();
         loop {
+            interruption::check()?;
             let told = printed(&mut mend(&["logs", &job.id])?)?;
             if told.lines().filter(|line| line.trim() == READY).count() >= ranks as usize {
                 return Ok(job);
@@ -164,7 +169,7 @@ impl Drop for BenchJob {
     fn drop(&mut self) {
         for verb in ["kill", "wait", "rm"] {
             if let Ok(mut command) = mend(&[verb, &self.id]) {
-                let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+                interruption::apart(&mut command);
             }
         }
     }

@@ -10,7 +10,7 @@
 
 use super::piped::{self, Piped};
 use super::shown::Output;
-use super::{OwnLab, files, mend, not_called};
+use super::{OwnLab, files, interruption, mend, not_called};
 use crate::failure::Failure;
 use crate::report;
 use crate::space::bytes;
@@ -120,7 +120,7 @@ impl BenchPipe {
             }
         }
         for Case { chunk, pool, writers } in narrow.iter().filter(|_| self.listen.is_none()) {
-            eprintln!(
+            mend_report::tell!(
                 "mend: left out: {writers} writer(s) with chunks of {} need more memory than {}",
                 report::size(*chunk),
                 report::size(*pool)
@@ -151,13 +151,14 @@ impl BenchPipe {
         let mut writer = on("node1")?;
         writer.args(["--to", "node2", "--chunks", &chunks, "--pools", &pools, "--writers", &writers, "--size", &size, "--runs", &runs]);
         writer.args(self.json.then_some("--json")).args(files(self.csv.as_ref(), self.svg.as_ref()));
-        let status = writer.status().map_err(|error| not_called(&error));
+        let status = interruption::output(&mut writer).map(|done| done.status).map_err(|error| not_called(&error));
         // It ends by itself when the other end does; if it never began, with the lab.
         if status.as_ref().is_ok_and(std::process::ExitStatus::success) {
             let _ = reader.wait();
         } else {
             let _ = reader.kill();
         }
+        interruption::check()?;
         status.map(|status| status.code().unwrap_or(1))
     }
 
@@ -173,7 +174,7 @@ impl BenchPipe {
         let mut all = Vec::new();
         for case in self.cases() {
             if !self.json {
-                eprintln!(
+                mend_report::tell!(
                     "mend: {} writer(s), chunks of {}, {} of memory",
                     case.writers,
                     report::size(case.chunk),

@@ -76,7 +76,7 @@ pub fn print(medians: &[Piped]) {
     };
     let heading = ["MEMORY", "WRITERS", "CHUNK", "AGGREGATION", "NETWORK", "PIPELINE", "SHARE"];
     report::table(&heading, &medians.iter().map(row).collect::<Vec<_>>());
-    println!("Rates are in MiB per second, medians. SHARE: PIPELINE by the slower of the other two.");
+    crate::report::say!("Rates are in MiB per second, medians. SHARE: PIPELINE by the slower of the other two.");
 }
 
 /// A line for each measurement.

@@ -105,7 +105,7 @@ pub fn print(medians: &[Measured]) {
         cells
     };
     report::table(&HEADING, &medians.iter().map(row).collect::<Vec<_>>());
-    println!(
+    crate::report::say!(
         "Times are in milliseconds, medians. TIMES: how many times longer WHOLE is than through the pipeline, over the first transport."
     );
 }

@@ -3,39 +3,54 @@
 use crate::arguments::Remove;
 use crate::failure::Failure;
 use crate::report;
-use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
 use mend_controller::removal::{Removed, is_older, remove};
 
-/// Removes the jobs that were named, or those that ended. Of several that are named none goes if one of them runs.
+/// Removes the jobs that were named, or those that ended. Of several that are named none goes if one of them runs. What goes is told of, also where
+/// something else cannot.
 pub fn run(arguments: &Remove) -> Result<i32, Failure> {
     let jobs = match arguments.ended {
         true => ended(arguments)?,
         false => named(&arguments.jobs)?,
     };
     let mut removed: Vec<Removed> = Vec::new();
+    let mut failed: Vec<Failure> = Vec::new();
     for (directory, record) in jobs {
-        removed.push(remove(&directory, &record)?);
+        match remove(&directory, &record) {
+            Ok(one) => removed.push(one),
+            // It goes on, or somebody else has removed it or does so just now.
+            Err(RecordError::Running { .. } | RecordError::NoSuchJob { .. }) if arguments.ended => {}
+            Err(error) => failed.push(error.into()),
+        }
     }
+    tell(&removed, failed.is_empty(), arguments.json)?;
+    let Some(last) = failed.pop() else { return Ok(0) };
+    for failure in failed {
+        failure.report();
+    }
+    Err(last)
+}
+
+fn tell(removed: &[Removed], all: bool, json: bool) -> Result<(), Failure> {
     let freed: u64 = removed.iter().map(|one| one.bytes).sum();
-    if arguments.json {
-        report::json(&serde_json::json!({ "removed": removed, "freed": freed }))?;
-        return Ok(0);
+    if json {
+        return report::json(&serde_json::json!({ "removed": removed, "freed": freed }));
     }
-    for Removed { id, bytes, left, in_tiers } in &removed {
-        println!("{id} is removed: {}", report::size(*bytes));
+    for Removed { id, bytes, left, in_tiers } in removed {
+        crate::report::say!("{id} is removed: {}", report::size(*bytes));
         if let Some(left) = left {
-            println!("  {} stays: it holds other things, too, or a run uses it", left.display());
+            crate::report::say!("  {} stays: it holds other things, too, or a run uses it", left.display());
         }
         if *in_tiers {
-            println!("  {}", report::LEFT_IN_TIERS);
+            crate::report::say!("  {}", report::LEFT_IN_TIERS);
         }
     }
     match removed.len() {
-        0 => println!("there is nothing to remove"),
-        1 => {}
-        several => println!("{several} jobs, {} freed", report::size(freed)),
+        0 if all => crate::report::say!("there is nothing to remove"),
+        0 | 1 => {}
+        several => crate::report::say!("{several} jobs, {} freed", report::size(freed)),
     }
-    Ok(0)
+    Ok(())
 }
 
 fn ended(arguments: &Remove) -> Result<Vec<(JobDirectory, JobRecord)>, Failure> {
@@ -50,7 +65,7 @@ fn named(names: &[String]) -> Result<Vec<(JobDirectory, JobRecord)>, Failure> {
     for name in names {
         let (directory, record) = record::find(Some(name), false)?;
         if directory.is_running() {
-            return Err(record::RecordError::Running { id: record.id }.into());
+            return Err(RecordError::Running { id: record.id }.into());
         }
         if jobs.iter().all(|(_, known)| known.id != record.id) {
             jobs.push((directory, record));

@@ -4,6 +4,7 @@
 //! name lies in its directory, or is a checkpoint of it by its name; a removal that was cut short can be done again: the record goes last.
 //! Faults assumed: files vanish meanwhile; the record is damaged or names a place that is not the job's.
 
+use crate::job_lock::JobLock;
 use crate::record::{self, JobDirectory, JobRecord, RecordError, now};
 use crate::{failover, manifest, portable, tiers};
 use serde::Serialize;
@@ -65,10 +66,10 @@ pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> 
 /// Removes a job that does not run, with the portable checkpoints that it has taken.
 ///
 /// # Errors
-/// [`RecordError::Running`], [`RecordError::Io`].
+/// [`RecordError::Running`], [`RecordError::NoSuchJob`] if somebody else has removed it meanwhile, [`RecordError::Io`].
 pub fn remove(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
     // Refused before anything goes. Its ranks may live while another controller is about to take the place of one that was killed.
-    drop(directory.lock(&record.id)?);
+    drop(lock(directory, record)?);
     if failover::awaits_successor(directory) {
         return Err(RecordError::Running { id: record.id.clone() });
     }
@@ -84,8 +85,24 @@ pub fn remove(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, R
     Ok(removed)
 }
 
+/// Its lock, if the job is there.
+fn lock(directory: &JobDirectory, record: &JobRecord) -> Result<JobLock, RecordError> {
+    let gone = || RecordError::NoSuchJob { name: record.id.clone(), known: Vec::new() };
+    let lock = match directory.lock(&record.id) {
+        Err(RecordError::Io { .. }) if !directory.path().exists() => return Err(gone()),
+        lock => lock?,
+    };
+    if directory.path().join("job.json").exists() {
+        return Ok(lock);
+    }
+    // Its file came anew into a directory that was about to go.
+    let _ = fs::remove_file(directory.path().join("lock"));
+    let _ = fs::remove_dir(directory.path());
+    Err(gone())
+}
+
 fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
-    let _lock = directory.lock(&record.id)?;
+    let _lock = lock(directory, record)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| RecordError::Io { path, source }
@@ -110,8 +127,16 @@ fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, R
         let path = directory.path().join(name);
         gone(fs::remove_file(&path)).map_err(io(&path))?;
     }
-    gone(fs::remove_dir(directory.path())).map_err(io(directory.path()))?;
+    match gone(fs::remove_dir(directory.path())) {
+        // Somebody who wants to remove it, too, has opened its lock just now, and finds no job then.
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && is_lock_alone(directory.path()) => {}
+        done => done.map_err(io(directory.path()))?,
+    }
     Ok(Removed { id: record.id.clone(), bytes: bytes.saturating_sub(left.as_deref().map_or(0, size)), left, in_tiers })
+}
+
+fn is_lock_alone(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == "lock"))
 }
 
 /// Removes what has a checkpoint's name in a directory that has the job's. Returns the directory if it is not empty then, or not the job's.
@@ -159,7 +184,7 @@ pub fn expire(quiet: bool) -> Result<(), mend_settings::SettingError> {
         if !removed.is_empty() && !quiet {
             let mib = removed.iter().map(|one| one.bytes).sum::<u64>() >> 20;
             let name = mend_settings::EXPIRE.name;
-            eprintln!("mend: {} job(s) that ended more than {days} days ago are removed ({name}): {mib} MiB", removed.len());
+            mend_report::tell!("mend: {} job(s) that ended more than {days} days ago are removed ({name}): {mib} MiB", removed.len());
         }
     });
     Ok(())

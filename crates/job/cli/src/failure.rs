@@ -40,7 +40,7 @@ impl Failure {
 
     /// Prints it and returns the exit code.
     pub fn report(&self) -> i32 {
-        eprintln!("{}", mend_report::failure("mend", &self.what, &self.hint));
+        mend_report::tell!("{}", mend_report::failure("mend", &self.what, &self.hint));
         self.code
     }
 }
@@ -53,13 +53,14 @@ impl From<RunError> for Failure {
 
 impl From<AskError> for Failure {
     fn from(error: AskError) -> Self {
-        Self::of(&error, error.hint(), 69)
+        let code = if let AskError::Record(error) = &error { error.exit_code() } else { 69 };
+        Self::of(&error, error.hint(), code)
     }
 }
 
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Self {
-        Self::of(&error, error.hint(), 69)
+        Self::of(&error, error.hint(), error.exit_code())
     }
 }
 

@@ -361,6 +361,7 @@ impl RunError {
                 mend_batch::BatchError::InTask { .. } | mend_batch::BatchError::NotWithin { .. } | mend_batch::BatchError::Setting(_),
             )
             | Self::Input(_) => 64,
+            Self::Record(error) if error.exit_code() == 64 => 64,
             Self::Interrupted { signal } => 128 + signal,
             Self::Killed => 137,
             _ => 1,

@@ -51,6 +51,7 @@ mod output;
 pub mod portable;
 mod programs;
 pub mod record;
+pub mod record_error;
 pub mod removal;
 mod restart;
 mod run;

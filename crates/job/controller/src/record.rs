@@ -6,6 +6,7 @@
 //! before anything is promised that needs it.
 
 use crate::lock_identity::LockIdentity;
+pub use crate::record_error::{RecordError, some};
 use mend_job::event::MeasuredRates;
 use mend_job::setup::CheckpointPlan;
 use mend_kernel::untrusted::read_within;
@@ -99,116 +100,6 @@ impl JobRecord {
 
 /// Most bytes of a file of the directory.
 const MAX_RECORD_BYTES: u64 = 512 << 20;
-
-/// Why a job's directory cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// Not readable or writable.
-    #[error("cannot use {}", path.display())]
-    Io {
-        /// Which file or directory.
-        path: PathBuf,
-        /// What went wrong.
-        source: io::Error,
-    },
-    /// Not what was written.
-    #[error("{} is damaged", path.display())]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// No job of that name.
-    #[error("there is no job {name}")]
-    NoSuchJob {
-        /// As the user gave it.
-        name: String,
-        /// All there are.
-        known: Vec<String>,
-    },
-    /// Several could be meant.
-    #[error("{name} could be any of {}", known.join(", "))]
-    Ambiguous {
-        /// As the user gave it.
-        name: String,
-        /// The jobs that it could be.
-        known: Vec<String>,
-    },
-    /// None was named, and several run.
-    #[error("the running job could be any of {}", known.join(", "))]
-    SeveralRun {
-        /// The jobs that run.
-        known: Vec<String>,
-    },
-    /// No job at all.
-    #[error("there is no job{qualifier}")]
-    None {
-        /// " that runs", or empty.
-        qualifier: &'static str,
-    },
-    /// None that has ended.
-    #[error("no job has ended yet; {} running", runs(known))]
-    NoneEnded {
-        /// Those that run.
-        known: Vec<String>,
-    },
-    /// A name that stands for any job.
-    #[error("the name of the job is empty")]
-    EmptyName,
-    /// Its controller lives.
-    #[error("job {id} is running")]
-    Running {
-        /// The job that runs.
-        id: String,
-    },
-    /// This controller stood still, and another one has the job.
-    #[error("another controller has taken the job over: {} is its to write", path.display())]
-    TakenOver {
-        /// Which file.
-        path: PathBuf,
-    },
-}
-
-impl RecordError {
-    /// What a user can do about it; may be empty.
-    #[must_use]
-    pub fn hint(&self) -> String {
-        match self {
-            Self::Io { source, .. } => match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    "make room there, or set MEND_HOME to a directory elsewhere".into()
-                }
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotADirectory => {
-                    "set MEND_HOME to a directory of yours".into()
-                }
-                _ => mend_report::process_hint(source).into(),
-            },
-            Self::Damaged { .. } | Self::TakenOver { .. } => String::new(),
-            Self::NoSuchJob { known, .. } if known.is_empty() => "`mend ps --all` lists jobs; is MEND_HOME the same?".into(),
-            Self::NoSuchJob { known, .. } => format!("known jobs: {}", some(known)),
-            Self::SeveralRun { .. } => "name one of them".into(),
-            Self::EmptyName => "is a variable not set? `mend ps --all` lists jobs".into(),
-            Self::Ambiguous { .. } => "write more of its name".into(),
-            Self::None { .. } => "start one with `mend run -n 4 PROGRAM`; is MEND_HOME the same?".into(),
-            Self::NoneEnded { .. } => "wait for its end, or end it with `mend kill`".into(),
-            Self::Running { id } => format!("end it with `mend kill {id}`"),
-        }
-    }
-}
-
-fn runs(names: &[String]) -> String {
-    format!("{} {}", some(names), if names.len() == 1 { "is" } else { "are" })
-}
-
-/// Names of jobs, newest first, as many as can be looked over.
-#[must_use]
-pub fn some(names: &[String]) -> String {
-    const MAX_NAMES: usize = 8;
-    let shown = names[..names.len().min(MAX_NAMES)].join(", ");
-    match names.len().saturating_sub(MAX_NAMES) {
-        0 => shown,
-        more => format!("{shown} and {more} older (`mend ps --all`)"),
-    }
-}
 
 /// Whether a job can have this name: a directory of the jobs' is called so.
 #[must_use]
@@ -417,13 +308,15 @@ impl JobDirectory {
 /// # Errors
 /// [`RecordError::Io`] if nothing says where it is.
 pub(crate) fn home() -> Result<PathBuf, RecordError> {
-    let none = |error| RecordError::Io { path: "~/.mend".into(), source: io::Error::new(io::ErrorKind::NotFound, error) };
-    mend_settings::home().map_err(none)
+    Ok(mend_settings::home()?)
 }
 
 fn jobs_directory() -> Result<PathBuf, RecordError> {
     let jobs = home()?.join("jobs");
-    make_directories(&jobs).map_err(|source| RecordError::Io { path: jobs.clone(), source })?;
+    make_directories(&jobs).map_err(|source| match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => RecordError::Io { path: jobs.clone(), source },
+        _ => RecordError::NoPlace { path: jobs.clone(), source },
+    })?;
     Ok(jobs)
 }
 

@@ -129,6 +129,11 @@ class Slow(Live):
         refused = self.lab.mend("migrate", name, "1", "--cancel")
         self.assertEqual(refused.returncode, 1)
         self.assertIn("not being moved", refused.stderr)
+        several = self.lab.mend("migrate", name, "0,1", "--cancel", "--json")
+        self.assertEqual(several.returncode, 1)
+        ended = json.loads(several.stdout)
+        self.assertEqual([one["rank"] for one in ended], [0, 1])
+        self.assertIn("not being moved", ended[1]["error"])
         self.stays(job, name)
 
     def test_urgent(self):

@@ -248,14 +248,21 @@ pub fn run(command: DataCommand) -> Result<i32, Failure> {
     Err(not_started(&path, &program.exec()))
 }
 
-/// Has second copies follow the queue until it is interrupted. What fails is told, and tried again the next time.
+/// What ends a command whose words make no sense: no second try changes that.
+const MISUSED: i32 = 64;
+
+/// Has second copies follow the queue until it is interrupted. What fails is told, and tried again the next time, unless it never can succeed.
 fn follow_queue(arguments: &Replicate, pause: Duration) -> Result<i32, Failure> {
+    arguments.check()?;
     let mut scripts = Scripts::default();
     loop {
         match arguments.request(&mut scripts) {
             Ok(request) => {
                 let (mut program, path) = carried_out(&Request::Space(request))?;
-                program.status().map_err(|error| not_started(&path, &error))?;
+                let done = program.status().map_err(|error| not_started(&path, &error))?;
+                if done.code() == Some(MISUSED) {
+                    return Ok(MISUSED);
+                }
             }
             Err(failure) => drop(failure.report()),
         }
@@ -318,7 +325,7 @@ pub fn directives(path: &Path) -> Result<Vec<Wanted>, Failure> {
     let text = std::fs::read(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display()), "name a job script"))?;
     let script = directives::read(&String::from_utf8_lossy(&text), &|name| std::env::var(name).ok());
     for (line, what) in &script.passed_over {
-        eprintln!("mend: {} line {line}: passed over: {what}", path.display());
+        mend_report::tell!("mend: {} line {line}: passed over: {what}", path.display());
     }
     if !script.problems.is_empty() {
         let lines: Vec<String> = script.problems.iter().map(|(line, why)| format!("line {line}: {why}")).collect();

@@ -142,7 +142,7 @@ fn avoided(to: Option<&str>) -> Result<Vec<String>, Failure> {
 /// Hurries or cancels moves that are under way.
 async fn interfere(arguments: &Migrate, ranks: &BTreeSet<Rank>) -> Result<i32, Failure> {
     let (directory, record) = record::find(arguments.job.as_deref(), true)?;
-    let mut failed = None;
+    let (mut ended, mut failed) = (Vec::new(), Vec::new());
     for &rank in ranks {
         let what = if arguments.urgent { Ask::Hurry { rank } } else { Ask::CancelMove { rank } };
         let done = match ask_of(&directory, &record, what).await {
@@ -150,26 +150,37 @@ async fn interfere(arguments: &Migrate, ranks: &BTreeSet<Rank>) -> Result<i32, F
             Ok(Answer::CancelledMove) => "cancelled",
             Ok(_) => return Err(unexpected()),
             Err(failure) => {
-                if let Some(earlier) = failed.replace(failure) {
-                    earlier.report();
-                }
+                ended.push(serde_json::json!({ "rank": rank, "error": failure.text() }));
+                failed.push(failure);
                 continue;
             }
         };
-        match (arguments.json, done) {
-            (true, _) => report::json(&serde_json::json!({ done: rank }))?,
-            (false, "hurried") => println!("rank {rank} is stopped and moved"),
-            (false, _) => println!("rank {rank} goes on where it is"),
+        ended.push(serde_json::json!({ done: rank }));
+        match done {
+            _ if arguments.json => {}
+            "hurried" => crate::report::say!("rank {rank} is stopped and moved"),
+            _ => crate::report::say!("rank {rank} goes on where it is"),
         }
     }
-    failed.map_or(Ok(0), Err)
+    let code = i32::from(!failed.is_empty());
+    match (&ended[..], arguments.json) {
+        ([one], true) if failed.is_empty() => report::json(one)?,
+        // As of several that move: what failed is told in it.
+        ([_, _, ..], true) => return report::json(&ended).map(|()| code),
+        _ => {}
+    }
+    let Some(last) = failed.pop() else { return Ok(0) };
+    for failure in failed {
+        failure.report();
+    }
+    Err(last)
 }
 
 /// Moves one rank. `shows`: how far it is goes to a terminal.
 async fn one((directory, record): &(JobDirectory, JobRecord), ask: Ask, json: bool, shows: bool) -> Result<MigrationDone, Failure> {
     let told = |answer: &Answer| match answer {
         Answer::Moving(progress) if json => drop(report::json_line(progress)),
-        Answer::Moving(progress) if shows && std::io::stderr().is_terminal() => eprint!("\r\x1b[K{}", moving(progress)),
+        Answer::Moving(progress) if shows && std::io::stderr().is_terminal() => mend_report::tell_part!("\r\x1b[K{}", moving(progress)),
         _ => {}
     };
     match ask_and_watch(directory, record, ask, told).await? {
@@ -238,13 +249,13 @@ fn print(job: Option<&str>, done: &MigrationDone) {
         TransportWord::Tcp => String::new(),
         other => format!(" over {}", other.text()),
     };
-    println!("{job}rank {} moved from {} to {}{over}: {size}{sent}", done.rank, done.from, done.to);
+    crate::report::say!("{job}rank {} moved from {} to {}{over}: {size}{sent}", done.rank, done.from, done.to);
     if let Some(live) = done.precopied {
         let (while_ran, us) = (report::size(live.bytes), report::duration(live.us));
-        println!("  {while_ran} in {} round(s) while it ran, {us}; then {}", live.rounds, stop_reason(live.why));
-        println!("  {} while it stood still", report::size(live.stopped_bytes));
+        crate::report::say!("  {while_ran} in {} round(s) while it ran, {us}; then {}", live.rounds, stop_reason(live.why));
+        crate::report::say!("  {} while it stood still", report::size(live.stopped_bytes));
     }
-    println!("  stopped for {stopped}: {}", report::phases(&done.phases));
+    crate::report::say!("  stopped for {stopped}: {}", report::phases(&done.phases));
 }
 
 /// "rank 3: round 1, 1.2 GiB sent, 410 MiB/s, changes 3 MiB/s, 12 MiB left: 30 ms "

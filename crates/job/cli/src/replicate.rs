@@ -72,7 +72,7 @@ impl Scripts {
         let Some(text) = script(id)? else { return Ok(Vec::new()) };
         let said = directives::read(&text, &|name| std::env::var(name).ok());
         for (line, why) in &said.problems {
-            eprintln!("mend: job {id}, line {line} of its script: {why}");
+            mend_report::tell!("mend: job {id}, line {line} of its script: {why}");
         }
         self.0.insert(id.to_owned(), said.reads.clone());
         Ok(said.reads)
@@ -80,15 +80,24 @@ impl Scripts {
 }
 
 impl Replicate {
+    /// Whether its places make sense, which no time changes.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self.places.iter().find(|place| split(place).is_none()) {
+            Some(bad) => Err(Failure::usage(format!("{bad} is no place in a data space"), "write NAME:PATH, or NAME: for all of it")),
+            None => Ok(()),
+        }
+    }
+
     /// What is asked for: with `--queue`, by how the queue is now.
     ///
     /// # Errors
     /// If a place makes no sense, or Slurm does not tell.
     pub fn request(&self, scripts: &mut Scripts) -> Result<SpaceRequest, Failure> {
         let Self { places, remove, queue: by_queue, ahead, small, json, .. } = self;
-        if let Some(bad) = places.iter().find(|place| split(place).is_none()) {
-            return Err(Failure::usage(format!("{bad} is no place in a data space"), "write NAME:PATH, or NAME: for all of it"));
-        }
+        self.check()?;
         if !by_queue {
             return Ok(SpaceRequest::Replicate { places: places.clone(), remove: *remove, json: *json });
         }

@@ -6,7 +6,7 @@ use mend_journal::frame;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// Runs `mend` with none of the environment that would change what it says.
 fn mend(home: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Output {
@@ -170,6 +170,131 @@ fn a_timeline_is_drawn_as_its_file_is_named() {
         assert!(said.status.success() && said.stdout.is_empty() && said.stderr.is_empty(), "{said:?}");
         assert!(std::fs::read(home.path().join(file)).unwrap().starts_with(begin), "{file}");
     }
+}
+
+/// The exit code of `mend` with these for standard output and standard error, and what came by a pipe.
+fn ends_with(home: &Path, arguments: &[&str], out: Stdio, err: Stdio) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mend"));
+    command.env_clear().env("MEND_HOME", home).env("HOME", home).env("PATH", "/usr/bin:/bin").current_dir(home);
+    let done = command.args(arguments).stdout(out).stderr(err).spawn().unwrap().wait_with_output().unwrap();
+    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+}
+
+fn full_disk() -> Stdio {
+    std::fs::File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+/// A pipe that nobody reads.
+fn no_reader() -> Stdio {
+    std::io::pipe().unwrap().1.into()
+}
+
+#[test]
+fn a_message_that_cannot_be_written_changes_no_exit_code() {
+    let home = with_a_job();
+    for (arguments, code) in [(&["log", "lmp-4"][..], 69), (&["run", "--interval", "often", "true"], 64)] {
+        assert_eq!(ends_with(home.path(), arguments, Stdio::null(), full_disk()).0, Some(code), "{arguments:?}");
+    }
+    // Other verbs end by SIGPIPE, as filters do.
+    assert_eq!(ends_with(home.path(), &["run", "--interval", "often", "true"], Stdio::null(), no_reader()).0, Some(64));
+}
+
+#[test]
+fn standard_output_that_cannot_be_written_is_a_failure() {
+    let home = with_a_job();
+    let verbs: [&[&str]; 6] = [&["ps", "--all"], &["ps", "--all", "--json"], &["checkpoints"], &["settings"], &["version"], &["drain"]];
+    for arguments in verbs {
+        let (code, said) = ends_with(home.path(), arguments, full_disk(), Stdio::piped());
+        assert_eq!(code, Some(1), "{arguments:?}: {said}");
+        assert!(said.contains("standard output cannot be written: No space left on device"), "{arguments:?}: {said}");
+    }
+    for more in [&["wait"][..], &["wait", "--json"]] {
+        let (code, said) = ends_with(home.path(), more, full_disk(), Stdio::piped());
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("standard output cannot be written"), "{said}");
+    }
+    assert_eq!(ends_with(home.path(), &["ps", "--all"], no_reader(), Stdio::piped()), (None, String::new()));
+}
+
+/// More jobs that have ended.
+fn with_jobs(count: usize) -> tempfile::TempDir {
+    let home = with_a_job();
+    for number in 1..count {
+        let name = format!("lmp-{number:06}");
+        let job = home.path().join("jobs").join(&name);
+        std::fs::create_dir_all(job.join("checkpoints/1")).unwrap();
+        std::fs::write(job.join("journal"), "").unwrap();
+        std::fs::write(job.join("job.json"), ENDED.replace("lmp-3f2a9c", &name)).unwrap();
+    }
+    home
+}
+
+#[test]
+fn two_removals_at_once_do_not_fail_for_each_other() {
+    const JOBS: usize = 200;
+    let home = with_jobs(JOBS);
+    let removal = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mend"));
+        command.env_clear().env("MEND_HOME", home.path()).env("HOME", home.path()).args(["rm", "--ended", "--json"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let both = [removal(), removal(), removal()].map(|child| child.wait_with_output().unwrap());
+    let mut names: Vec<String> = Vec::new();
+    for done in both {
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let told: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        names.extend(told["removed"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()));
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), JOBS);
+    assert_eq!(std::fs::read_dir(home.path().join("jobs")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_went_is_told_though_something_else_did_not() {
+    let home = with_jobs(2);
+    // Not to be written, so that what is in it stays.
+    let stays = home.path().join("jobs/lmp-000001/checkpoints/1");
+    std::fs::write(stays.join("image"), "").unwrap();
+    std::fs::set_permissions(&stays, std::fs::Permissions::from_mode(0o500)).unwrap();
+    let said = mend(home.path(), &["rm", "--ended"], &[]);
+    std::fs::set_permissions(&stays, std::fs::Permissions::from_mode(0o700)).unwrap();
+    if said.status.success() {
+        // Root may do that all the same.
+        return;
+    }
+    assert!(String::from_utf8_lossy(&said.stdout).contains("lmp-3f2a9c is removed"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("lmp-000001"), "{said:?}");
+}
+
+#[test]
+fn a_home_that_cannot_be_and_a_name_that_means_no_job_are_bad_values() {
+    let home = with_jobs(3);
+    let in_a_file = home.path().join("text/home");
+    let cases: &[(&[&str], &str, &str)] = &[
+        (&["ps"], in_a_file.to_str().unwrap(), "there can be no directory"),
+        (&["ps"], "relative", "relative"),
+        (&["run", "true"], in_a_file.to_str().unwrap(), "there can be no directory"),
+        (&["log", ""], home.path().to_str().unwrap(), "the name of the job is empty"),
+        (&["log", "lmp-0"], home.path().to_str().unwrap(), "could be any of"),
+    ];
+    for (arguments, place, expected) in cases {
+        let said = mend(home.path(), arguments, &[("MEND_HOME", place)]);
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(64), "{arguments:?}: {text}");
+        assert!(text.contains(expected) && text.contains("hint: "), "{arguments:?}: {text}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mend"));
+    assert_eq!(command.env_clear().arg("ps").output().unwrap().status.code(), Some(64));
+}
+
+#[test]
+fn second_copies_of_nonsense_follow_no_queue() {
+    let home = with_a_job();
+    let said = mend(home.path(), &["data", "replicate", "--queue", "--every", "1", "nonsense"], &[]);
+    assert_eq!(said.status.code(), Some(64), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("nonsense is no place in a data space"), "{said:?}");
 }
 
 #[test]

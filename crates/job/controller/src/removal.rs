@@ -95,7 +95,7 @@ fn lock(directory: &JobDirectory, record: &JobRecord) -> Result<JobLock, RecordE
     if directory.path().join("job.json").exists() {
         return Ok(lock);
     }
-    // Its file came anew into a directory that was about to go.
+    // Its file came anew into a directory that was about to go. Other things in it are not ours to remove.
     let _ = fs::remove_file(directory.path().join("lock"));
     let _ = fs::remove_dir(directory.path());
     Err(gone())
@@ -123,20 +123,24 @@ fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, R
         })
         .map_err(io(&entry.path()))?;
     }
-    for name in ["job.json", "lock"] {
-        let path = directory.path().join(name);
-        gone(fs::remove_file(&path)).map_err(io(&path))?;
-    }
-    match gone(fs::remove_dir(directory.path())) {
-        // Somebody who wants to remove it, too, has opened its lock just now, and finds no job then.
-        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && is_lock_alone(directory.path()) => {}
-        done => done.map_err(io(directory.path()))?,
-    }
+    let path = directory.path().join("job.json");
+    gone(fs::remove_file(&path)).map_err(io(&path))?;
+    remove_empty(directory.path()).map_err(io(directory.path()))?;
     Ok(Removed { id: record.id.clone(), bytes: bytes.saturating_sub(left.as_deref().map_or(0, size)), left, in_tiers })
 }
 
-fn is_lock_alone(path: &Path) -> bool {
-    fs::read_dir(path).is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == "lock"))
+/// Removes a job's directory that has no more than its lock. Somebody who looks whether it runs, or wants to remove it, too, may make a new one meanwhile, and
+/// finds no job then.
+fn remove_empty(path: &Path) -> io::Result<()> {
+    const TRIES: u32 = 100;
+    let mut tries = 0;
+    loop {
+        gone(fs::remove_file(path.join("lock")))?;
+        match gone(fs::remove_dir(path)) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && tries < TRIES => tries += 1,
+            done => return done,
+        }
+    }
 }
 
 /// Removes what has a checkpoint's name in a directory that has the job's. Returns the directory if it is not empty then, or not the job's.

@@ -259,9 +259,9 @@ fn what_went_is_told_though_something_else_did_not() {
     std::fs::write(stays.join("image"), "").unwrap();
     std::fs::set_permissions(&stays, std::fs::Permissions::from_mode(0o500)).unwrap();
     let said = mend(home.path(), &["rm", "--ended"], &[]);
-    std::fs::set_permissions(&stays, std::fs::Permissions::from_mode(0o700)).unwrap();
+    // Root has removed it all the same.
+    let _ = std::fs::set_permissions(&stays, std::fs::Permissions::from_mode(0o700));
     if said.status.success() {
-        // Root may do that all the same.
         return;
     }
     assert!(String::from_utf8_lossy(&said.stdout).contains("lmp-3f2a9c is removed"), "{said:?}");

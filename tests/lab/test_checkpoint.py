@@ -191,7 +191,7 @@ class Checkpoint(OnMachine):
         job.finish(137)
         done = self.machine.mend("restart", "count")
         self.assertRegex(done.stderr, "count could be any of " + name)
-        self.assertEqual(done.returncode, 69)
+        self.assertEqual(done.returncode, 64)
 
     def test_many_cycles(self):
         """Checkpoint, restart, checkpoint, restart …: each life is made from the last one's image."""

@@ -20,6 +20,13 @@ pub fn told(sources: &[Source], blames: &[Option<String>]) -> String {
     sources.iter().zip(blames).map(one).collect::<Vec<_>>().join("; ")
 }
 
+/// What is told if a part that was fetched earlier is of no use.
+pub fn told_of_new_begin(shown: &str) -> String {
+    format!(
+        "mend data: {shown}: a source has changed or is missing since an earlier command fetched a part of it; that part is fetched again"
+    )
+}
+
 /// Tells of sources that failed where others did not.
 pub fn tell_of_failed(shown: &str, sources: &[Source], blames: &[Option<String>], progress: &Progress) {
     for (source, blame) in sources.iter().zip(blames).filter_map(|(source, blame)| blame.as_ref().map(|blame| (source, blame))) {

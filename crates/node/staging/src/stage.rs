@@ -8,7 +8,7 @@
 
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
-use crate::mirrors::{agree, blame, broken_off, open, tell_of_failed, told, unchanged};
+use crate::mirrors::{agree, blame, broken_off, open, tell_of_failed, told, told_of_new_begin, unchanged};
 use crate::names::{followed, path_of};
 use crate::origin::Origin;
 use crate::partial::Partial;
@@ -165,13 +165,6 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         sources: uris(),
         seconds: began.elapsed().as_secs_f64(),
     })
-}
-
-/// What is told if a part that was fetched earlier is of no use.
-pub fn told_of_new_begin(shown: &str) -> String {
-    format!(
-        "mend data: {shown}: a source has changed or is missing since an earlier command fetched a part of it; that part is fetched again"
-    )
 }
 
 /// Where a file goes that is asked for under `path`: a directory gets it under its own name.

@@ -197,7 +197,11 @@ mod tests {
         begin_slow: tokio::sync::mpsc::UnboundedSender<()>,
     }
 
-    async fn answer(stream: tokio::net::TcpStream, questions: usize, slow: &TurnMutex<tokio::sync::mpsc::UnboundedReceiver<()>>) -> Option<()> {
+    async fn answer(
+        stream: tokio::net::TcpStream,
+        questions: usize,
+        slow: &TurnMutex<tokio::sync::mpsc::UnboundedReceiver<()>>,
+    ) -> Option<()> {
         let mut connection = Greeted::accepted(stream, &[Purpose::Space]).await.ok()?.prove_as_acceptor(&SECRET, &[]).await.ok()?;
         for _ in 0..questions {
             let wanted: Wanted = connection.receiver.receive().await.ok()?;

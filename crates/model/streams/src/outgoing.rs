@@ -157,7 +157,7 @@ impl<W> Outgoing<W> {
             stream.damaged = true;
             return Some(Answer::Done(who, 0));
         }
-        let goal = stream.written + stream.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+        let goal = stream.goal();
         match stream.failed {
             _ if stream.taken >= goal && stream.failed != Some(Trouble::Broken) => Some(Answer::Done(who, 0)),
             Some(trouble) => Some(Answer::Failed(who, trouble)),
@@ -263,6 +263,10 @@ impl<W> Outgoing<W> {
             let (out, rest): (Vec<_>, Vec<_>) = stream.closing.drain(..).partition(|(who, _)| is_named(who));
             stream.closing = rest;
             answers.extend(out.into_iter().map(|(who, _)| Answer::Failed(who, Trouble::Interrupted)));
+            // Others wait for what was dropped, too: it never comes.
+            let goal = stream.goal();
+            stream.closing.iter_mut().for_each(|(_, waits_for)| *waits_for = (*waits_for).min(goal));
+            stream.answer_closing(&mut answers);
         }
         answers
     }
@@ -286,6 +290,11 @@ impl<W> Stream<W> {
     /// True if all of it is sent and nobody has it open.
     fn is_complete(&self) -> bool {
         self.released && self.failed.is_none() && self.making.is_none() && self.queue.is_empty() && self.writes.is_empty()
+    }
+
+    /// How much of it there is when all that waits is written.
+    fn goal(&self) -> u64 {
+        self.written + self.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
     }
 
     /// Puts bytes into memory, if they have room in the last chunk or there is a credit for another one.

@@ -341,3 +341,22 @@ fn who_waits_can_be_told_to_stop() {
     out.heard(ToWriter::Credits { stream: FIRST, more: 1 }).unwrap();
     assert!(out.next_message().is_some() && out.next_message().is_none(), "what was not written is sent");
 }
+
+/// Two processes write to one file; one of them closes it while the other one's write waits, and is killed.
+#[test]
+fn who_closes_does_not_wait_for_what_another_one_no_longer_writes() {
+    let mut out: Outgoing<u32> = Outgoing::new(FIRST);
+    out.connected(CHUNK);
+    out.make(b"a".to_vec(), 1);
+    out.heard(ToWriter::Opened { stream: FIRST }).unwrap();
+    out.heard(ToWriter::Credits { stream: FIRST, more: 1 }).unwrap();
+    assert_eq!(out.write(FIRST, b"first", 2), Some(Answer::Done(2, 5)));
+    assert!(out.next_message().is_some());
+    assert_eq!(out.write(FIRST, b"waits", 3), None);
+    assert_eq!(out.flush(FIRST, false, 4), None);
+    assert_eq!(out.interrupt(|who| *who == 3), vec![Answer::Failed(3, Trouble::Interrupted)]);
+    assert_eq!(out.heard(ToWriter::Taken { stream: FIRST, through: 5 }), Ok(vec![Answer::Done(4, 0)]));
+    assert_eq!(out.write(FIRST, b"waits", 3), None);
+    assert_eq!(out.flush(FIRST, false, 4), None);
+    assert_eq!(out.interrupt(|who| *who == 3), vec![Answer::Failed(3, Trouble::Interrupted), Answer::Done(4, 0)]);
+}

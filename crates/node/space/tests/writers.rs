@@ -63,6 +63,32 @@ fn who_syncs_while_another_thread_does_waits_for_it() {
     });
 }
 
+/// What it reads past the end it had seen would be lost to it: it goes on behind that.
+#[test]
+fn who_reads_a_file_that_grows_sees_no_zeros_that_nobody_wrote() {
+    const RECORDS: usize = 300;
+    let cluster = Cluster::new(2);
+    let (_, writer, entry) = with_file(&cluster, b"x");
+    let reading = cluster.client();
+    reading.refresh();
+    let reader = Writer::new(reading, None);
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| (0..RECORDS).try_for_each(|_| writer.append(&entry.id, &[b'x'; 100]).map(drop)));
+        let mut seen = 0;
+        loop {
+            let is_all = writes.is_finished();
+            let bytes = reader.read(&entry.id, seen, 1 << 16).unwrap().bytes;
+            assert!(bytes.iter().all(|byte| *byte == b'x'), "zeros behind {seen} bytes");
+            seen += bytes.len() as u64;
+            if is_all {
+                break;
+            }
+        }
+        assert_eq!(seen, 1 + RECORDS as u64 * 100);
+        writes.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 fn a_file_whose_mover_died_is_written_on_and_becomes_whole() {
     let cluster = Cluster::new(3);

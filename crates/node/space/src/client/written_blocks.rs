@@ -46,11 +46,28 @@ impl Writer {
     /// # Errors
     /// [`Refused`].
     pub fn read(&self, file: &Id, offset: u64, length: u32) -> Result<Content, Refused> {
+        let (mut content, there) = self.read_once(file, offset, length)?;
+        if let Some(there) = there {
+            // It may be a hole, or the end.
+            let (entry, _) = self.now(file)?;
+            let (size, _) = self.shape(&entry)?;
+            if size > there {
+                // Or it was written since: all that is before this size is there now.
+                (content, _) = self.read_once(file, offset, length)?;
+            }
+            content.bytes.truncate(size.saturating_sub(offset).min(content.bytes.len() as u64) as usize);
+            content.fetched.truncate((offset + content.bytes.len() as u64).div_ceil(BLOCK).saturating_sub(offset / BLOCK) as usize);
+        }
+        Ok(content)
+    }
+
+    /// As many bytes as are wanted, zeros in the place of those that are nowhere; and where the first of these are, if there are any.
+    fn read_once(&self, file: &Id, offset: u64, length: u32) -> Result<(Content, Option<u64>), Refused> {
         let (entry, known) = self.now(file)?;
         let end = offset.saturating_add(length.into()).min(i64::MAX as u64);
         let mut content = Content { bytes: Vec::with_capacity(length as usize), fetched: Vec::new() };
         let whole = Range::between(offset / BLOCK * BLOCK, end.div_ceil(BLOCK) * BLOCK);
-        let (mut short, mut at) = (false, offset);
+        let (mut there, mut at) = (None::<u64>, offset);
         for (position, place, piece) in pieces(&known, whole, PIECE) {
             let blocks = place / BLOCK..(place + piece.length).div_ceil(BLOCK);
             let run = Run { position, blocks, first: piece.offset / BLOCK };
@@ -60,7 +77,7 @@ impl Writer {
                     self.client.refresh_if_older(HEARD);
                     let (_, after) = self.now(file)?;
                     if after.epoch != known.epoch {
-                        return self.read(file, offset, length);
+                        return self.read_once(file, offset, length);
                     }
                     let fault = fault.unwrap_or_else(|| Fault::Other(format!("{} is nowhere", entry.path)));
                     return Err(fault.into());
@@ -73,17 +90,14 @@ impl Writer {
                 content.bytes.extend_from_slice(there);
                 content.bytes.resize(content.bytes.len() + (until - from) - there.len(), 0);
                 content.fetched.push(fetched);
-                short |= until > length as usize;
+                if until > length as usize {
+                    let ends = start + u64::from(length);
+                    there = Some(there.map_or(ends, |there| there.min(ends)));
+                }
                 at = start + BLOCK;
             }
         }
-        if short {
-            // It may be a hole, or the end.
-            let (size, _) = self.shape(&entry)?;
-            content.bytes.truncate(size.saturating_sub(offset).min(content.bytes.len() as u64) as usize);
-            content.fetched.truncate((offset + content.bytes.len() as u64).div_ceil(BLOCK).saturating_sub(offset / BLOCK) as usize);
-        }
-        Ok(content)
+        Ok((content, there))
     }
 
     /// Blocks of an object. If no copy gives all of them, each block comes from the copy that has it as it was written.

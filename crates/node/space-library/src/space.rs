@@ -163,10 +163,21 @@ impl Space {
         if let Some(file) = entry.file() {
             return Ok(About { size: file.size, changed_ns: entry.made_ns, mode: 0o444, is_directory: false, is_staged: true });
         }
+        // Its copies may be on other targets than when it was opened.
+        let entry = &self.client.names().entry(&entry.id).cloned().ok_or(Refused::Removed)?;
         self.writer.until_made(entry);
-        let (size, changed_ns) = self.writer.shape(entry)?;
+        let (size, changed_ns) = self.writer.shape(entry).or_else(|fault| {
+            let is_gone = self.is_gone(entry);
+            Err(if is_gone { Refused::Removed } else { fault.into() })
+        })?;
         let mode = entry.written().map_or(0, |file| file.mode);
         Ok(About { size, changed_ns, mode, is_directory: false, is_staged: false })
+    }
+
+    /// Whether a file of which a target does not say what it has was removed by somebody else just now.
+    fn is_gone(&self, entry: &Entry) -> bool {
+        self.client.refresh_if_older(Duration::ZERO);
+        self.client.names().entry(&entry.id).is_none()
     }
 
     fn found(&self, path: &str) -> Option<Result<Entry, About>> {
@@ -185,7 +196,11 @@ impl Space {
         self.after_hearing(|| match self.found(path) {
             None => Err(Refused::Absent.into()),
             Some(Err(directory)) => Ok(directory),
-            Some(Ok(entry)) => self.about(&entry),
+            Some(Ok(entry)) => self.about(&entry).or_else(|problem| match self.found(path) {
+                // Removed meanwhile.
+                None => Err(Refused::Absent.into()),
+                Some(_) => Err(problem),
+            }),
         })
     }
 
@@ -207,15 +222,19 @@ impl Space {
             let written: Vec<Entry> =
                 listed.iter().filter_map(|(_, entry)| entry.clone()).filter(|entry| entry.written().is_some()).collect();
             let mut shapes = self.client.shapes(&written).into_iter();
-            let about = |entry: Option<Entry>| -> Result<About, Problem> {
-                let Some(entry) = entry else { return Ok(DIRECTORY) };
-                let Some(file) = entry.written() else { return self.about(&entry) };
-                let (size, changed_ns) = shapes.next().unwrap_or_else(|| self.writer.shape(&entry))?;
-                Ok(About { size, changed_ns, mode: file.mode, is_directory: false, is_staged: false })
+            // `None`: it was removed meanwhile.
+            let about = |entry: Option<Entry>| -> Result<Option<About>, Problem> {
+                let Some(entry) = entry else { return Ok(Some(DIRECTORY)) };
+                let Some(file) = entry.written() else { return self.about(&entry).map(Some) };
+                match shapes.next().unwrap_or_else(|| self.writer.shape(&entry)) {
+                    Ok((size, changed_ns)) => Ok(Some(About { size, changed_ns, mode: file.mode, is_directory: false, is_staged: false })),
+                    Err(_) if self.is_gone(&entry) => Ok(None),
+                    Err(fault) => Err(fault.into()),
+                }
             };
             let (names, entries): (Vec<String>, Vec<Option<Entry>>) = listed.into_iter().unzip();
-            let abouts: Result<Vec<About>, Problem> = entries.into_iter().map(about).collect();
-            Ok(names.into_iter().zip(abouts?).collect())
+            let abouts: Vec<Option<About>> = entries.into_iter().map(about).collect::<Result<_, Problem>>()?;
+            Ok(names.into_iter().zip(abouts).filter_map(|(name, about)| Some((name, about?))).collect())
         })
     }
 

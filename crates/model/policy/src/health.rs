@@ -3,11 +3,12 @@
 //! ```text
 //! samples ──► Watch of each sensor: marks, hysteresis, trend ──► NodeWatch: the worst of them ──► leaving: live, frozen, or not
 //! ```
-//! Reading order: [`marks`] (what is too much), [`trend`] (what it will be), [`watch`] (one sensor), [`node`] (all of a node's).
+//! Reading order: [`marks`] (what is too much), [`trend`] (what it will be), [`counts`] (how often it was), [`watch`] (one sensor), [`node`] (all of a node's).
 //!
 //! Invariants: a grade rises at once and falls only after the sensor was well on the good side of its mark for a while; a sensor that says
 //! nonsense (no number, an absurd one) changes nothing. Times are microseconds on the caller's clock.
 
+pub mod counts;
 pub mod marks;
 pub mod node;
 pub mod trend;

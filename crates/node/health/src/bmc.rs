@@ -148,9 +148,14 @@ pub struct Session {
     limit: Duration,
     readings: u32,
     marks: BTreeMap<String, Sides>,
-    /// Entries that the log had when it was looked at last.
+}
+
+/// What is known of the controller's log, whatever becomes of a conversation with it.
+#[derive(Debug, Default)]
+pub struct EventLog {
+    /// Entries that it had when it was looked at last.
     entries: Option<u64>,
-    /// Of them that tell of something that fails, since this session began; and the last.
+    /// Those that tell of something that fails, of what came since it was looked at first; and the last.
     bad: (u64, String),
 }
 
@@ -186,9 +191,9 @@ impl Session {
         let (Some(input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
             return Err(BmcFailure::Ended("it has no standard streams".into()));
         };
-        let (marks, bad) = (BTreeMap::new(), (0, String::new()));
+        let marks = BTreeMap::new();
         let complaint = tokio::spawn(last_line(errors));
-        let mut session = Self { _child: child, input, output, complaint, limit, readings: 0, marks, entries: None, bad };
+        let mut session = Self { _child: child, input, output, complaint, limit, readings: 0, marks };
         session.answer().await?;
         Ok(session)
     }
@@ -225,7 +230,7 @@ impl Session {
     ///
     /// # Errors
     /// See [`BmcFailure`]. The session is of no use then.
-    pub async fn read(&mut self) -> Result<Vec<Sample>, BmcFailure> {
+    pub async fn read(&mut self, log: &mut EventLog) -> Result<Vec<Sample>, BmcFailure> {
         let with_marks = self.readings.is_multiple_of(MARKS_EVERY);
         let with_log = self.readings.is_multiple_of(LOG_EVERY);
         self.readings = self.readings.wrapping_add(1);
@@ -236,10 +241,10 @@ impl Session {
         }
         let mut samples: Vec<Sample> = rows.iter().flat_map(|row| samples(row, self.marks.get(&row[0]))).collect();
         if with_log {
-            self.look_at_log().await?;
+            self.look_at(log).await?;
         }
-        if self.entries.is_some() {
-            let (value, text) = self.bad.clone();
+        if log.entries.is_some() {
+            let (value, text) = log.bad.clone();
             let marks = Marks::new(1.0, 1000.0);
             let (sensor, unit) = (format!("{NAME}:event log"), "per hour".to_owned());
             samples.push(Sample { sensor, value: Some(value as f64), unit, kind: Kind::Counter, marks, text, ..Sample::default() });
@@ -247,19 +252,25 @@ impl Session {
         Ok(samples)
     }
 
-    async fn look_at_log(&mut self) -> Result<(), BmcFailure> {
+    async fn look_at(&mut self, log: &mut EventLog) -> Result<(), BmcFailure> {
         let said = self.ask("sel info").await?;
         let Some(entries) = entries(&said) else { return Ok(()) };
-        // Somebody may have cleared it.
-        let new = entries.saturating_sub(self.entries.replace(entries).unwrap_or(entries)).min(MOST_ENTRIES);
-        if new == 0 {
-            return Ok(());
+        let new = log.new_of(entries);
+        if new > 0 {
+            let said = self.ask(&format!("sel list last {new}")).await?;
+            said.lines().filter_map(bad_entry).for_each(|text| log.bad = (log.bad.0 + 1, text));
         }
-        let said = self.ask(&format!("sel list last {new}")).await?;
-        for text in said.lines().filter_map(bad_entry) {
-            self.bad = (self.bad.0 + 1, text);
-        }
+        // Those that could not be listed are new the next time.
+        log.entries = Some(entries);
         Ok(())
+    }
+}
+
+impl EventLog {
+    /// How many are to be listed of a log that has so many. What was there at first is nobody's fault; a log with fewer than before was cleared, and all in it is new.
+    fn new_of(&self, entries: u64) -> u64 {
+        let known = self.entries.unwrap_or(entries);
+        if entries < known { entries } else { entries - known }.min(MOST_ENTRIES)
     }
 }
 
@@ -274,7 +285,8 @@ fn sides(row: &[String]) -> Sides {
     let of = |at: usize| row[at].parse::<f64>().ok();
     let side = |near: Option<f64>, far: Option<f64>, farthest: Option<f64>, sign: f64| {
         let high = far.or(farthest)?;
-        // One that warns of nothing before it is critical.
+        // One that warns of nothing before it is critical, or has never been set.
+        let near = near.filter(|near| (high - near) * sign > 0.0);
         Marks::new(near.unwrap_or(high - sign * high.abs() * 0.05), high)
     };
     (side(of(6), of(5), of(4), -1.0), side(of(7), of(8), of(9), 1.0))
@@ -345,6 +357,14 @@ impl From<ProgramFailure> for BmcFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_is_read_on_where_it_was_left_whatever_happened_to_it() {
+        let log = |entries| EventLog { entries, ..EventLog::default() };
+        assert_eq!((log(None).new_of(100), log(Some(100)).new_of(100), log(Some(100)).new_of(103)), (0, 0, 3));
+        // It was cleared.
+        assert_eq!((log(Some(100)).new_of(3), log(Some(100)).new_of(0), log(Some(1)).new_of(500)), (3, 0, MOST_ENTRIES));
+    }
 
     #[test]
     fn rows_have_marks_on_both_sides() {

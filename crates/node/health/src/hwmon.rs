@@ -75,9 +75,15 @@ pub fn read(place: &Place) -> Option<Sample> {
         "RPM" => of("min").filter(|min| *min > 0.0).and_then(|min| Marks::new(min * 1.2, min)),
         _ => voltage(value, [of("lcrit"), of("min"), of("max"), of("crit")]),
     };
+    // Chips raise alarms of what is not connected, which has no limits, or two that are the same.
+    let is_unused = match unit {
+        "RPM" => of("min").is_some_and(|min| min <= 0.0),
+        "V" => of("min").zip(of("max")).is_some_and(|(min, max)| min >= max),
+        _ => false,
+    };
     let told = if ["crit_alarm", "lcrit_alarm", "emergency_alarm"].into_iter().any(set) {
         Grade::High
-    } else if ["alarm", "max_alarm", "min_alarm"].into_iter().any(set) {
+    } else if !is_unused && ["alarm", "max_alarm", "min_alarm"].into_iter().any(set) {
         Grade::Low
     } else {
         Grade::Well
@@ -93,10 +99,9 @@ fn upper(max: Option<f64>, crit: Option<f64>) -> Option<Marks> {
     Marks::new(max, crit)
 }
 
-/// Those on the side to which the value is nearer.
+/// Those on the side to which the value is nearer. A limit of 0 that was never set lies on the wrong side of the other one.
 fn voltage(value: f64, [lcrit, min, max, crit]: [Option<f64>; 4]) -> Option<Marks> {
-    let side = |near: Option<f64>, far: Option<f64>| near.zip(far).filter(|(near, far)| near != far);
-    let (below, above) = (side(min, lcrit), side(max, crit));
+    let (below, above) = (min.zip(lcrit).filter(|(min, lcrit)| lcrit < min), max.zip(crit).filter(|(max, crit)| crit > max));
     let distance = |side: Option<(f64, f64)>| side.map_or(f64::INFINITY, |(near, _)| (value - near).abs());
     let nearer = if distance(below) < distance(above) { below } else { above };
     nearer.and_then(|(near, far)| Marks::new(near, far))
@@ -115,5 +120,7 @@ mod tests {
         assert_eq!(voltage(11.5, sides), Marks::new(11.4, 10.8));
         assert_eq!(voltage(12.5, sides), Marks::new(12.6, 13.2));
         assert_eq!(voltage(12.5, [None; 4]), None);
+        assert_eq!(voltage(1.2, [None, None, Some(3.06), Some(0.0)]), None);
+        assert_eq!(voltage(12.0, [Some(10.8), Some(0.0), None, None]), None);
     }
 }

@@ -3,7 +3,7 @@
 //! One task for each source, so that one that hangs delays no other. All of them report to [`Monitor`], which keeps the verdict and tells it to
 //! whoever waits for changes.
 
-use crate::bmc::Session;
+use crate::bmc::{EventLog, Session};
 use crate::options::Options;
 use crate::{disks, edac, hwmon, plugins, predictor, pressure, smart, unread};
 use mend_messages::health::{Grade, NodeHealth, Reading, Unread};
@@ -213,14 +213,14 @@ async fn read_disk(monitor: Arc<Monitor>, options: Arc<Options>, directory: Path
 
 async fn read_bmc(monitor: Arc<Monitor>, options: Arc<Options>) {
     let Some(bmc) = &options.bmc else { return };
-    let mut pause = BMC_PAUSES.0;
+    let (mut pause, mut log) = (BMC_PAUSES.0, EventLog::default());
     loop {
         let failure = match Session::begin(bmc, options.limit).await {
             Ok(mut session) => {
                 let mut ticks = ticks(options.bmc_interval);
                 loop {
                     ticks.tick().await;
-                    match session.read().await {
+                    match session.read(&mut log).await {
                         Ok(samples) => {
                             pause = BMC_PAUSES.0;
                             monitor.heard(crate::bmc::NAME, Ok(samples));
@@ -239,7 +239,13 @@ async fn read_bmc(monitor: Arc<Monitor>, options: Arc<Options>) {
 
 async fn read_smart(monitor: Arc<Monitor>, options: Arc<Options>, smartctl: PathBuf) {
     loop {
-        monitor.heard(smart::NAME, smart::read(&smartctl, options.limit).await);
+        match smart::read(&smartctl, options.limit).await {
+            Ok(disks) => {
+                monitor.heard(smart::NAME, Ok(Vec::new()));
+                disks.into_iter().for_each(|(source, read)| monitor.heard(&source, read));
+            }
+            Err(why) => monitor.heard(smart::NAME, Err(why)),
+        }
         sleep(options.plugin_interval.saturating_mul(SMART_EVERY)).await;
     }
 }

@@ -1,7 +1,7 @@
 //! What disks say of themselves (SMART), by smartctl's JSON (smartctl(8), `--json`, smartmontools 7).
 //!
 //! A disk that says it fails is past the high mark. Sectors that were reallocated, or wait to be, are counted over an hour: low mark 1, high
-//! mark 50. NVMe: a critical warning is past the high mark; wear has the low mark 100 %, the high mark 120 %.
+//! mark 50. Those that wait become fewer again when they are written. NVMe: a critical warning is past the high mark; wear has the low mark 100 %, the high mark 120 %.
 
 use crate::program::{self, ProgramFailure};
 use crate::unread;
@@ -16,7 +16,8 @@ use std::time::Duration;
 /// What it is called where it fails.
 pub const NAME: &str = "smart";
 /// Attributes of ATA disks that are watched, by number: reallocated, pending and offline uncorrectable sectors, reported uncorrected errors.
-const ATTRIBUTES: [(u64, &str); 4] = [(5, "reallocated"), (187, "uncorrected"), (197, "pending"), (198, "offline")];
+const ATTRIBUTES: [(u64, &str, Kind); 4] =
+    [(5, "reallocated", Kind::Counter), (187, "uncorrected", Kind::Counter), (197, "pending", Kind::Rise), (198, "offline", Kind::Rise)];
 /// Devices, at most.
 const MOST_DEVICES: usize = 64;
 
@@ -28,32 +29,33 @@ async fn asked(smartctl: &Path, arguments: &[&str], limit: Duration) -> Result<V
     })
 }
 
+/// A disk's name among what is read, and what it says, or why it is not read.
+pub type Read = (String, Result<Vec<Sample>, Unread>);
+
 /// Reads all disks.
 ///
 /// # Errors
 /// There is none, or none may be read.
-pub async fn read(smartctl: &Path, limit: Duration) -> Result<Vec<Sample>, Unread> {
+pub async fn read(smartctl: &Path, limit: Duration) -> Result<Vec<Read>, Unread> {
     let scanned = asked(smartctl, &["--json=c", "--scan"], limit).await?;
     let devices = scanned["devices"].as_array().cloned().unwrap_or_default();
-    let (mut samples, mut trouble) = (Vec::new(), None);
+    let (mut read, mut trouble) = (Vec::new(), None);
     for device in devices.iter().take(MOST_DEVICES) {
         let (Some(name), Some(kind)) = (device["name"].as_str(), device["type"].as_str()) else { continue };
         // A disk that sleeps is left to sleep.
         let arguments = ["--json=c", "--nocheck=standby", "--health", "--attributes", "--device", kind, name];
-        // One that hangs hides no other.
+        let source = format!("{NAME}:{name}");
+        // One that hangs hides no other, and is as it was: it may be about to fail.
         match asked(smartctl, &arguments, limit).await.map(|found| understood(name, &found)) {
-            Ok(Ok(some)) => samples.extend(some),
+            Ok(Ok(some)) => read.push((source, Ok(some))),
             Ok(Err(why)) => drop(trouble.get_or_insert(why)),
-            Err(unread) => {
-                let text = format!("not read: {}", unread.error);
-                samples.push(Sample { sensor: format!("smart:{name}/health"), told: Grade::Well, text, ..Sample::default() });
-            }
+            Err(why) => read.push((source.clone(), Err(Unread { source, ..why }))),
         }
     }
-    match (samples.is_empty(), trouble) {
+    match (read.is_empty(), trouble) {
         (true, Some(why)) => Err(unread(NAME, why, false)),
         (true, None) => Err(unread(NAME, "no disk that has it", false)),
-        (false, _) => Ok(samples),
+        (false, _) => Ok(read),
     }
 }
 
@@ -69,12 +71,12 @@ pub fn understood(device: &str, found: &Value) -> Result<Vec<Sample>, String> {
         samples.push(Sample { sensor: sensor("health"), told, text: text.into(), ..Sample::default() });
     }
     for attribute in found["ata_smart_attributes"]["table"].as_array().into_iter().flatten() {
-        let name = ATTRIBUTES.iter().find(|(id, _)| attribute["id"].as_u64() == Some(*id)).map(|(_, name)| name);
+        let watched = ATTRIBUTES.iter().find(|(id, ..)| attribute["id"].as_u64() == Some(*id));
         // The raw value's upper half is the vendor's.
         let value = attribute["raw"]["value"].as_u64().map(|raw| (raw & 0xffff_ffff) as f64);
-        if let (Some(name), Some(value)) = (name, value) {
+        if let (Some((_, name, kind)), Some(value)) = (watched, value) {
             let (unit, marks) = ("per hour".into(), Marks::new(1.0, 50.0));
-            samples.push(Sample { sensor: sensor(name), value: Some(value), unit, kind: Kind::Counter, marks, ..Sample::default() });
+            samples.push(Sample { sensor: sensor(name), value: Some(value), unit, kind: *kind, marks, ..Sample::default() });
         }
     }
     let nvme = &found["nvme_smart_health_information_log"];

@@ -28,8 +28,8 @@ fn chips_are_read_with_their_own_marks() {
     );
     let fan = named(&samples, "hwmon:nct6775/fan1");
     assert_eq!((fan.value, fan.marks), (Some(1480.0), Marks::new(720.0, 600.0)));
-    // One that is not connected has no minimum; its alarm counts all the same.
-    assert_eq!((named(&samples, "hwmon:nct6775/fan2").marks, named(&samples, "hwmon:nct6775/fan2").told), (None, Grade::Low));
+    // One that is not connected has no minimum, and its alarm means nothing.
+    assert_eq!((named(&samples, "hwmon:nct6775/fan2").marks, named(&samples, "hwmon:nct6775/fan2").told), (None, Grade::Well));
     assert_eq!(named(&samples, "hwmon:nct6775/in0").value, Some(1.208));
     assert!(!samples.iter().any(|sample| sample.sensor.contains("temp7")), "a sensor with a fault is passed over");
     let disk = named(&samples, "hwmon:drivetemp/temp1");
@@ -61,11 +61,13 @@ fn smartctl(directory: &Path, scan: &str) -> PathBuf {
 async fn disks_say_how_they_are() {
     let directory = tempfile::tempdir().unwrap();
     let program = smartctl(directory.path(), "scan.json");
-    let samples = smart::read(&program, Duration::from_secs(60)).await.unwrap();
+    let read = smart::read(&program, Duration::from_secs(60)).await.unwrap();
+    let samples: Vec<Sample> = read.into_iter().flat_map(|(_, read)| read.unwrap()).collect();
     assert_eq!(named(&samples, "smart:/dev/sdb/health").told, Grade::High);
     let reallocated = named(&samples, "smart:/dev/sdb/reallocated");
     assert_eq!((reallocated.value, reallocated.kind), (Some(3912.0), Kind::Counter));
-    assert_eq!(named(&samples, "smart:/dev/sdb/pending").value, Some(17.0));
+    let pending = named(&samples, "smart:/dev/sdb/pending");
+    assert_eq!((pending.value, pending.kind), (Some(17.0), Kind::Rise));
     assert_eq!(
         (named(&samples, "smart:/dev/nvme0/warning").told, named(&samples, "smart:/dev/nvme0/worn").value),
         (Grade::Well, Some(3.0))
@@ -81,4 +83,12 @@ async fn what_smartctl_cannot_do_is_told() {
     assert!(!none.failed && none.error.contains("no disk"), "{none:?}");
     let broken = smart::read(&smartctl(directory.path(), "missing.json"), Duration::from_secs(60)).await.unwrap_err();
     assert!(broken.failed && broken.error.contains("no JSON"), "{broken:?}");
+    // One disk of several: it says nothing, least of all that it is well.
+    let program = smartctl(directory.path(), "scan.json");
+    let text = fs::read_to_string(&program).unwrap().replace("case $last in", "case $last in */sdb) echo hangs;;");
+    fs::write(&program, text).unwrap();
+    let read = smart::read(&program, Duration::from_secs(60)).await.unwrap();
+    let (_, silent) = read.iter().find(|(source, _)| source == "smart:/dev/sdb").unwrap();
+    assert!(silent.as_ref().is_err_and(|why| why.failed && why.source == "smart:/dev/sdb"), "{silent:?}");
+    assert!(read.iter().any(|(_, read)| read.is_ok()));
 }

@@ -5,13 +5,12 @@
 //!   ◄── well on the good side, for CALM ──┘ ◄── the same ──────────────────────────────────────────────┘
 //! ```
 
+use super::counts::Counts;
 use super::marks::Marks;
 use super::trend::History;
 use mend_messages::health::Grade;
 use serde::{Deserialize, Serialize};
 
-/// Errors that are counted are judged by how many came within this time, microseconds.
-const COUNTED_US: u64 = 3_600_000_000;
 /// A prediction of a plug-in counts for so long, microseconds.
 const PREDICTED_US: u64 = 60_000_000;
 
@@ -23,6 +22,8 @@ pub enum Kind {
     Level,
     /// How often something has happened since some time: what counts is how often it did in the last hour.
     Counter,
+    /// How much there is of something that may become less again: what counts is by how much it became more in the last hour.
+    Rise,
 }
 
 /// What a sensor says.
@@ -63,8 +64,8 @@ pub struct Watch {
     last: Sample,
     read_us: u64,
     history: History,
-    /// Of a counter: what it said, for an hour.
-    counts: History,
+    /// Of a counter.
+    counts: Counts,
     marks: Option<Marks>,
     grade: Grade,
     /// Since when it could count as better.
@@ -81,7 +82,7 @@ impl Watch {
             last: first.clone(),
             read_us: 0,
             history: History::default(),
-            counts: History::default(),
+            counts: Counts::default(),
             marks: None,
             grade: Grade::Well,
             calm_since: None,
@@ -118,16 +119,7 @@ impl Watch {
 
     /// What a value means: of a counter how often something happened in the last hour. One that begins anew (a reboot) begins at 0.
     fn meant(&mut self, now_us: u64, value: f64, kind: Kind) -> f64 {
-        if kind == Kind::Level {
-            return value;
-        }
-        if self.counts.last().is_some_and(|(_, last)| value < last) {
-            self.counts = History::default();
-            self.counts.add(now_us.saturating_sub(1), 0.0, COUNTED_US);
-        }
-        self.counts.add(now_us, value, COUNTED_US);
-        let first = self.counts.values().find(|(at, _)| now_us.saturating_sub(*at) <= COUNTED_US);
-        value - first.map_or(value, |(_, first)| first)
+        if kind == Kind::Level { value } else { self.counts.add(now_us, value, kind) }
     }
 
     /// A plug-in says that the high mark is passed in so many microseconds; `None`: never.

@@ -405,6 +405,8 @@ impl Keeper {
         if let Err(error) = self.try_keep(bytes) {
             mend_report::tell!("mend: standard input cannot be kept ({error}); a restart goes on with what comes then");
             self.kept.cut = true;
+            // A full disk may not take the state either. What goes needs no room, and nothing is taken for all of it then.
+            let _ = fs::remove_file(self.directory.join(LOG_FILE));
             let _ = self.write_state();
         }
     }

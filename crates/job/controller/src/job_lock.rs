@@ -17,6 +17,9 @@ use std::time::Duration;
 /// What a successor that was killed while it took a lock has left is of no use after that.
 const SEIZING_TIME: Duration = Duration::from_secs(2);
 
+/// Those who only look have it for less.
+const LOOKING_TIME: Duration = Duration::from_millis(1);
+
 /// Held while the job runs.
 #[derive(Debug)]
 pub struct JobLock {
@@ -70,7 +73,7 @@ impl JobDirectory {
                 Err(Errno::WOULDBLOCK) => {}
                 Err(error) => return Err(self.io(error.into())),
             }
-            std::thread::yield_now();
+            std::thread::sleep(LOOKING_TIME);
         }
     }
 
@@ -86,7 +89,7 @@ impl JobDirectory {
             let _ = fs::remove_file(&ours);
         }
         // Made by one alone, until it has the lock's name.
-        let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&ours) {
+        let file = match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&ours) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(taken()),
             file => file.map_err(|error| self.io(error))?,
         };
@@ -107,7 +110,8 @@ impl JobDirectory {
 
     fn open_lock(&self) -> Result<File, RecordError> {
         let path = self.lock_path();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        // NFS 4 makes byte-range locks of these: a shared one takes reading, an exclusive one writing (flock(2), "NFS details").
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(|source| RecordError::Io { path, source })?;
         file.set_permissions(Permissions::from_mode(0o600)).map_err(|error| self.io(error))?;
         Ok(file)
@@ -119,12 +123,24 @@ pub(crate) fn held(lock: &File) -> bool {
     let shared = flock(lock, FlockOperation::NonBlockingLockShared);
     // Unlocking one's own lock does not fail.
     let _ = flock(lock, FlockOperation::Unlock);
-    shared == Err(Errno::WOULDBLOCK)
+    // Where nobody can tell, it counts as taken: a job that runs is not begun again.
+    shared.is_err()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As NFS 4 wants it, which refuses the one with EBADF else.
+    #[test]
+    fn the_lock_is_open_for_what_shared_and_exclusive_locks_take() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory::at(place.path());
+        let both = |file: &File| rustix::fs::fcntl_getfl(file).unwrap().contains(rustix::fs::OFlags::RDWR);
+        assert!(both(&directory.open_lock().unwrap()));
+        let first = directory.lock("a-job").unwrap();
+        assert!(both(&directory.seize_lock("a-job", first.identity()).unwrap()._file));
+    }
 
     #[test]
     fn who_looks_does_not_run() {

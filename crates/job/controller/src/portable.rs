@@ -211,7 +211,7 @@ pub(crate) fn remove(job: &Path) -> io::Result<Option<PathBuf>> {
     for one in kept(job).into_iter().rev() {
         let Some(parent) = one.directory.parent() else { continue };
         // Held as long as it is being removed: no run begins meanwhile.
-        let lock = fs::File::open(parent.join("lock"));
+        let lock = fs::OpenOptions::new().read(true).write(true).open(parent.join("lock"));
         let used = lock.as_ref().is_ok_and(|lock| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err());
         let links = |other: &Counted| (other.oldest..other.number).contains(&one.number) && other.signed(&place).is_none();
         if used || Counted::in_directory(parent).values().any(links) {

@@ -233,13 +233,11 @@ impl JobDirectory {
         &self.path
     }
 
-    /// Puts the end of a life on record: of the job, with how and the exit code, or, with `None`, of one that another life follows.
-    pub(crate) fn put_end(&self, record: &mut JobRecord, end: Option<(String, i32)>) {
+    /// Puts the end of a life on record: of the job, with how and the exit code, or, with `None`, of one that another life follows. False, and a warning, if it cannot be written.
+    pub(crate) fn put_end(&self, record: &mut JobRecord, end: Option<(String, i32)>) -> bool {
         record.goes_on = end.is_none();
         (record.ended, record.exit_code) = end.map(|(how, code)| ((now(), how), code)).unzip();
-        if let Err(error) = self.write("job.json", record) {
-            tracing::warn!(%error, "the end of the job is not on record");
-        }
+        self.write("job.json", record).inspect_err(|error| tracing::warn!(%error, "the end of the job is not on record")).is_ok()
     }
 
     /// Keeps the job's secret.

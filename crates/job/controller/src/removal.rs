@@ -102,7 +102,7 @@ fn lock(directory: &JobDirectory, record: &JobRecord) -> Result<JobLock, RecordE
 }
 
 fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
-    let _lock = lock(directory, record)?;
+    let lock = lock(directory, record)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| RecordError::Io { path, source }
@@ -125,6 +125,8 @@ fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, R
     }
     let path = directory.path().join("job.json");
     gone(fs::remove_file(&path)).map_err(io(&path))?;
+    // On NFS a file that is open stays, under another name, and the directory with it. Whoever comes now finds no job.
+    drop(lock);
     remove_empty(directory.path()).map_err(io(directory.path()))?;
     Ok(Removed { id: record.id.clone(), bytes: bytes.saturating_sub(left.as_deref().map_or(0, size)), left, in_tiers })
 }

@@ -244,13 +244,13 @@ fn is_open(result: &Result<i32, RunError>) -> bool {
     result.as_ref().is_err_and(|error| error.blame() != Blame::Elsewhere)
 }
 
-fn put_end_on_record(directory: &JobDirectory, record: &mut JobRecord, result: &Result<i32, RunError>, goes_on: Option<u64>) {
+fn put_end_on_record(directory: &JobDirectory, record: &mut JobRecord, result: &Result<i32, RunError>, goes_on: Option<u64>) -> bool {
     let how = match result {
         Ok(code) => format!("exit code {code}"),
         Err(error) => error.to_string(),
     };
     let over = goes_on.is_none() && !is_open(result);
-    directory.put_end(record, over.then(|| (how, exit_code(result))));
+    directory.put_end(record, over.then(|| (how, exit_code(result))))
 }
 
 /// The end of a life whose controller was lost at that very time, or when the next one was about to begin.
@@ -488,7 +488,7 @@ impl Running {
         let result = self.job.end_reason().cloned().map_or(Ok(0), |end| self.shell.names.end(end));
         let Shell { healing, record, journal, directory, .. } = &mut self.shell;
         let goes_on = verdict(&self.job, healing, record, journal, &result);
-        put_end_on_record(directory, record, &result, goes_on);
+        let on_record = put_end_on_record(directory, record, &result, goes_on);
         if result.is_ok() {
             // The program had begun, and has ended before all of its ranks were seen to run.
             detached::accept(&self.shell.record.id);
@@ -500,6 +500,11 @@ impl Running {
             && let Some(told) = self.shell.told.take()
         {
             told.remove();
+            // A disk that was full has some room now.
+            if !on_record {
+                let Shell { record, directory, .. } = &mut self.shell;
+                put_end_on_record(directory, record, &result, goes_on);
+            }
         }
         self.shell.nodes.clear();
         for node in std::mem::take(&mut self.unreaped) {

@@ -282,7 +282,7 @@ impl ShownLog {
 
     /// The end: all is in one file.
     pub fn close(mut self) {
-        if self.log.is_some() {
+        if self.generation > 0 {
             let begun = self.begin_log(self.last);
             self.check(begun);
         }
@@ -318,13 +318,11 @@ impl ShownLog {
     }
 
     fn check(&mut self, result: io::Result<()>) {
-        if let Err(error) = result
-            && !self.told
-        {
-            if self.trouble.is_none() {
-                // What it lacks must not be taken for what was not shown.
-                let _ = fs::remove_file(self.directory.join(LOG_FILE));
-            }
+        let Err(error) = result else { return };
+        // What it lacks must not be taken for what was not shown, nor half a line be gone on with. All is put on record anew with what is written next.
+        self.log = None;
+        let _ = fs::remove_file(self.directory.join(LOG_FILE));
+        if !self.told {
             self.trouble.get_or_insert(error);
         }
     }
@@ -380,6 +378,31 @@ mod tests {
             let there = if length == all.len() { "one\ntwo\nthree\n" } else { there };
             let found = load(&JobDirectory::at(place.path()));
             assert_eq!(found.digests[&(0, Stream::Stdout)].end(), Mark::default().after(there.as_bytes()), "{length}");
+        }
+    }
+
+    #[test]
+    fn what_a_full_disk_does_not_take_is_on_record_with_what_comes_next() {
+        let place = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(place.path(), 1 << 20).unwrap();
+        let mut log = ShownLog::new(place.path(), StreamDigests::new(), true);
+        let loaded = || load(&JobDirectory::at(place.path()));
+        let mut shown = Vec::new();
+        for (line, is_full) in [("one\n", false), ("two\n", true), ("three\n", false), ("four\n", true), ("five\n", false)] {
+            if is_full {
+                log.log = Some(Arc::new(File::options().write(true).open("/dev/full").unwrap()));
+            }
+            log.begin((0, Stream::Stdout), line.as_bytes(), None, 0, Some(spool.positions()));
+            spool.write(Stream::Stdout, line.as_bytes());
+            log.done();
+            shown.extend_from_slice(line.as_bytes());
+            if is_full {
+                assert_eq!(loaded().spooled_until, None, "nothing says what counts");
+            } else {
+                assert_eq!(loaded().spooled_until, Some(Positions { stdout: shown.len() as u64, stderr: 0 }));
+                assert_eq!(loaded().digests[&(0, Stream::Stdout)].end(), Mark::default().after(&shown));
+            }
+            log.tell();
         }
     }
 

@@ -27,19 +27,26 @@ use crate::lock_identity::LockIdentity;
 use crate::record::JobDirectory;
 use mend_messages::daemon::SuccessorCommand;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// For how long after the last sign of life of a controller a successor may still come.
 const EXPECTED: Duration = Duration::from_secs(10);
 /// The same between two lives, when no connection tells daemons of its end.
 const EXPECTED_BETWEEN: Duration = Duration::from_secs(30);
+/// How far a file server's clock may be ahead of this machine's.
+const MOST_AHEAD: Duration = Duration::from_secs(600);
 
 /// Whether a job whose controller is gone may be about to have another one.
 #[must_use]
 pub fn is_expected(directory: &JobDirectory) -> bool {
-    let age = log::written(directory.path()).and_then(|written| written.elapsed().ok());
+    let age = log::written(directory.path()).and_then(|written| age(written, SystemTime::now()));
     let between = directory.record().is_ok_and(|record| record.goes_on);
     age.is_some_and(|age| age < if between { EXPECTED_BETWEEN } else { EXPECTED })
+}
+
+/// How long ago something was written. What is of the near future was written just now: a file server's clock is ahead. `None` if it is of a later time.
+fn age(written: SystemTime, now: SystemTime) -> Option<Duration> {
+    now.duration_since(written).or_else(|ahead| if ahead.duration() < MOST_AHEAD { Ok(Duration::ZERO) } else { Err(ahead) }).ok()
 }
 
 /// Whether a job that has no controller, and has not ended, may be about to have another one.
@@ -85,4 +92,17 @@ pub(crate) fn command(directory: &Path) -> Option<SuccessorCommand> {
     let home = directory.parent()?.parent()?;
     environment.push(("MEND_HOME".into(), home.to_str()?.to_owned()));
     Some(SuccessorCommand { executable, directory, environment })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_ahead_makes_nothing_old() {
+        let (now, second) = (SystemTime::now(), Duration::from_secs);
+        assert_eq!(age(now - second(7), now), Some(second(7)));
+        assert_eq!(age(now + second(20), now), Some(Duration::ZERO));
+        assert_eq!(age(now + second(3600), now), None);
+    }
 }

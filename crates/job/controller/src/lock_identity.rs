@@ -1,6 +1,6 @@
 //! Which file a job's lock is: who holds it controls the job. See [`crate::job_lock`].
 
-use std::fs;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -14,6 +14,7 @@ pub struct LockIdentity(pub(crate) u64);
 impl LockIdentity {
     /// Of the job with this directory; `None` if it cannot be seen.
     pub(crate) fn of(directory: &Path) -> Option<Self> {
-        fs::metadata(directory.join(FILE_NAME)).ok().map(|found| Self(found.ino()))
+        // Opened: NFS asks its server then, and answers from memory else, for up to a minute (nfs(5), "close-to-open").
+        File::open(directory.join(FILE_NAME)).and_then(|file| file.metadata()).ok().map(|found| Self(found.ino()))
     }
 }

@@ -18,6 +18,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// Chips of hwmon are listed anew after so many readings.
 const LIST_EVERY: u32 = 30;
+/// What the chips are called where they cannot be read.
+const CHIPS: &str = "hwmon";
 /// SMART is read so many times as seldom as plug-ins run.
 const SMART_EVERY: u32 = 10;
 /// Before a BMC that failed is asked again.
@@ -55,6 +57,7 @@ impl Monitor {
         let verdicts = watch::Sender::new(NodeHealth::default());
         let monitor = Arc::new(Self { begun: Instant::now(), known: Some(Mutex::new(known)), verdicts });
         let options = Arc::new(options);
+        tokio::spawn(read_chips(monitor.clone(), options.clone()));
         tokio::spawn(read_files(monitor.clone(), options.clone()));
         for directory in &options.disks {
             tokio::spawn(read_disk(monitor.clone(), options.clone(), directory.clone()));
@@ -162,22 +165,44 @@ fn ticks(period: Duration) -> tokio::time::Interval {
     ticks
 }
 
-/// What the kernel says: on a thread, as some chips take long.
-async fn read_files(monitor: Arc<Monitor>, options: Arc<Options>) {
+/// What the chips say: on a thread, as some take long. While one hangs they are not asked again.
+async fn read_chips(monitor: Arc<Monitor>, options: Arc<Options>) {
     let mut ticks = ticks(options.interval);
     let mut chips = Vec::new();
     for round in 0u32.. {
         ticks.tick().await;
         let (here, list) = (options.clone(), round.is_multiple_of(LIST_EVERY));
         let known = std::mem::take(&mut chips);
-        let reading = tokio::task::spawn_blocking(move || {
+        let mut reading = tokio::task::spawn_blocking(move || {
             let chips = if list { hwmon::list(&here.root) } else { known };
-            let kernel: Vec<Sample> = chips.iter().filter_map(hwmon::read).chain(edac::read(&here.root)).collect();
-            (kernel, pressure::read(&here.root), chips)
+            (chips.iter().filter_map(hwmon::read).collect::<Vec<Sample>>(), chips)
         });
-        match timeout(FILES_LIMIT, reading).await {
-            Ok(Ok((kernel, pressure, found))) => {
+        let read = match timeout(FILES_LIMIT, &mut reading).await {
+            Ok(read) => read,
+            Err(_) => {
+                monitor.heard(CHIPS, Err(unread(CHIPS, hung(), true)));
+                reading.await
+            }
+        };
+        match read {
+            Ok((samples, found)) => {
                 chips = found;
+                monitor.heard(CHIPS, Ok(samples));
+            }
+            Err(error) => monitor.heard(CHIPS, Err(unread(CHIPS, error.to_string(), true))),
+        }
+    }
+}
+
+/// What the kernel counts.
+async fn read_files(monitor: Arc<Monitor>, options: Arc<Options>) {
+    let mut ticks = ticks(options.interval);
+    loop {
+        ticks.tick().await;
+        let here = options.clone();
+        let reading = tokio::task::spawn_blocking(move || (edac::read(&here.root), pressure::read(&here.root)));
+        match timeout(FILES_LIMIT, reading).await {
+            Ok(Ok((kernel, pressure))) => {
                 monitor.heard("kernel", Ok(kernel));
                 monitor.heard(pressure::SENSOR, pressure.map(|sample| vec![sample]));
             }

@@ -502,8 +502,7 @@ impl Running {
             told.remove();
             // A disk that was full has some room now.
             if !on_record {
-                let Shell { record, directory, .. } = &mut self.shell;
-                put_end_on_record(directory, record, &result, goes_on);
+                put_end_on_record(&self.shell.directory, &mut self.shell.record, &result, goes_on);
             }
         }
         self.shell.nodes.clear();

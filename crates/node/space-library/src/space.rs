@@ -166,10 +166,8 @@ impl Space {
         // Its copies may be on other targets than when it was opened.
         let entry = &self.client.names().entry(&entry.id).cloned().ok_or(Refused::Removed)?;
         self.writer.until_made(entry);
-        let (size, changed_ns) = self.writer.shape(entry).or_else(|fault| {
-            let is_gone = self.is_gone(entry);
-            Err(if is_gone { Refused::Removed } else { fault.into() })
-        })?;
+        let told = |fault: Fault| if self.is_gone(entry) { Refused::Removed } else { fault.into() };
+        let (size, changed_ns) = self.writer.shape(entry).map_err(told)?;
         let mode = entry.written().map_or(0, |file| file.mode);
         Ok(About { size, changed_ns, mode, is_directory: false, is_staged: false })
     }
@@ -196,11 +194,8 @@ impl Space {
         self.after_hearing(|| match self.found(path) {
             None => Err(Refused::Absent.into()),
             Some(Err(directory)) => Ok(directory),
-            Some(Ok(entry)) => self.about(&entry).or_else(|problem| match self.found(path) {
-                // Removed meanwhile.
-                None => Err(Refused::Absent.into()),
-                Some(_) => Err(problem),
-            }),
+            // Removed meanwhile, it is no failure of its targets.
+            Some(Ok(entry)) => self.about(&entry).map_err(|problem| self.found(path).map_or(Refused::Absent.into(), |_| problem)),
         })
     }
 

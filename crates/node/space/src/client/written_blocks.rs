@@ -46,12 +46,12 @@ impl Writer {
     /// # Errors
     /// [`Refused`].
     pub fn read(&self, file: &Id, offset: u64, length: u32) -> Result<Content, Refused> {
-        let (mut content, there) = self.read_once(file, offset, length)?;
-        if let Some(there) = there {
+        let (mut content, missing) = self.read_once(file, offset, length)?;
+        if let Some(missing) = missing {
             // It may be a hole, or the end.
             let (entry, _) = self.now(file)?;
             let (size, _) = self.shape(&entry)?;
-            if size > there {
+            if size > missing {
                 // Or it was written since: all that is before this size is there now.
                 (content, _) = self.read_once(file, offset, length)?;
             }
@@ -67,7 +67,7 @@ impl Writer {
         let end = offset.saturating_add(length.into()).min(i64::MAX as u64);
         let mut content = Content { bytes: Vec::with_capacity(length as usize), fetched: Vec::new() };
         let whole = Range::between(offset / BLOCK * BLOCK, end.div_ceil(BLOCK) * BLOCK);
-        let (mut there, mut at) = (None::<u64>, offset);
+        let (mut missing, mut at) = (None::<u64>, offset);
         for (position, place, piece) in pieces(&known, whole, PIECE) {
             let blocks = place / BLOCK..(place + piece.length).div_ceil(BLOCK);
             let run = Run { position, blocks, first: piece.offset / BLOCK };
@@ -91,13 +91,13 @@ impl Writer {
                 content.bytes.resize(content.bytes.len() + (until - from) - there.len(), 0);
                 content.fetched.push(fetched);
                 if until > length as usize {
-                    let ends = start + u64::from(length);
-                    there = Some(there.map_or(ends, |there| there.min(ends)));
+                    let from = start + u64::from(length);
+                    missing = Some(missing.map_or(from, |before| before.min(from)));
                 }
                 at = start + BLOCK;
             }
         }
-        Ok((content, there))
+        Ok((content, missing))
     }
 
     /// Blocks of an object. If no copy gives all of them, each block comes from the copy that has it as it was written.

@@ -351,7 +351,8 @@ fn who_closes_does_not_wait_for_what_another_one_no_longer_writes() {
     out.heard(ToWriter::Opened { stream: FIRST }).unwrap();
     out.heard(ToWriter::Credits { stream: FIRST, more: 1 }).unwrap();
     assert_eq!(out.write(FIRST, b"first", 2), Some(Answer::Done(2, 5)));
-    assert!(out.next_message().is_some());
+    // All of it is sent: what comes next needs a credit.
+    while out.next_message().is_some() {}
     assert_eq!(out.write(FIRST, b"waits", 3), None);
     assert_eq!(out.flush(FIRST, false, 4), None);
     assert_eq!(out.interrupt(|who| *who == 3), vec![Answer::Failed(3, Trouble::Interrupted)]);

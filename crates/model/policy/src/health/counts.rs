@@ -1,6 +1,5 @@
 //! How often something has happened in the last hour, by what a sensor says of the time since it began to count.
 
-use super::watch::Kind;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -8,6 +7,18 @@ use std::collections::VecDeque;
 const COUNTED_US: u64 = 3_600_000_000;
 /// Of what is said more often than this, microseconds, not all is remembered: so an hour takes little room.
 const STEP_US: u64 = 30_000_000;
+
+/// What kind of number a sensor gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// How much there is of something now.
+    #[default]
+    Level,
+    /// How often something has happened since some time: what counts is how often it did in the last hour.
+    Counter,
+    /// How much there is of something that may become less again: what counts is by how much it became more in the last hour.
+    Rise,
+}
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

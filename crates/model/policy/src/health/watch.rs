@@ -6,6 +6,7 @@
 //! ```
 
 use super::counts::Counts;
+pub use super::counts::Kind;
 use super::marks::Marks;
 use super::trend::History;
 use mend_messages::health::Grade;
@@ -13,18 +14,6 @@ use serde::{Deserialize, Serialize};
 
 /// A prediction of a plug-in counts for so long, microseconds.
 const PREDICTED_US: u64 = 60_000_000;
-
-/// What kind of number a sensor gives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    /// How much there is of something now.
-    #[default]
-    Level,
-    /// How often something has happened since some time: what counts is how often it did in the last hour.
-    Counter,
-    /// How much there is of something that may become less again: what counts is by how much it became more in the last hour.
-    Rise,
-}
 
 /// What a sensor says.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

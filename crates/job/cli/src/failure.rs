@@ -38,6 +38,18 @@ impl Failure {
         &self.what
     }
 
+    /// The end of a verb of which some parts failed: all are printed but the last, which ends it.
+    ///
+    /// # Errors
+    /// The last one.
+    pub fn of_several(mut failed: Vec<Self>) -> Result<i32, Self> {
+        let Some(last) = failed.pop() else { return Ok(0) };
+        for failure in failed {
+            failure.report();
+        }
+        Err(last)
+    }
+
     /// Prints it and returns the exit code.
     pub fn report(&self) -> i32 {
         mend_report::tell!("{}", mend_report::failure("mend", &self.what, &self.hint));

@@ -169,11 +169,7 @@ async fn interfere(arguments: &Migrate, ranks: &BTreeSet<Rank>) -> Result<i32, F
         ([_, _, ..], true) => return report::json(&ended).map(|()| code),
         _ => {}
     }
-    let Some(last) = failed.pop() else { return Ok(0) };
-    for failure in failed {
-        failure.report();
-    }
-    Err(last)
+    Failure::of_several(failed)
 }
 
 /// Moves one rank. `shows`: how far it is goes to a terminal.

@@ -24,11 +24,7 @@ pub fn run(arguments: &Remove) -> Result<i32, Failure> {
         }
     }
     tell(&removed, failed.is_empty(), arguments.json)?;
-    let Some(last) = failed.pop() else { return Ok(0) };
-    for failure in failed {
-        failure.report();
-    }
-    Err(last)
+    Failure::of_several(failed)
 }
 
 fn tell(removed: &[Removed], all: bool, json: bool) -> Result<(), Failure> {

@@ -21,7 +21,7 @@ pub enum RecordError {
     /// There cannot be jobs where they are said to be.
     #[error("there can be no directory {} for jobs", path.display())]
     NoPlace {
-        /// The directory.
+        /// The directory that was to hold them.
         path: PathBuf,
         /// What went wrong.
         source: io::Error,
@@ -29,7 +29,7 @@ pub enum RecordError {
     /// Not what was written.
     #[error("{} is damaged", path.display())]
     Damaged {
-        /// Which file.
+        /// The file that is not as it was written.
         path: PathBuf,
     },
     /// No job of that name.
@@ -78,7 +78,7 @@ pub enum RecordError {
     /// This controller stood still, and another one has the job.
     #[error("another controller has taken the job over: {} is its to write", path.display())]
     TakenOver {
-        /// Which file.
+        /// The file that was to be written.
         path: PathBuf,
     },
 }

@@ -89,9 +89,22 @@ impl Daemon {
     /// The port of a target, as the daemon says. `runtime` drives nothing meanwhile.
     pub fn find(&self, runtime: &Runtime, wanted: &Wanted, secret: &Secret, limits: Limits) -> Result<u16, Unfound> {
         let came = Instant::now();
-        let (mut turn, mut alone) = (runtime.block_on(self.turn()), Kept::Nothing);
-        let is_alone = turn.is_none();
-        let kept = turn.as_deref_mut().unwrap_or(&mut alone);
+        match runtime.block_on(self.turn()) {
+            Some(mut kept) => self.find_over((&mut kept, &self.place.connects), came, wanted, secret, limits),
+            // Over a connection that nobody else waits for.
+            None => self.find_over((&mut Kept::Nothing, &AtomicBool::default()), came, wanted, secret, limits),
+        }
+    }
+
+    /// Over what is kept, or a new connection, which is kept then. `connects` is true while one is made.
+    fn find_over(
+        &self,
+        (kept, connects): (&mut Kept, &AtomicBool),
+        came: Instant,
+        wanted: &Wanted,
+        secret: &Secret,
+        limits: Limits,
+    ) -> Result<u16, Unfound> {
         match std::mem::take(kept) {
             Kept::Connection(mut asking) => {
                 let asked = Instant::now();
@@ -112,13 +125,9 @@ impl Daemon {
             }
             Kept::Nothing | Kept::Failure(..) => {}
         }
-        if !is_alone {
-            self.place.connects.store(true, Ordering::Relaxed);
-        }
+        connects.store(true, Ordering::Relaxed);
         let connected = Asking::new(self.address, secret, limits.reached);
-        if !is_alone {
-            self.place.connects.store(false, Ordering::Relaxed);
-        }
+        connects.store(false, Ordering::Relaxed);
         match connected {
             Ok(mut asking) => {
                 let found = asking.ask(wanted, limits.answered)?;

@@ -169,7 +169,7 @@ impl Port {
         self.sending == 0
     }
 
-    /// It fails.
+    /// From now on it has failed, as after an error of the provider's.
     #[cfg(test)]
     pub fn fail(&mut self) {
         self.fault = Some(ChannelError::Provider("it failed".into()));

@@ -24,7 +24,7 @@ fn a_rank_that_polls_seldom_is_reached() {
         world.send(0, 1, b"whatever").unwrap();
         for _ in 0..20 {
             (0..10).for_each(|_| world.progress());
-            // It computes.
+            // The program computes between two calls.
             std::thread::sleep(Duration::from_millis(3));
             seldom.poll(&gate, false);
         }

@@ -1,7 +1,7 @@
 //! What a client knows for certain while the leases last that targets gave it ([`Lease`]): names, and sizes and times of files that ranks write.
 //!
 //! Invariant: what is said here is so at the moment it is asked for. Faults assumed: leases end at any moment; this process stands still; other threads of it change files
-//! meanwhile, before and after which [`Leased::change`] is called.
+//! meanwhile, for as long as which [`Leased::changing`] is held.
 
 use mend_data::space::Id;
 use mend_data::space::target::Lease;
@@ -30,6 +30,8 @@ struct State {
     /// What each target says of the others' changes.
     others: Vec<(u16, u64)>,
     files: HashMap<Id, SizeAndTime>,
+    /// Files that this client changes now, each as often as it does.
+    changing: Vec<Id>,
     /// How often this client has changed something, or lost what it knew.
     changes: u64,
 }
@@ -37,6 +39,14 @@ struct State {
 impl State {
     fn lasts(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// What is known of these is, or may be, no longer so.
+    fn forget(&mut self, files: &[Id]) {
+        self.changes += 1;
+        for file in files {
+            self.files.remove(file);
+        }
     }
 }
 
@@ -82,7 +92,7 @@ impl Leased {
         state.lasts().then_some(state.changes)
     }
 
-    /// Keeps what targets said, unless something changed since the mark.
+    /// Keeps what targets said, unless something changed since the mark. What is being changed is not kept: it may be as it was, and be different when a lease is asked for again.
     pub fn keep(&self, mark: u64, files: impl Iterator<Item = (Id, SizeAndTime)>) {
         let mut state = self.state();
         if mark != state.changes || !state.lasts() {
@@ -91,19 +101,38 @@ impl Leased {
         if state.files.len() >= MOST {
             state.files.clear();
         }
-        state.files.extend(files);
+        let State { files: kept, changing, .. } = &mut *state;
+        kept.extend(files.filter(|(file, _)| !changing.contains(file)));
     }
 
-    /// This client begins to change these, or has changed them.
-    pub fn change(&self, files: &[Id]) {
+    /// This client changes these files for as long as what is returned is there; `None` if there are none.
+    pub fn changing<'a>(&'a self, files: &'a [Id]) -> Option<Changing<'a>> {
         if files.is_empty() {
-            return;
+            return None;
         }
         let mut state = self.state();
-        state.changes += 1;
-        for file in files {
-            state.files.remove(file);
+        state.changing.extend(files);
+        state.forget(files);
+        Some(Changing { leased: self, files })
+    }
+}
+
+/// A client changes files for as long as it is there.
+#[derive(Debug)]
+pub(super) struct Changing<'a> {
+    leased: &'a Leased,
+    files: &'a [Id],
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.leased.state();
+        for file in self.files {
+            if let Some(place) = state.changing.iter().position(|changing| changing == file) {
+                state.changing.swap_remove(place);
+            }
         }
+        state.forget(self.files);
     }
 }
 
@@ -130,7 +159,7 @@ mod tests {
         leased.heard(now, leases(60_000, 5));
         assert_eq!(leased.file(&FILE), Some((7, 8)));
         // What was asked for before this client's own change may be from before it.
-        leased.change(&[FILE]);
+        drop(leased.changing(&[FILE]));
         leased.keep(mark, [(FILE, (7, 8))].into_iter());
         assert_eq!((leased.file(&FILE), leased.file(&OTHER)), (None, Some((9, 9))));
         leased.heard(now, leases(60_000, 6));
@@ -144,5 +173,21 @@ mod tests {
         }
         leased.heard(now, leases(60_000, 6));
         assert_eq!(leased.file(&FILE), Some((1, 1)), "it was so all the time");
+    }
+    /// Who sees what is new, and then what was before it, would take a file for one that shrinks.
+    #[test]
+    fn what_is_being_changed_is_not_kept() {
+        let (leased, now) = (Leased::new(), Instant::now());
+        leased.heard(now, leases(60_000, 5));
+        let [first, second] = [(); 2].map(|()| leased.changing(&[FILE]));
+        let mark = leased.mark().unwrap();
+        leased.keep(mark, [(FILE, (7, 8)), (OTHER, (9, 9))].into_iter());
+        assert_eq!((leased.file(&FILE), leased.file(&OTHER)), (None, Some((9, 9))));
+        drop(first);
+        leased.keep(leased.mark().unwrap(), [(FILE, (7, 8))].into_iter());
+        assert_eq!(leased.file(&FILE), None, "another thread changes it still");
+        drop(second);
+        leased.keep(leased.mark().unwrap(), [(FILE, (8, 9))].into_iter());
+        assert_eq!(leased.file(&FILE), Some((8, 9)));
     }
 }

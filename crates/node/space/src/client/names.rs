@@ -159,8 +159,7 @@ impl Client {
     pub(super) fn ask_each(&self, targets: &[u16], request: impl Fn(u16) -> Request + Sync) -> Vec<Result<(Answer, Vec<u8>), Fault>> {
         let begun = Instant::now();
         let requests: Vec<Request> = targets.iter().map(|at| request(*at)).collect();
-        let changes = || requests.iter().for_each(|request| self.leased.change(request.changed()));
-        changes();
+        let _changing: Vec<_> = requests.iter().filter_map(|request| self.leased.changing(request.changed())).collect();
         let begin = |(at, request): (&u16, &Request)| self.peers.get(usize::from(*at))?.begin(request);
         let sent: Vec<Option<Link>> = targets.iter().zip(&requests).map(begin).collect();
         let end = |(at, link): (&u16, Option<Link>)| self.peers.get(usize::from(*at))?.end(link?, begun);
@@ -168,7 +167,6 @@ impl Client {
         let unanswered: Vec<u16> = targets.iter().zip(&answered).filter(|(_, answer)| answer.is_none()).map(|(at, _)| *at).collect();
         let mut anew = self.each(&unanswered, |at, peer| peer.ask(&request(at), &[])).into_iter();
         let absent = |at: u16| Fault::Other(format!("{} has no target {at}", self.space.name));
-        changes();
         let answers =
             targets.iter().zip(answered).map(|(at, answer)| answer.or_else(|| anew.next().flatten()).unwrap_or_else(|| Err(absent(*at))));
         answers.collect()

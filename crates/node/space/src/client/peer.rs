@@ -106,10 +106,8 @@ impl Peer {
 
     /// As [`Self::ask`], with a file's bytes in pieces of a block each; `begun` is called when an answer begins to come.
     pub(super) fn ask_and_tell(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Pieces), Fault> {
-        self.leased.change(request.changed());
-        let answered = self.ask_over_any(request, payload, begun);
-        self.leased.change(request.changed());
-        answered
+        let _changing = self.leased.changing(request.changed());
+        self.ask_over_any(request, payload, begun)
     }
 
     fn ask_over_any(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Pieces), Fault> {

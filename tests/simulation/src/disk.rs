@@ -58,8 +58,13 @@ impl Disk {
 
     /// Whether a checkpoint can be built on.
     pub fn is_good(&self, number: u64, ids: &[ImageId]) -> bool {
-        let same = |checkpoint: &Checkpoint| checkpoint.images.values().map(|image| image.id).eq(ids.iter().copied());
-        self.published.get(&number).is_some_and(same) && self.is_restorable(number)
+        self.is_of(number, ids) && self.is_restorable(number)
+    }
+
+    /// Whether these are the images of a published checkpoint, wherever they are.
+    pub fn is_of(&self, number: u64, ids: &[ImageId]) -> bool {
+        let same = |publication: &Publication| publication.images.iter().map(|image| image.id).eq(ids.iter().copied());
+        self.publication(number).is_some_and(same)
     }
 
     /// Writes an image, or what fits of it.

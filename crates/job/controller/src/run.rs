@@ -217,7 +217,7 @@ impl LifeEnd {
 
 /// Whether the job goes on after a life that is over, and from which checkpoint.
 fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord, journal: &mut Journal, result: &Result<i32, RunError>) -> Option<u64> {
-    let newest = manifest::numbers(&record.checkpoints).last().copied();
+    let newest = manifest::listed_at_first(&record.checkpoints).map_or_else(|_| job.newest_listed(), |numbers| numbers.last().copied());
     match healing.ended(job.end_reason(), job.is_interrupted(), newest) {
         Verdict::GoOn(checkpoint) => {
             journaling::going_on(journal, result, checkpoint);

@@ -18,7 +18,7 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::made_spaces::MadeSpaces;
-use crate::manifest::{self, numbers};
+use crate::manifest::{self, listed_at_first, numbers};
 use crate::moving::{moving, transport};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
@@ -197,6 +197,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
+    // Nodes let go of what isn't listed.
+    let listed = listed_at_first(&checkpoints)?;
     mend_settings::PID_NAMESPACE.choice()?;
     let unused_features = mend_settings::IGNORE_CPU_FEATURES.features()?;
     let encrypt_data = mend_settings::ENCRYPT_DATA.choice()? == "on";
@@ -285,7 +287,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         nodes: reached.iter().map(|node| NodeSetup { name: node.name.clone(), address: node.address }).collect(),
         places,
         checkpoints: checkpoints.clone(),
-        listed: numbers(&checkpoints),
+        listed,
         adopted: if tier_setup.is_some() { adopted(&checkpoints, key.as_ref()) } else { Vec::new() },
         plan,
         tiers: tier_setup,

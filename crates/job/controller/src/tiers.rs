@@ -44,7 +44,18 @@ pub fn is_plain(specs: &[TierSpec]) -> bool {
 }
 
 /// Whether a checkpoint's directory has any image.
-pub(crate) fn has_images(directory: &Path) -> bool {
-    let is_image = |entry: fs::DirEntry| entry.file_name().to_string_lossy().ends_with(".image");
-    fs::read_dir(directory).is_ok_and(|entries| entries.flatten().any(is_image))
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn has_images(directory: &Path) -> io::Result<bool> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        entries => entries?,
+    };
+    for entry in entries {
+        if entry?.file_name().to_string_lossy().ends_with(".image") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

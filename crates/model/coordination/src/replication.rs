@@ -12,6 +12,7 @@
 //! - No image is removed that the newest restorable checkpoint needs, wherever its copy is; nor one that a tier's newest
 //!   complete checkpoints (as many as it keeps) or its target need, nor one that is being copied. A tier that was told no
 //!   number keeps every checkpoint that somebody asked for.
+//! - The loss of one node leaves what the partners held as a whole, or something newer: of that the nodes keep their own copies, too.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
 //! - Of checkpoints that nobody asked for a tier gets every n-th ([`Replication::stagger`]), the next one if it has none or could not have the last.
@@ -501,6 +502,7 @@ impl Replication {
         let complete = self.lanes[tier].complete.iter().rev().take(keep);
         let targets = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
         let mut kept: BTreeSet<u64> = restorable.chain(complete).chain(targets).copied().collect();
+        kept.extend(self.second_copies(tier));
         // Not older than all of these: under way, or not yet looked at.
         kept.extend(self.checkpoints.keys().rev().take(1));
         kept.extend(self.checkpoints.keys().filter(|number| !counts(number)));
@@ -524,6 +526,16 @@ impl Replication {
             self.lanes[tier].complete.remove(&number);
             actions.extend(self.removals(number, [(site, ranks)].into()));
         }
+    }
+
+    /// Checkpoints of which partners have one copy of each image, and the nodes before that the other: without theirs one lost node takes images of both its own
+    /// ranks and those that it was the partner of. What all nodes share needs no second copy.
+    fn second_copies(&self, tier: usize) -> BTreeSet<u64> {
+        let newest = |at: &usize| self.lanes[*at].complete.last().copied();
+        let all = 0..self.tiers.len();
+        let shared = all.clone().filter(|at| self.tiers[*at].tier.is_common()).filter_map(|at| newest(&at)).max();
+        let partners = all.skip(tier + 1).filter(|at| self.tiers[*at].tier == Tier::Partner && self.nodes.len() > 1);
+        partners.filter_map(|at| newest(&at)).filter(|number| shared.is_none_or(|shared| shared < *number)).collect()
     }
 
     fn removals(&self, number: u64, going: BTreeMap<Site, Vec<Rank>>) -> Vec<Action> {

@@ -221,6 +221,8 @@ pub enum Event {
         /// It held no image and is gone.
         gone: bool,
     },
+    /// Answer to [`Effect::List`] if they can't be listed now.
+    NotListed,
 }
 
 /// One image of a checkpoint that is complete.
@@ -349,7 +351,7 @@ pub enum Effect {
         /// The checkpoints that are to go, by number.
         numbers: Vec<u64>,
     },
-    /// Look which checkpoints there are. → [`Event::Listed`]
+    /// Look which checkpoints there are. → [`Event::Listed`] or [`Event::NotListed`]
     List,
     /// Look which nodes an administrator has drained. → [`Event::Drained`]
     ListDrained,

@@ -197,9 +197,9 @@ impl Periodic {
         Some(self.schedule.next_us().map_or(0, |due| due.saturating_sub(now_us).div_ceil(1_000_000)))
     }
 
-    /// A checkpoint begins: the checkpoint it is to build on, and its images, by rank.
-    pub(crate) fn choose_bases(&self) -> (Option<u64>, BTreeMap<Rank, ImageId>) {
-        match self.last.as_ref().filter(|_| self.schedule.builds()) {
+    /// A checkpoint begins: the checkpoint it is to build on, and its images, by rank, if that one is good for it.
+    pub(crate) fn choose_bases(&self, is_good: impl Fn(u64) -> bool) -> (Option<u64>, BTreeMap<Rank, ImageId>) {
+        match self.last.as_ref().filter(|last| self.schedule.builds() && is_good(last.number)) {
             Some(last) => (Some(last.number), last.ids.clone()),
             None => (None, BTreeMap::new()),
         }

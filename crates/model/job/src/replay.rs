@@ -146,7 +146,7 @@ fn is_answer(effect: &Effect, event: &Event) -> bool {
         (Effect::Prepare { .. }, Event::Prepared { .. })
             | (Effect::Publish(_), Event::Published { .. })
             | (Effect::Remove { .. }, Event::Removed { .. })
-            | (Effect::List, Event::Listed(_))
+            | (Effect::List, Event::Listed(_) | Event::NotListed)
             | (Effect::ListDrained, Event::Drained(_))
             | (Effect::MeasureFreeSpace, Event::FreeSpace(_))
             | (Effect::StoreManifest { .. }, Event::ManifestUnreadable { .. })

@@ -89,6 +89,10 @@ mend_coordination::safeguards! {
     ForgottenIsDurable,
     /// A node that has had orders which are not known is lost.
     UnknownOrdersAreALoss,
+    /// Checkpoints that can't be listed for a moment are kept.
+    UnseenIsNotGone,
+    /// When the time is up, no checkpoint builds on one that goes with the nodes.
+    LastOneOutlivesNodes,
 }
 
 /// Those that are in, for machines that are not the job's.

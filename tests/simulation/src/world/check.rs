@@ -149,17 +149,19 @@ impl World {
                 self.lost_told.contains(&now)
             }
             Some(End::Interrupted(_)) => reason("a signal"),
-            Some(End::TimeUp { .. }) => self.saved_in_time(),
+            Some(End::TimeUp { checkpoint, .. }) => self.saved_in_time(*checkpoint),
         };
         if good { Ok(()) } else { Err(format!("it ended for no reason: {:?}", job.end_reason())) }
     }
 
     /// A job whose time is up ends with a checkpoint of what its ranks had come to, unless ranks, nodes or messages are lost: it goes on nowhere then.
-    fn saved_in_time(&self) -> bool {
+    /// It goes on where no node has anything of it.
+    fn saved_in_time(&self, checkpoint: Option<u64>) -> bool {
         let Some((before, rebuilding)) = self.time_up else { return false };
         let lost = ["a rank ended", "a node was lost"].iter().any(|what| self.reasons.contains(what)) || !self.lost_told.is_empty();
         let excused = rebuilding || self.vanished.is_some() || lost;
-        excused || self.disk.numbers().last().copied() > before
+        let newer = checkpoint.filter(|number| Some(*number) > before);
+        excused || self.disk.numbers().last().copied() > before && newer.is_none_or(|number| self.outlives_nodes(number))
     }
 
     /// Ranks that wait for messages that will never come do not wait for ever.

@@ -353,6 +353,7 @@ impl World {
             }
             match effect {
                 Effect::Send { node, message } => {
+                    self.check_removal(&message)?;
                     if let Some(retold) = &mut self.retold {
                         retold.order(node, &message);
                     }
@@ -362,7 +363,11 @@ impl World {
                 Effect::Answer { verb, outcome } => self.answered(verb, outcome)?,
                 Effect::Tell(notice) => self.told(&notice)?,
                 Effect::Prepare { number, base } => {
-                    let good = base.is_some_and(|(number, ids)| self.disk.is_good(number, &ids));
+                    // With tiers nobody looks at images, which may be anywhere.
+                    let good = base.is_some_and(|(number, ids)| match self.tiers.is_empty() {
+                        true => self.disk.is_good(number, &ids),
+                        false => self.disk.is_of(number, &ids),
+                    });
                     let result = if self.disk.prepare(number) { Ok(good) } else { Err(no_space()) };
                     self.later(Event::Prepared { number, result });
                 }
@@ -374,7 +379,12 @@ impl World {
                 Effect::Discard { number } => self.disk.discard(number),
                 Effect::Remove { asker, numbers } => self.remove(asker, &numbers)?,
                 Effect::ListDrained => self.list_drained(),
-                Effect::List => self.later(Event::Listed(self.disk.numbers())),
+                Effect::List => {
+                    // By the clock, which is as good as drawn.
+                    let fails = self.disturbed && !self.quiet && (self.now / SECOND_US).is_multiple_of(10);
+                    let listed = if fails { Event::NotListed } else { Event::Listed(self.disk.numbers()) };
+                    self.later(listed);
+                }
                 Effect::StartUpkeep { bounds, .. } => {
                     if std::mem::replace(&mut self.upkeep, true) {
                         return Err("two rounds of upkeep at once".into());

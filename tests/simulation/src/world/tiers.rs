@@ -289,6 +289,25 @@ impl World {
         Ok(())
     }
 
+    /// Nodes let go of whole checkpoints only if those are no more, or a controller that lost its power has forgotten that they were published.
+    pub(crate) fn check_removal(&self, message: &ToDaemon) -> Result<(), String> {
+        match message {
+            ToDaemon::Tier(order) if self.summary.power_losses == 0 => match &**order {
+                TierOrder::Remove { number, ranks, .. } if ranks.is_empty() && self.disk.publication(*number).is_some() => {
+                    Err(format!("checkpoint {number} is there, and nodes are to remove all that they have of it"))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// All that a restart reads of a checkpoint is in the shared directory.
+    pub(crate) fn outlives_nodes(&self, number: u64) -> bool {
+        let shared = |image: ImageRef| self.disk.image(image.number, image.rank).is_some_and(|found| found.id == image.id);
+        (0..self.size).flat_map(|rank| self.lineage(number, rank)).all(shared)
+    }
+
     /// A restart gave a checkpoint up for want of this image.
     pub(crate) fn check_no_copy(&self, image: &ImageRef) -> Result<(), String> {
         if self.reasons.contains("a node was lost") {

@@ -158,6 +158,21 @@ fn published_whole_or_not_at_all() {
     assert!(load(&place, None).unwrap_err().to_string().contains("torn: 2 bytes instead of 3"));
 }
 
+/// Nodes let go of what isn't listed: a directory that can't be read has not lost its checkpoints.
+#[test]
+fn what_cannot_be_listed_is_not_taken_for_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(listed(&file).is_err() && listed_at_first(&file).is_err() && crate::tiers::has_images(&file).is_err());
+    let absent = directory.path().join("absent");
+    assert!(listed(&absent).is_err(), "its file system may be away");
+    assert_eq!(listed_at_first(&absent).unwrap(), []);
+    assert!(!crate::tiers::has_images(&absent).unwrap());
+    fs::create_dir(directory.path().join("12")).unwrap();
+    assert_eq!(listed(directory.path()).unwrap(), [12]);
+}
+
 #[test]
 fn damage_is_told_apart() {
     let directory = tempfile::tempdir().unwrap();

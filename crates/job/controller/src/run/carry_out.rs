@@ -121,7 +121,15 @@ impl Running {
                     self.shell.names.nodes.clone()
                 })));
             }
-            Effect::List => return Some(Event::Listed(manifest::numbers(&self.shell.record.checkpoints))),
+            Effect::List => {
+                return Some(manifest::listed(&self.shell.record.checkpoints).map_or_else(
+                    |error| {
+                        tracing::debug!(%error, "checkpoints cannot be listed");
+                        Event::NotListed
+                    },
+                    Event::Listed,
+                ));
+            }
             Effect::StartUpkeep { bounds, weighed } => {
                 let arrivals = self.shell.arrivals.clone();
                 let report = move |done| {
@@ -167,7 +175,8 @@ impl Running {
                 }
             }
             Effect::RemoveIfEmpty { number } => {
-                let gone = !has_images(&self.place(number));
+                // What can't be looked at may have some.
+                let gone = !has_images(&self.place(number)).unwrap_or(true);
                 if gone {
                     // What is left of it cannot be restarted and is removed with the job.
                     let _ = fs::remove_dir_all(self.place(number));

@@ -46,9 +46,14 @@ impl World {
     }
 
     fn restorable(&self) -> Option<u64> {
+        self.restorable_without(NODES)
+    }
+
+    /// The newest checkpoint that can be restored when a node is lost.
+    fn restorable_without(&self, node: NodeIndex) -> Option<u64> {
         let numbers: BTreeSet<u64> = self.bases.keys().map(|(number, _)| *number).collect();
         numbers.into_iter().rev().find(|&number| {
-            let there = |number: u64, rank: Rank| self.store.iter().any(|(_, _, n, r)| (*n, *r) == (number, rank));
+            let there = |number: u64, rank: Rank| self.store.iter().any(|(_, at, n, r)| (*n, *r) == (number, rank) && *at != Some(node));
             self.rank_numbers().into_iter().all(|rank| self.chain(number, rank).into_iter().all(|number| there(number, rank)))
         })
     }
@@ -234,6 +239,34 @@ proptest! {
         for (tier, spec) in world.machine.tiers().iter().enumerate().filter(bounded) {
             let held: BTreeSet<u64> = world.store.iter().filter(|(t, ..)| *t == tier).map(|(_, _, number, _)| *number).collect();
             prop_assert_eq!(held, BTreeSet::from([number]), "{}", spec.tier);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_partners_had_as_a_whole_outlives_any_one_node(
+        list in prop::sample::select(vec!["memory,partner", "memory,partner,shared@1", "local:/l@1,partner,s3://b@1"]),
+        ranks in 1u32..6,
+        steps in prop::collection::vec(a_step(), 1..120),
+        every in prop::collection::vec(0u32..5, 3),
+    ) {
+        let mut world = World::new(list, ranks, Some(1), 1);
+        world.machine.stagger(&every);
+        let mut number = 0;
+        for step in steps {
+            match step {
+                Step::Publish { incremental, .. } => {
+                    number += 1;
+                    world.publish(number, incremental, false);
+                }
+                Step::Finish { which, good } => world.finish(which, good),
+                Step::Lose(_) => {}
+            }
+            let had = world.complete.iter().filter(|(tier, _)| *tier > 0).map(|(_, number)| *number).max();
+            for node in 0..NODES {
+                prop_assert!(world.restorable_without(node) >= had, "without node {node}: {:?}", world.store);
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ impl Job {
         let newest = self.listed.last().copied().unwrap_or(0);
         let last = if self.keeps(Safeguard::NumbersAreNew) { self.last_number } else { 0 };
         let number = newest.max(last) + 1;
-        let (base, bases) = self.periodic.choose_bases();
+        let (base, bases) = self.periodic.choose_bases(|base| self.outlives_nodes(base));
         let mode = mode.unwrap_or(self.saving.mode);
         if let Some(rank) = self.first_ended() {
             self.note_checkpoint(number, mode, base, asker);

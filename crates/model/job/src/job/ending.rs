@@ -154,14 +154,21 @@ impl Job {
         self.effect(Effect::List);
     }
 
-    pub(crate) fn relisted(&mut self, numbers: Vec<u64>) {
+    /// `None`: they could not be listed. What is not seen is not gone.
+    pub(crate) fn relisted(&mut self, numbers: Option<Vec<u64>>) {
         self.lists = self.lists.saturating_sub(1);
-        self.listed = numbers.into_iter().collect();
-        self.listed.extend(&self.newer_than_lists);
+        let numbers = numbers.or_else(|| (!self.keeps(Safeguard::UnseenIsNotGone)).then(Vec::new));
+        let seen = numbers.is_some();
+        if let Some(numbers) = numbers {
+            self.listed = numbers.into_iter().collect();
+            self.listed.extend(&self.newer_than_lists);
+        }
         if self.lists == 0 {
             self.newer_than_lists.clear();
         }
-        self.tidy_tiers();
+        if seen {
+            self.tidy_tiers();
+        }
         for asker in std::mem::take(&mut self.asking_status) {
             let status = self.status();
             self.answer(asker, Outcome::Status(Box::new(status)));

@@ -309,7 +309,8 @@ impl Job {
             Event::Prepared { number, result } => self.prepared(number, result),
             Event::Published { number, result } => self.published(number, result),
             Event::Removed { asker, result } => self.removed(asker, result),
-            Event::Listed(numbers) => self.relisted(numbers),
+            Event::Listed(numbers) => self.relisted(Some(numbers)),
+            Event::NotListed => self.relisted(None),
             Event::Upkeep(done) => self.upkeep_done(done),
             Event::FreeSpace(room) => self.judge_free_space(room),
             Event::ManifestUnreadable { task, why } => self.manifest_unreadable(task, why),
@@ -330,6 +331,12 @@ impl Job {
     #[must_use]
     pub fn end_reason(&self) -> Option<&End> {
         self.ending.as_ref().map(|(end, _)| end)
+    }
+
+    /// The newest checkpoint when they were listed last.
+    #[must_use]
+    pub fn newest_listed(&self) -> Option<u64> {
+        self.listed.last().copied()
     }
 
     /// True if its user has sent it a signal.

@@ -59,6 +59,12 @@ impl Job {
         true
     }
 
+    /// Whether a checkpoint may be built on: a last one, when the job's time is up, only on what is left when the nodes are taken away.
+    pub(crate) fn outlives_nodes(&self, base: u64) -> bool {
+        let Some(tiering) = self.tiers.as_ref().filter(|_| self.time_up.is_some()) else { return true };
+        !self.keeps(Safeguard::LastOneOutlivesNodes) || tiering.machine.complete(base).iter().any(|spec| spec.tier == Tier::Shared)
+    }
+
     /// A checkpoint failed: what was written of it goes.
     pub(crate) fn drop_checkpoint(&mut self, number: u64) {
         self.effect(Effect::Discard { number });

@@ -447,7 +447,7 @@ pub fn replace(place: &Path, manifest: &Manifest, key: Option<&Key>) -> Result<(
 fn sealed(manifest: &Manifest, key: Option<&Key>) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(manifest)?;
     let code = key.map(|key| key.authenticate(&text));
-    Ok(serde_json::to_vec_pretty(&Sealed { checksum: checksum(&text), code, manifest: manifest.clone() })?)
+    Ok(serde_json::to_vec(&Sealed { checksum: checksum(&text), code, manifest: manifest.clone() })?)
 }
 
 fn checksum(text: &[u8]) -> String {

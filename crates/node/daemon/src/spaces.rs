@@ -39,9 +39,13 @@ pub struct Unseen {
     pub hint: String,
 }
 
-/// The processes of this node, by space: by what describes it, since another one may get its name, and by whether files' bytes are encrypted on their way.
+/// The processes of this node, by space: by what describes it, since another one may get its name, and by whether files' bytes are encrypted on their way. Each has a lock
+/// of its own: a space whose targets are silent holds up nobody who uses another one.
 #[derive(Debug, Default)]
-pub struct Spaces(Mutex<HashMap<Vec<u8>, Weak<Server>>>);
+pub struct Spaces(Mutex<HashMap<Vec<u8>, Place>>);
+
+/// Where a space's process is, if there is one.
+type Place = Arc<Mutex<Weak<Server>>>;
 
 #[derive(Debug)]
 struct Server {
@@ -125,19 +129,23 @@ impl JobSpaces {
 
     async fn server(&self, space: &str) -> Result<Arc<Server>, Unseen> {
         let mut used = self.used.lock().await;
-        let mut all = self.all.0.lock().await;
         let home = mend_settings::home().map_err(|error| unseen(space, error.to_string()))?;
         // If it cannot be read, the process says why.
         let described =
             [space.as_bytes(), b"\n", &[u8::from(self.encrypts)], &tokio::fs::read(described(&home, space)).await.unwrap_or_default()]
                 .concat();
-        let running = used.get(space).cloned().or_else(|| all.get(&described).and_then(Weak::upgrade)).filter(|server| server.is_alive());
+        let mut all = self.all.0.lock().await;
+        let is_used = |place: &Place| Arc::strong_count(place) > 1 || place.try_lock().is_ok_and(|server| server.strong_count() > 0);
+        all.retain(|_, place| is_used(place));
+        let place = all.entry(described).or_default().clone();
+        drop(all);
+        let mut place = place.lock().await;
+        let running = used.get(space).cloned().or_else(|| place.upgrade()).filter(|server| server.is_alive());
         let server = match running {
             Some(server) => server,
             None => Arc::new(start(space, self.encrypts).await?),
         };
-        all.retain(|_, server| server.strong_count() > 0);
-        all.insert(described, Arc::downgrade(&server));
+        *place = Arc::downgrade(&server);
         used.insert(space.to_owned(), server.clone());
         Ok(server)
     }

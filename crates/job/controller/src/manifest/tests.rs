@@ -167,7 +167,7 @@ fn what_cannot_be_listed_is_not_taken_for_empty() {
     assert!(listed(&file).is_err() && listed_at_first(&file).is_err() && crate::tiers::has_images(&file).is_err());
     let absent = directory.path().join("absent");
     assert!(listed(&absent).is_err(), "its file system may be away");
-    assert_eq!(listed_at_first(&absent).unwrap(), []);
+    assert!(listed_at_first(&absent).unwrap().is_empty());
     assert!(!crate::tiers::has_images(&absent).unwrap());
     fs::create_dir(directory.path().join("12")).unwrap();
     assert_eq!(listed(directory.path()).unwrap(), [12]);

@@ -4,7 +4,7 @@ use super::written_down::by_rank;
 use super::{Arrival, Running};
 use crate::drained;
 use crate::journaling;
-use crate::manifest::{self, FORMAT, FORMAT_OF_WORLDS, ImageEntry, Manifest};
+use crate::manifest::{self, FORMAT, FORMAT_OF_WORLDS, ImageEntry, Manifest, merged_name};
 use crate::programs;
 use crate::record::now;
 use crate::tiers::{has_images, record_held};
@@ -16,11 +16,15 @@ use mend_job::event::{Effect, Event, FreeSpace, Notice, Publication, PublishedIm
 use mend_job::replay::Note;
 use mend_messages::control::Answer;
 use mend_messages::daemon::ToDaemon;
+use mend_messages::frame::MAX_FRAME;
 use mend_messages::tier::TierOrder;
 use mend_report::with_causes;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+
+/// Bytes of a manifest that a message to a node has room for.
+const MAX_MANIFEST: usize = MAX_FRAME - (64 << 10);
 
 /// What the file system of a directory says, which may not be there yet.
 fn free_space(directory: &Path) -> Option<FreeSpace> {
@@ -158,6 +162,10 @@ impl Running {
                 }
             }
             Effect::StoreManifest { task, number, node, to } => match fs::read(self.place(number).join("manifest.json")) {
+                Ok(text) if text.len() > MAX_MANIFEST => {
+                    let why = format!("its manifest takes {} bytes, more than the {MAX_MANIFEST} that nodes take", text.len());
+                    return Some(Event::ManifestUnreadable { task, why });
+                }
                 Ok(text) => {
                     let order = TierOrder::Manifest { task, number, to, text };
                     if let Some(node) = self.shell.nodes.get(node as usize) {
@@ -172,6 +180,8 @@ impl Running {
                 for rank in ranks {
                     // Another holder may have removed it.
                     let _ = fs::remove_file(self.place(number).join(image_name(rank)));
+                    // Where chains were merged before the job had tiers.
+                    let _ = fs::remove_file(self.place(number).join(merged_name(rank)));
                 }
             }
             Effect::RemoveIfEmpty { number } => {

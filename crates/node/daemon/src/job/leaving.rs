@@ -31,9 +31,9 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
         carrying.abort();
         job.release().await;
     }
-    job.tiers.leave().await;
-    // From here on only ranks that stand still are in it: the lease is not about them.
+    // From here on only ranks that stand still are in it: the lease is not about them. What is removed below may take longer than one.
     let renewing = (!paused.is_empty()).then(|| tokio::spawn(renew(job.namespace.clone(), job.lease)));
+    job.tiers.leave().await;
     let ranks = paused.iter().map(|(rank, _)| *rank).collect();
     // Behind the last output.
     if end == End::Paused {

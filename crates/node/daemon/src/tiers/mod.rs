@@ -16,7 +16,7 @@ use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::files::KeptFile;
 use mend_messages::job::Rank;
-use mend_messages::portable::{FileName, PortableOrder};
+use mend_messages::portable::{FileName, PortableOrder, PortableReport};
 use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport, TierSpec};
 use mend_report::with_causes;
 use mend_sealed::Key;
@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -41,6 +41,8 @@ use tokio::time::timeout;
 const SPACE_MARGIN_BYTES: u64 = 4 << 20;
 /// How often the controller of a job that leaves hears that copies go on.
 const NEWS_INTERVAL: Duration = Duration::from_secs(1);
+/// How long it is told that old copies are being removed: a disk that hangs keeps no job from going on elsewhere.
+const REMOVING_TIME: Duration = Duration::from_secs(600);
 
 /// Room for an image that a rank may still be writing.
 #[derive(Debug)]
@@ -400,7 +402,10 @@ impl Tiers {
 
     /// See `PortableOrder::Receive`; `arrival` is the other node's connection.
     pub fn receive_portable(&mut self, name: FileName, bytes: u64, arrival: ExpectedTransfer) {
-        let Some(portable) = self.portable.clone() else { return };
+        let Some(portable) = self.portable.clone() else {
+            let result = Err("this node keeps no portable checkpoints: its log says why".to_owned());
+            return self.urgent.send(FromDaemon::Tier(TierReport::Portable(PortableReport::Taken { name, result })));
+        };
         let place = portable.place_for(&name, bytes);
         let (mover, patience, job) = (self.unbounded.clone(), self.patience, self.job.clone());
         self.work.spawn(async move {
@@ -446,9 +451,9 @@ impl Tiers {
         if let Some(portable) = self.portable.take() {
             self.removals.spawn_blocking(move || portable.leave());
         }
-        let mut given = self.progress.bytes_given();
+        let (mut given, begun) = (self.progress.bytes_given(), Instant::now());
         while let Some(over) = timeout(NEWS_INTERVAL, self.removals.join_next()).await.map_or(Some(None), |one| one.map(Some)) {
-            if over.is_none() && given != self.progress.bytes_given() {
+            if over.is_none() && (given != self.progress.bytes_given() || begun.elapsed() < REMOVING_TIME) {
                 given = self.progress.bytes_given();
                 self.urgent.send(FromDaemon::Progress(Vec::new()));
             }

@@ -423,7 +423,11 @@ impl Place {
                     let _ = fs::remove_file(marker(&directory.path, &name, if kind == "own" { "node" } else { "partner" }));
                 }
                 let _ = fs::remove_dir_all(home.join(checkpoint_name(number)));
-                self.said().kept.retain(|name| name.key() != directory.key || name.checkpoint != number);
+                let stays = |name: &FileName| name.key() != directory.key || name.checkpoint != number;
+                let mut said = self.said();
+                said.kept.retain(stays);
+                said.offered.retain(|name, _| stays(name));
+                drop(said);
                 if ["own", "copies"].iter().all(|kind| self.files(kind, &directory.key, number).is_empty()) {
                     self.say(PortableReport::Gone { key: directory.key.clone(), checkpoint: number });
                 }

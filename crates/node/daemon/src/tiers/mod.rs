@@ -374,9 +374,9 @@ impl Tiers {
     pub fn portable_order(&mut self, order: PortableOrder) {
         match (order, &self.portable) {
             (PortableOrder::Send { name, address, token, hurry }, _) => self.send_portable(name, address, token, hurry),
-            (PortableOrder::Kept { name }, Some(portable)) => portable.kept(&name),
+            (PortableOrder::Kept { name }, Some(portable)) => portable.kept(name),
             (PortableOrder::Missing { name }, Some(portable)) => portable.missing(name, self.unbounded.clone()),
-            (PortableOrder::Lost { names }, Some(portable)) => portable.lost(&names),
+            (PortableOrder::Lost { names }, Some(portable)) => portable.lost(names),
             (PortableOrder::Turn { tier, turn }, Some(portable)) => portable.turn(tier, turn),
             // `Receive` comes with a connection.
             (_, _) => {}

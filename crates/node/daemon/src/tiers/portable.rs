@@ -63,6 +63,15 @@ struct Said {
     /// When it was told last that a tier does not get files.
     failures: HashMap<String, Instant>,
     turns: Turns,
+    /// What the controller has said of partners' copies, and the watching thread has not seen to yet. The job's loop waits for no file server.
+    partners: Vec<Partners>,
+}
+
+/// What became of copies that partners were to have.
+#[derive(Debug)]
+enum Partners {
+    Have(FileName),
+    Lost(Vec<FileName>),
 }
 
 /// What both threads and the job's loop share.
@@ -154,29 +163,13 @@ impl Portable {
     }
 
     /// See `PortableOrder::Kept`.
-    pub fn kept(&self, name: &FileName) {
-        let mut said = self.place.said();
-        said.kept.insert(name.clone());
-        let whole = [Part::Variables, Part::Seal].into_iter().all(|part| said.kept.contains(&name.with(part)));
-        drop(said);
-        if let Some(directory) = self.place.directories().into_iter().find(|one| whole && one.key == name.key()) {
-            mark(&directory.path, name, "partner");
-        }
+    pub fn kept(&self, name: FileName) {
+        self.place.note(Partners::Have(name));
     }
 
     /// See `PortableOrder::Lost`: what partners have of these is to be offered again.
-    pub fn lost(&self, names: &[FileName]) {
-        let place = &self.place;
-        let directories = place.directories();
-        for name in names.iter().filter(|name| place.root.join("own").join(name.to_string()).is_file()) {
-            let mut said = place.said();
-            said.kept.remove(name);
-            said.offered.remove(name);
-            drop(said);
-            if let Some(directory) = directories.iter().find(|one| one.key == name.key()) {
-                let _ = fs::remove_file(marker(&directory.path, name, "partner"));
-            }
-        }
+    pub fn lost(&self, names: Vec<FileName>) {
+        self.place.note(Partners::Lost(names));
     }
 
     /// See `PortableOrder::Turn`.
@@ -373,6 +366,8 @@ impl Place {
         let mut touched: Option<Instant> = None;
         while !self.is_over() {
             self.look_at_wanted();
+            let news = std::mem::take(&mut self.said().partners);
+            news.into_iter().for_each(|one| self.take_in(one));
             for directory in self.directories() {
                 self.offer(&directory);
                 self.clear(&directory);
@@ -382,6 +377,37 @@ impl Place {
                 let _ = File::open(&self.root).and_then(|root| root.set_modified(SystemTime::now()));
             }
             self.pause();
+        }
+    }
+
+    fn note(&self, news: Partners) {
+        self.said().partners.push(news);
+        self.ending.notify_all();
+    }
+
+    fn take_in(&self, news: Partners) {
+        match news {
+            Partners::Have(name) => {
+                let mut said = self.said();
+                said.kept.insert(name.clone());
+                let whole = [Part::Variables, Part::Seal].into_iter().all(|part| said.kept.contains(&name.with(part)));
+                drop(said);
+                if let Some(directory) = self.directories().into_iter().find(|one| whole && one.key == name.key()) {
+                    mark(&directory.path, &name, "partner");
+                }
+            }
+            Partners::Lost(names) => {
+                let directories = self.directories();
+                for name in names.iter().filter(|name| self.root.join("own").join(name.to_string()).is_file()) {
+                    let mut said = self.said();
+                    said.kept.remove(name);
+                    said.offered.remove(name);
+                    drop(said);
+                    if let Some(directory) = directories.iter().find(|one| one.key == name.key()) {
+                        let _ = fs::remove_file(marker(&directory.path, name, "partner"));
+                    }
+                }
+            }
         }
     }
 

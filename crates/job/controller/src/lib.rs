@@ -27,6 +27,7 @@ mod error;
 pub mod failover;
 mod healing;
 pub mod healing_options;
+mod held_file;
 mod host_connections;
 pub mod hosts;
 pub mod image_file;

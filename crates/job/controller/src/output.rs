@@ -9,6 +9,7 @@ use crate::detached;
 use crate::error::RunError;
 use crate::failover::confirmations::Printing;
 use crate::failover::flush::{Destination, Flush};
+use crate::lock_identity::LockIdentity;
 use crate::manifest::Printed;
 use crate::shown_output::{self, ShownLog, ShownOutput};
 use crate::stream_digest::Mark;
@@ -156,11 +157,16 @@ fn named(stream: Stream) -> &'static str {
 
 impl Output {
     /// `at_checkpoint` is what the restored ranks had printed, `found` what the user has seen when the job ended. Both empty for a new job.
-    /// It is kept on record in the job's directory. A detached job's goes there itself.
+    /// It is kept on record in the job's directory, for the holder of its lock. A detached job's goes there itself.
     ///
     /// # Errors
     /// If it cannot be spooled.
-    pub fn new(directory: &Path, at_checkpoint: &BTreeMap<Rank, Printed>, found: ShownOutput) -> Result<Self, RunError> {
+    pub fn new(
+        directory: &Path,
+        holder: LockIdentity,
+        at_checkpoint: &BTreeMap<Rank, Printed>,
+        found: ShownOutput,
+    ) -> Result<Self, RunError> {
         let spool = detached::spool_in(directory)?;
         if let (Some(spool), Some(known)) = (&spool, found.spooled_until)
             && let Err(error) = detached::lock(spool).forget_behind(known)
@@ -184,7 +190,7 @@ impl Output {
         }
         let (waiting, mut next) = mpsc::channel(MAX_WAITING_CHUNKS);
         let messages = Arc::new(AtomicUsize::new(0));
-        let mut record = ShownLog::new(directory, found.digests, spool.is_some());
+        let mut record = ShownLog::new(directory, holder, found.digests, spool.is_some());
         let told = messages.clone();
         let destination = spool.map_or(Destination::Own, Destination::Spool);
         let flushed: Arc<OnceLock<Flush>> = Arc::default();
@@ -431,7 +437,8 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_panics_costs_no_output() {
         let place = tempfile::tempdir().unwrap();
-        let mut output = Output::new(place.path(), &BTreeMap::new(), ShownOutput::default()).unwrap();
+        let lock = crate::record::JobDirectory::at(place.path()).lock("a-job").unwrap();
+        let mut output = Output::new(place.path(), lock.identity(), &BTreeMap::new(), ShownOutput::default()).unwrap();
         output.tell(true, || panic!("on purpose")).await;
         let (told, hears) = std::sync::mpsc::channel();
         output.tell(false, move || told.send(()).unwrap()).await;

@@ -65,6 +65,9 @@ pub struct JobRecord {
     /// With which exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// Spaces of which files were still to be sent away when it had ended, and where to: they are being sent, or were not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsent: Vec<(String, String)>,
     /// What was measured of ranks that moved.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rates: BTreeMap<Rank, MeasuredRates>,
@@ -213,8 +216,7 @@ impl JobDirectory {
         }
     }
 
-    /// That of a test.
-    #[cfg(test)]
+    /// The one that is there.
     pub(crate) fn at(path: &Path) -> Self {
         Self { path: path.to_owned(), holder: None }
     }
@@ -424,6 +426,16 @@ pub(crate) fn open_at_end(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// The same, of a file that is not there yet.
+///
+/// # Errors
+/// Those of the system; [`io::ErrorKind::AlreadyExists`].
+pub(crate) fn make_at_end(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
+}
+
 /// The job is over: no other life follows. Said by the holder of this lock.
 pub(crate) fn put_end_on_record(id: &str, lock: Option<LockIdentity>, how: String, exit_code: i32) {
     let found = JobDirectory::open(id).and_then(|directory| Ok((directory.record()?, directory)));
@@ -433,6 +445,18 @@ pub(crate) fn put_end_on_record(id: &str, lock: Option<LockIdentity>, how: Strin
             directory.put_end(&mut record, Some((how, exit_code)));
         }
         Err(error) => tracing::warn!(%error, "the end of the job is not on record"),
+    }
+}
+
+/// Files of these spaces are still to be sent to these places, now that the job is over. Said by the holder of this lock.
+pub(crate) fn put_unsent_on_record(id: &str, lock: Option<LockIdentity>, unsent: Vec<(String, String)>) {
+    let written = JobDirectory::open(id).and_then(|mut directory| {
+        lock.into_iter().for_each(|lock| directory.hold(lock));
+        let record = directory.record()?;
+        directory.write("job.json", &JobRecord { unsent, ..record })
+    });
+    if let Err(error) = written {
+        tracing::warn!(%error, "what is still to be sent away is not on record");
     }
 }
 

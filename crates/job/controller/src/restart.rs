@@ -356,6 +356,7 @@ async fn restart_from(
     };
     let Some((_, lock)) = notes.lock.take() else { return Err(RecordError::Running { id: manifest.job }.into()) };
     let beginning = JobStart {
+        output: Output::new(directory.path(), lock.identity(), &manifest.printed, shown)?,
         lock,
         healing,
         signals,
@@ -366,7 +367,6 @@ async fn restart_from(
         places,
         worlds,
         gone,
-        output: Output::new(directory.path(), &manifest.printed, shown)?,
         input: (taken, source),
         checkpoints,
         encryption_key: spec.encryption_key.clone(),

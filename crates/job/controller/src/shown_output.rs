@@ -8,8 +8,12 @@
 //! ```
 //! A controller that is killed leaves at most the last entry undecided. Where its bytes were going to a regular file, the file's length
 //! decides; where they were spooled ([`crate::spool`]), the spool does; else they count as not shown, and may be printed twice: at most [`MAX_STEP_BYTES`] of them.
-//! Faults assumed: the controller is killed at any moment; the file was truncated or replaced since.
+//! After a failure of the power an entry may be there whose bytes are not: those of a spool are looked for, and those of a regular file, if the machine was started since.
+//! Each controller makes both files anew before it prints first ([`crate::held_file`]), so that what one that has lost the job still writes is in no file that is read.
+//! Faults assumed: the controller is killed at any moment, or stands still and has a successor; the file was truncated or replaced since.
 
+use crate::held_file;
+use crate::lock_identity::LockIdentity;
 use crate::manifest::Printed;
 use crate::record::JobDirectory;
 use crate::spool_reader::SpoolReader;
@@ -31,6 +35,8 @@ use std::sync::Arc;
 pub const MAX_STEP_BYTES: usize = 4096;
 /// The log is begun anew when it is longer.
 const MAX_LOG_BYTES: u64 = 4 << 20;
+/// A rank's bytes of which an entry is: more do not come in one message.
+const MAX_ENTRY_BYTES: u64 = 64 << 20;
 const STATE_FILE: &str = "shown.json";
 const LOG_FILE: &str = "shown.log";
 
@@ -53,6 +59,9 @@ struct State {
     /// Or it is spooled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     spooled: bool,
+    /// The machine of the controller, and which of its starts that was.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    machine_start: String,
     /// Bytes of standard output, and of standard error, that were in the spool then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     spooled_stdout: Option<u64>,
@@ -103,12 +112,18 @@ fn target(stream: Stream) -> Option<Target> {
     Some(Target { device: file.st_dev, inode: file.st_ino, path })
 }
 
-/// The file, if it still is the same.
-fn reopen(target: &Target) -> Option<File> {
+/// The file, if it still is the same. Another start of a machine may have other numbers for its devices (`any_device`).
+fn reopen(target: &Target, any_device: bool) -> Option<File> {
     // Not one that somebody put there to be waited for.
     let file = OpenOptions::new().read(true).custom_flags(libc_nonblock()).open(&target.path).ok()?;
     let found = file.metadata().ok()?;
-    (found.is_file() && (found.dev(), found.ino()) == (target.device, target.inode)).then_some(file)
+    let same = found.ino() == target.inode && (any_device || found.dev() == target.device);
+    (found.is_file() && same).then_some(file)
+}
+
+/// Which start of which machine this is; empty if it does not say.
+fn machine_start() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
 fn libc_nonblock() -> i32 {
@@ -144,11 +159,32 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
     }
     let spooled = state.spooled.then(|| SpoolReader::at_end(directory.path()).map(|reader| reader.positions()).unwrap_or_default());
     let mut undecided: Option<Entry> = None;
+    // Without a failure of the power the files have what was written; what they lack has been taken out by somebody.
+    let may_lack = spooled.is_none() && !state.machine_start.is_empty() && state.machine_start != machine_start();
+    let mut files = if may_lack { state.targets.each_ref().map(|target| reopen(target.as_ref()?, true)) } else { [None, None] };
+    let mut ended = [false; 2];
     for line in lines {
         match (line, serde_json::from_str(line)) {
             ("+", _) => match (undecided.take(), spooled) {
                 // Where power has failed, the record may be longer than the spool.
                 (Some(entry), Some(there)) if !entry.is_in(there) => return found,
+                (Some(entry), None) => {
+                    let stream = entry.stream as usize;
+                    if ended[stream] {
+                        continue;
+                    }
+                    match files[stream].take() {
+                        Some(file) if !found.is_in_file(&entry, &file) => {
+                            ended[stream] = true;
+                            // What was begun of it counts.
+                            found.decide(entry, &state.targets, may_lack);
+                        }
+                        file => {
+                            files[stream] = file;
+                            found.take(entry);
+                        }
+                    }
+                }
                 (entry, _) => entry.into_iter().for_each(|entry| found.take(entry)),
             },
             (_, Ok(entry)) => undecided = Some(entry),
@@ -159,7 +195,7 @@ pub fn load(directory: &JobDirectory) -> ShownOutput {
     match (undecided, spooled) {
         // It is in the spool as a whole or not at all.
         (Some(entry), Some(there)) if entry.is_in(there) => found.take(entry),
-        (Some(entry), None) => found.decide(entry, &state.targets),
+        (Some(entry), None) if !ended[entry.stream as usize] => found.decide(entry, &state.targets, may_lack),
         (Some(_) | None, _) => {}
     }
     found
@@ -182,16 +218,31 @@ impl ShownOutput {
         digest.extend(end, &lines, open);
     }
 
-    fn decide(&mut self, entry: Entry, targets: &[Option<Target>; 2]) {
+    /// Whether this file has what the entry says, where it says.
+    fn is_in_file(&self, entry: &Entry, file: &File) -> bool {
+        let there = |place| {
+            let mut bytes = vec![0; entry.bytes.min(MAX_ENTRY_BYTES) as usize];
+            file.read_exact_at(&mut bytes, place).ok()?;
+            let before = self.digests.get(&(entry.rank, entry.stream)).map(StreamDigest::end).unwrap_or_default();
+            Some(entry.cut.unwrap_or(before).after(&bytes).agrees(entry.end))
+        };
+        entry.place.and_then(there).unwrap_or(false)
+    }
+
+    fn decide(&mut self, entry: Entry, targets: &[Option<Target>; 2], may_lack: bool) {
         let target = &targets[entry.stream as usize];
-        let file = target.as_ref().and_then(reopen);
+        let file = target.as_ref().and_then(|target| reopen(target, may_lack));
         let (Some(file), Some(place)) = (file, entry.place) else {
             self.doubt = Some((entry.rank, entry.stream, entry.bytes));
             return;
         };
         let there = file.metadata().map_or(0, |found| found.len()).saturating_sub(place);
         if there >= entry.bytes {
-            return self.take(entry);
+            // Space without what was written there is not it.
+            if !may_lack || self.is_in_file(&entry, &file) {
+                self.take(entry);
+            }
+            return;
         }
         let mut begun = vec![0; there as usize];
         if there > 0 && file.read_exact_at(&mut begun, place).is_ok() {
@@ -206,6 +257,8 @@ impl ShownOutput {
 #[derive(Debug)]
 pub struct ShownLog {
     directory: PathBuf,
+    /// The lock of the controller that prints.
+    holder: LockIdentity,
     digests: StreamDigests,
     generation: u64,
     log: Option<Arc<File>>,
@@ -220,12 +273,12 @@ pub struct ShownLog {
 }
 
 impl ShownLog {
-    /// That of a job of which so much was shown.
+    /// That of a job of which so much was shown, for the holder of its lock.
     #[must_use]
-    pub fn new(directory: &Path, digests: StreamDigests, spooled: bool) -> Self {
+    pub fn new(directory: &Path, holder: LockIdentity, digests: StreamDigests, spooled: bool) -> Self {
         let targets = if spooled { [None, None] } else { [Stream::Stdout, Stream::Stderr].map(target) };
         let directory = directory.to_owned();
-        Self { directory, digests, generation: 0, log: None, length: 0, targets, spooled, last: None, trouble: None, told: false }
+        Self { directory, holder, digests, generation: 0, log: None, length: 0, targets, spooled, last: None, trouble: None, told: false }
     }
 
     /// How much may be written at once.
@@ -306,14 +359,12 @@ impl ShownLog {
         let streams = self.digests.iter().map(|((rank, stream), digest)| (*rank, *stream, digest.clone())).collect();
         let (spooled_stdout, spooled_stderr) = (until.map(|until| until.stdout), until.map(|until| until.stderr));
         let (targets, spooled) = (self.targets.clone(), self.spooled);
-        let state = State { generation: self.generation, targets, spooled, spooled_stdout, spooled_stderr, streams };
-        mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&state)?)?;
-        let mut log = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
-        log.set_len(0)?;
+        let machine_start = machine_start();
+        let state = State { generation: self.generation, targets, spooled, machine_start, spooled_stdout, spooled_stderr, streams };
+        held_file::replace(&self.directory, STATE_FILE, self.holder, &serde_json::to_vec(&state)?)?;
+        let head = format!("{}\n", self.generation);
+        self.log = Some(Arc::new(held_file::begin(&self.directory, LOG_FILE, self.holder, head.as_bytes())?));
         self.length = 0;
-        log.write_all(format!("{}\n", self.generation).as_bytes())?;
-        mend_durable::sync_directory(&self.directory)?;
-        self.log = Some(Arc::new(log));
         Ok(())
     }
 
@@ -321,8 +372,9 @@ impl ShownLog {
         let Err(error) = result else { return };
         // What it lacks must not be taken for what was not shown, nor half a line be gone on with. All is put on record anew with what is written next.
         self.log = None;
-        let _ = fs::remove_file(self.directory.join(LOG_FILE));
-        if !self.told {
+        held_file::remove(&self.directory, LOG_FILE, self.holder);
+        // Who has lost the job is about to see that.
+        if !self.told && !held_file::is_lost(&error) {
             self.trouble.get_or_insert(error);
         }
     }
@@ -353,8 +405,9 @@ mod tests {
     #[test]
     fn what_a_power_failure_took_from_the_spool_counts_as_not_shown() {
         let place = tempfile::tempdir().unwrap();
+        let lock = JobDirectory::at(place.path()).lock("a-job").unwrap();
         let mut spool = Spool::open(place.path(), 1 << 20).unwrap();
-        let mut log = ShownLog::new(place.path(), StreamDigests::new(), true);
+        let mut log = ShownLog::new(place.path(), lock.identity(), StreamDigests::new(), true);
         let segment = crate::spool_reader::segment_in(&crate::spool_reader::directory_in(place.path()), 1);
         let mut lengths = Vec::new();
         for line in ["one\n", "two\n", "three\n"] {
@@ -382,10 +435,77 @@ mod tests {
     }
 
     #[test]
+    fn what_a_power_failure_took_from_a_regular_file_counts_as_not_shown() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory::at(place.path());
+        let out = place.path().join("out");
+        let all = b"one\ntwo\nthree\n";
+        fs::write(&out, all).unwrap();
+        let lock = directory.lock("a-job").unwrap();
+        let mut log = ShownLog::new(place.path(), lock.identity(), StreamDigests::new(), false);
+        let found = fs::metadata(&out).unwrap();
+        log.targets[0] = Some(Target { device: found.dev(), inode: found.ino(), path: out.clone() });
+        // As if standard output were that file.
+        let digest = |text: &[u8]| Mark::default().after(text);
+        log.begin_log(None).unwrap();
+        for (from, to) in [(0, 4), (4, 8), (8, 14)] {
+            let (bytes, place) = ((to - from) as u64, Some(from as u64));
+            let entry =
+                Entry { rank: 0, stream: Stream::Stdout, bytes, place, cut: None, end: digest(&all[..to]), lines: Vec::new(), open: false };
+            log.append(&format!("{}\n+\n", serde_json::to_string(&entry).unwrap())).unwrap();
+        }
+        let shown = || load(&directory).digests.get(&(0, Stream::Stdout)).map_or(0, |digest| digest.end().at);
+        fs::write(&out, &all[..6]).unwrap();
+        assert_eq!(shown(), 14, "its user has taken it out");
+        let mut state: State = directory.read(STATE_FILE).unwrap();
+        state.machine_start = "another".into();
+        fs::write(place.path().join(STATE_FILE), serde_json::to_vec(&state).unwrap()).unwrap();
+        for length in 0..=all.len() {
+            fs::write(&out, &all[..length]).unwrap();
+            assert_eq!(shown(), length as u64);
+        }
+        // The file is as long as it was, and has nothing there.
+        fs::write(&out, b"one\ntwo\n\0\0\0\0\0\0").unwrap();
+        assert_eq!(shown(), 8);
+        fs::write(&out, b"one\n\0\0\0\0three\n").unwrap();
+        assert_eq!(shown(), 4);
+    }
+
+    #[test]
+    fn what_a_controller_that_has_lost_the_job_still_writes_is_in_no_file_that_is_read() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory::at(place.path());
+        let print = |log: &mut ShownLog, text: &str| {
+            log.begin((0, Stream::Stdout), text.as_bytes(), None, 0, None);
+            log.done();
+        };
+        let first = directory.lock("a-job").unwrap();
+        let mut silent = ShownLog::new(place.path(), first.identity(), StreamDigests::new(), false);
+        print(&mut silent, "one\n");
+        let second = directory.seize_lock("a-job", first.identity()).unwrap();
+        let mut successor = ShownLog::new(place.path(), second.identity(), load(&directory).digests, false);
+        print(&mut successor, "two\n");
+        let is_the_successors = |expected: &str| {
+            let found = load(&directory);
+            assert_eq!(found.digests[&(0, Stream::Stdout)].end(), Mark::default().after(expected.as_bytes()));
+        };
+        // It goes on with its log, begins another one, and comes to its end.
+        print(&mut silent, "late\n");
+        is_the_successors("one\ntwo\n");
+        silent.length = MAX_LOG_BYTES + 1;
+        print(&mut silent, "later\n");
+        is_the_successors("one\ntwo\n");
+        silent.close();
+        print(&mut successor, "three\n");
+        is_the_successors("one\ntwo\nthree\n");
+    }
+
+    #[test]
     fn what_a_full_disk_does_not_take_is_on_record_with_what_comes_next() {
         let place = tempfile::tempdir().unwrap();
+        let lock = JobDirectory::at(place.path()).lock("a-job").unwrap();
         let mut spool = Spool::open(place.path(), 1 << 20).unwrap();
-        let mut log = ShownLog::new(place.path(), StreamDigests::new(), true);
+        let mut log = ShownLog::new(place.path(), lock.identity(), StreamDigests::new(), true);
         let loaded = || load(&JobDirectory::at(place.path()));
         let mut shown = Vec::new();
         for (line, is_full) in [("one\n", false), ("two\n", true), ("three\n", false), ("four\n", true), ("five\n", false)] {
@@ -411,8 +531,9 @@ mod tests {
         let (rank, stream) = (0, Stream::Stdout);
         for (written, ahead) in [(false, ""), (true, ""), (false, "\n"), (true, "\n")] {
             let place = tempfile::tempdir().unwrap();
+            let lock = JobDirectory::at(place.path()).lock("a-job").unwrap();
             let mut spool = Spool::open(place.path(), 1 << 20).unwrap();
-            let mut log = ShownLog::new(place.path(), StreamDigests::new(), true);
+            let mut log = ShownLog::new(place.path(), lock.identity(), StreamDigests::new(), true);
             log.begin((rank, stream), b"one\ntw", None, 0, Some(spool.positions()));
             spool.write(stream, b"one\ntw");
             log.done();

@@ -5,13 +5,13 @@
 //!                                   └─ all are longer than the bound, or the disk is full ──► the oldest is removed
 //! ```
 //! Both streams are in the same segments, in the order in which they were printed; [`mend_spool`] says how. Invariants: one controller writes,
-//! and has the lock until the last byte is written; what was written is whole or not read ([`crate::spool_reader`]); of the newest output, at
+//! and has the lock until the last byte is written (one that has lost it, and does not know it yet, adds to its own segment, and begins no other); what was written is whole or not read ([`crate::spool_reader`]); of the newest output, at
 //! least seven eighths of the bound stay. Faults assumed: SIGKILL at any moment; disks full or failing. What could not be
 //! written is missing, and a reader is told how much. Whole segments are durable. The newest one is so when [`crate::failover::flush`] says so, in
 //! jobs whose controllers may have successors; in others a power failure may cost what is in it.
 
 use crate::job_lock::held;
-use crate::record::{make_directories, open_at_end};
+use crate::record::{make_at_end, make_directories, open_at_end};
 use crate::spool_reader::{SpoolError, SpoolReader, directory_in, segment_in, segments};
 use mend_messages::daemon::Stream;
 use mend_spool::{MAX_BYTES, Next, Positions, SEGMENT_HEAD, encode, encode_message, next, read_segment_head, segment_head};
@@ -19,10 +19,13 @@ use rustix::fs::{FlockOperation, flock};
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// So many segments fill the bound.
 const SEGMENTS: u64 = 8;
+/// Name of the lock.
+const LOCK: &str = "lock";
 /// Longest segment, bytes.
 const MAX_SEGMENT_BYTES: u64 = 16 << 20;
 
@@ -35,7 +38,7 @@ pub fn is_there(job: &Path) -> bool {
 /// Whether a controller may still write output of the job of this directory.
 #[must_use]
 pub fn is_open(job: &Path) -> bool {
-    File::open(directory_in(job).join("lock")).is_ok_and(|file| held(&file))
+    File::open(directory_in(job).join(LOCK)).is_ok_and(|file| held(&file))
 }
 
 /// What a controller writes its job's output to.
@@ -48,7 +51,7 @@ pub struct Spool {
     /// The newest one.
     file: Option<File>,
     positions: Positions,
-    _lock: File,
+    lock: File,
 }
 
 impl Spool {
@@ -75,12 +78,13 @@ impl Spool {
             move |source: io::Error| SpoolError::Io { path, source }
         };
         make_directories(&directory).map_err(io(&directory))?;
-        let path = directory.join("lock");
+        let path = directory.join(LOCK);
         if seize {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(&path)(error)),
-                _ => {}
-            }
+            // Another file takes its place, of another identity for certain as long as both are there.
+            let ours = directory.join("lock.new");
+            let _ = fs::remove_file(&ours);
+            let taken = make_at_end(&ours).and_then(|_| mend_durable::rename(&ours, &path));
+            taken.map_err(io(&path))?;
         }
         let lock = open_at_end(&path).map_err(io(&path))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| io(&path)(error.into()))?;
@@ -89,7 +93,7 @@ impl Spool {
         let segments = numbers.iter().map(|number| (*number, length(number))).collect();
         let reader = SpoolReader::at_end(job)?;
         let positions = reader.positions();
-        let mut spool = Self { directory, limit, segments, file: None, positions, _lock: lock };
+        let mut spool = Self { directory, limit, segments, file: None, positions, lock };
         // One whose end cannot be read stays as it is, and the next one follows it.
         if let (false, Some(newest), Some(end)) = (seize, spool.segments.back_mut(), reader.end()) {
             let path = segment_in(&spool.directory, newest.0);
@@ -188,15 +192,21 @@ impl Spool {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        let number = self.segments.back().map_or(1, |(number, _)| number + 1);
         if let Some(file) = self.file.take() {
             // An error leaves it as it is: the job runs on.
             let _ = file.sync_data();
         }
-        let file = open_at_end(&segment_in(&self.directory, number))?;
-        // What is there is of a beginning that did not come to its end.
-        file.set_len(0)?;
-        self.file = Some(file);
+        if !self.is_ours() {
+            return Err(io::Error::other("another controller writes the output"));
+        }
+        let mut number = self.segments.back().map_or(1, |(number, _)| number + 1);
+        self.file = Some(loop {
+            match make_at_end(&segment_in(&self.directory, number)) {
+                // Of a beginning that did not come to its end, or another controller's.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                file => break file?,
+            }
+        });
         self.segments.push_back((number, 0));
         let begun = self.write_whole(&segment_head(self.positions));
         if begun.is_err() {
@@ -205,6 +215,13 @@ impl Spool {
         }
         let _ = mend_durable::sync_directory(&self.directory);
         begun
+    }
+
+    /// Whether no other controller has taken this one's place.
+    fn is_ours(&self) -> bool {
+        let of = |file: io::Result<File>| file.and_then(|file| file.metadata()).ok().map(|found| found.ino());
+        let ours = self.lock.metadata().ok().map(|found| found.ino());
+        ours.is_some() && of(File::open(self.directory.join(LOCK))) == ours
     }
 
     /// All of it or nothing.
@@ -253,7 +270,8 @@ fn known_part(segment: &[u8], mut before: Positions, known: Positions) -> (Optio
     (None, any_known)
 }
 
-fn is_full(error: &io::Error) -> bool {
+/// Whether this error says that a disk is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
@@ -303,6 +321,27 @@ mod tests {
         }
         assert!(is_there(job.path()) && !is_open(job.path()));
         assert_eq!(read(job.path()), ("out 0\nout 1\nout 2\n".into(), "err 0\nerr 1\nerr 2\n".into(), [0, 0]));
+    }
+
+    #[test]
+    fn who_has_lost_the_spool_begins_no_segment_in_it() {
+        let job = tempfile::tempdir().unwrap();
+        let mut silent = Spool::open(job.path(), 1 << 20).unwrap();
+        silent.write(Stream::Stdout, b"one\n");
+        let mut successor = Spool::seize(job.path(), 1 << 20).unwrap();
+        successor.write(Stream::Stdout, b"two\n");
+        // Its segment is full, or was lost.
+        silent.file = None;
+        silent.write(Stream::Stdout, b"late\n");
+        successor.write(Stream::Stdout, b"three\n");
+        assert_eq!(read(job.path()), ("one\ntwo\nthree\n".into(), String::new(), [0, 0]));
+        // Nor does it where the successor has written nothing yet; and that takes no file for its own that it has not made.
+        let mut next = Spool::seize(job.path(), 1 << 20).unwrap();
+        successor.file = None;
+        successor.write(Stream::Stdout, b"late\n");
+        fs::write(segment_in(&directory_in(job.path()), 3), "").unwrap();
+        next.write(Stream::Stdout, b"four\n");
+        assert_eq!(read(job.path()), ("one\ntwo\nthree\nfour\n".into(), String::new(), [0, 0]));
     }
 
     #[test]
@@ -442,6 +481,33 @@ mod tests {
             assert_eq!(look(job.path()), (format!("{before}three\n"), String::new(), [0, 0], true));
             assert_eq!(fs::read(&path).unwrap(), bytes);
         }
+    }
+
+    /// As NFS may show it: the file that is open ends where it ended when it was opened.
+    #[test]
+    fn a_reader_that_opens_again_sees_what_the_open_file_does_not_show() {
+        let job = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(job.path(), 1 << 20).unwrap();
+        spool.write(Stream::Stdout, b"one\n");
+        let (mut reader, mut text) = (SpoolReader::from_start(job.path()), Vec::new());
+        let mut read = |reader: &mut SpoolReader| {
+            let take = |found: Found<'_>| {
+                let Found::Bytes(Stream::Stdout, bytes) = found else { panic!("{found:?}") };
+                text.extend_from_slice(bytes);
+                Ok(())
+            };
+            reader.read(take).unwrap();
+            String::from_utf8(text.clone()).unwrap()
+        };
+        assert_eq!(read(&mut reader), "one\n");
+        let path = segment_in(&directory_in(job.path()), 1);
+        fs::copy(&path, path.with_extension("new")).unwrap();
+        fs::rename(path.with_extension("new"), &path).unwrap();
+        spool.file = Some(open_at_end(&path).unwrap());
+        spool.write(Stream::Stdout, b"two\n");
+        assert_eq!(read(&mut reader), "one\n");
+        reader.open_again();
+        assert_eq!(read(&mut reader), "one\ntwo\n");
     }
 
     #[test]

@@ -244,6 +244,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         ended: None,
         exit_code: None,
         goes_on: false,
+        unsent: Vec::new(),
         checkpoints: checkpoints.clone(),
         plan: Some(plan),
         restarts: restarts.clone(),
@@ -481,11 +482,11 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     let input = (Mark::default(), Some(Source::new(&directory)));
     let lock = directory.lock(&id)?;
     let beginning = JobStart {
+        output: Output::new(directory.path(), lock.identity(), &BTreeMap::new(), ShownOutput::default())?,
         lock,
         healing,
         signals,
         absent,
-        output: Output::new(directory.path(), &BTreeMap::new(), ShownOutput::default())?,
         input,
         directory,
         id,

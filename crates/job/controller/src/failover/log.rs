@@ -14,6 +14,7 @@
 
 use crate::batch_life::BatchLife;
 use crate::healing_options::HealingOptions;
+use crate::held_file;
 use crate::input::InputFile;
 use crate::lock_identity::LockIdentity;
 use mend_job::healing::Healing;
@@ -146,18 +147,6 @@ pub fn touch(directory: &Path) {
     let _ = File::options().write(true).open(directory.join(FILE_NAME)).and_then(|file| file.set_modified(SystemTime::now()));
 }
 
-/// Puts this in the log's place, for the holder of the lock. Opened to be appended to.
-fn replace(directory: &Path, holder: LockIdentity, bytes: &[u8]) -> io::Result<File> {
-    let path = directory.join(FILE_NAME);
-    let ours = || LockIdentity::of(directory) == Some(holder);
-    if !mend_durable::write_if(&path, &path.with_extension(format!("{}.new", holder.0)), bytes, ours)? {
-        return Err(io::Error::other(TakenOver));
-    }
-    let file = crate::record::open_at_end(&path)?;
-    // Opened by its name, it may be the successor's.
-    if ours() { Ok(file) } else { Err(io::Error::other(TakenOver)) }
-}
-
 impl ToldLog {
     /// A new one, of a life that begins, or has come to stand there, by the holder of this lock.
     ///
@@ -167,7 +156,7 @@ impl ToldLog {
         let mut bytes = HEAD.to_vec();
         frame(&mut bytes, &life)?;
         frame(&mut bytes, &standing)?;
-        let file = Arc::new(replace(directory, holder, &bytes)?);
+        let file = Arc::new(held_file::begin(directory, FILE_NAME, holder, &bytes)?);
         let length = bytes.len() as u64;
         Ok(Self { directory: directory.to_owned(), holder, life, file, length, limit: MAX_BYTES + length })
     }
@@ -175,7 +164,7 @@ impl ToldLog {
     /// Whether the job is another controller's, as this error says.
     #[must_use]
     pub fn is_lost(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|inner| inner.is::<TakenOver>())
+        held_file::is_lost(error)
     }
 
     /// Writes down what the machine was told.
@@ -217,16 +206,9 @@ impl ToldLog {
     }
 }
 
-/// Another controller has the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the job is another controller's")]
-struct TakenOver;
-
 /// Removes what an earlier controller left, for the holder of this lock.
 pub fn remove(directory: &Path, holder: LockIdentity) {
-    if LockIdentity::of(directory) == Some(holder) {
-        let _ = fs::remove_file(directory.join(FILE_NAME));
-    }
+    held_file::remove(directory, FILE_NAME, holder);
 }
 
 #[cfg(test)]
@@ -241,11 +223,11 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let (directory, log) = (JobDirectory::at(place.path()), || fs::read(place.path().join(FILE_NAME)).unwrap());
         let silent = directory.lock("a-job").unwrap();
-        replace(place.path(), silent.identity(), b"the first's, ").unwrap().write_all(b"and more").unwrap();
+        held_file::begin(place.path(), FILE_NAME, silent.identity(), b"the first's, ").unwrap().write_all(b"and more").unwrap();
         assert_eq!(log(), b"the first's, and more");
         let successor = directory.seize_lock("a-job", silent.identity()).unwrap();
-        replace(place.path(), successor.identity(), b"its successor's").unwrap();
-        let refused = replace(place.path(), silent.identity(), b"the first's again").unwrap_err();
+        held_file::begin(place.path(), FILE_NAME, successor.identity(), b"its successor's").unwrap();
+        let refused = held_file::begin(place.path(), FILE_NAME, silent.identity(), b"the first's again").unwrap_err();
         assert!(ToldLog::is_lost(&refused) && !ToldLog::is_lost(&io::ErrorKind::StorageFull.into()));
         remove(place.path(), silent.identity());
         assert_eq!(log(), b"its successor's");

@@ -266,7 +266,7 @@ async fn go_on_in_place(
     let input = InputReader::of(standing.input.clone(), Some(more));
     let reading = tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked));
     let earlier = Earlier { heard: standing.heard.clone(), outputs: std::mem::take(&mut standing.outputs), shown };
-    let output = Output::new(directory.path(), &by_rank(&standing.printed), found)?;
+    let output = Output::new(directory.path(), lock.identity(), &by_rank(&standing.printed), found)?;
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let key = constants.key.clone();
     let session = constants.batch.clone().map(|(session, _)| session);

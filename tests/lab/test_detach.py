@@ -413,6 +413,21 @@ class Output(Detached):
         self.assertEqual(waiting.communicate(timeout=PATIENCE)[0].decode(), f"{name} has ended: exit code 3\n")
         self.assertEqual(waiting.returncode, 3)
 
+    def test_an_end_is_not_on_record_before_the_last_output_is_printed(self):
+        """Nodes have forgotten it: a controller that is killed while it prints it must not have said that all went well."""
+        much, writes = 200_000, "dd if=/dev/zero bs=200000 count=1 2>/dev/null; : > over"
+        command = self.machine.command("run", "sh", "-c", writes)
+        pipe = subprocess.PIPE
+        job = subprocess.Popen(command, env=self.machine.environment, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        until(lambda: os.path.exists(os.path.join(self.directory, "over")), "all is written")
+        [name] = [one["id"] for one in self.machine.verb("ps")]
+        # Without a reader it goes no further.
+        time.sleep(1)
+        job.kill()
+        out, _ = job.communicate()
+        self.assertLess(len(out), much)
+        self.assertEqual(self.mend("wait", name).returncode, 70)
+
     def test_of_several_jobs_the_first_exit_code_that_is_not_0(self):
         names = [self.detach("-q", "sh", "-c", f"exit {code}") for code in (0, 5, 6)]
         waited = self.mend("wait", *names)

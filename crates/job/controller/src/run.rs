@@ -486,15 +486,15 @@ impl Running {
             let _ = tokio::time::timeout(UPKEEP_END_TIME, over).await;
         }
         let result = self.job.end_reason().cloned().map_or(Ok(0), |end| self.shell.names.end(end));
-        let Shell { healing, record, journal, directory, .. } = &mut self.shell;
-        let goes_on = verdict(&self.job, healing, record, journal, &result);
-        let on_record = put_end_on_record(directory, record, &result, goes_on);
+        // Daemons have forgotten it: whoever finds the end on record is not to miss what came before.
+        self.shell.output.finish().await;
+        drop(self.shell.flusher.take());
+        let goes_on = verdict(&self.job, &mut self.shell.healing, &self.shell.record, &mut self.shell.journal, &result);
+        let on_record = put_end_on_record(&self.shell.directory, &mut self.shell.record, &result, goes_on);
         if result.is_ok() {
             // The program had begun, and has ended before all of its ranks were seen to run.
             detached::accept(&self.shell.record.id);
         }
-        self.shell.output.finish().await;
-        drop(self.shell.flusher.take());
         if goes_on.is_none()
             && !is_open(&result)
             && let Some(told) = self.shell.told.take()

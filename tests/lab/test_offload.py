@@ -253,6 +253,33 @@ class WithAJob(Offloads):
         job.finish()
         self.arrived({"closed": b"closed", "held": b"beginend"})
 
+    def test_what_a_killed_controller_had_not_sent_when_the_job_ended_is_told(self):
+        job = self.start(1, ["node1"], "hold", self.seen, self.go)
+        job.wait_for(lambda: self.signal_senders(signal.SIGSTOP), "something is sent")
+        open(self.go, "w", encoding="ascii").close()
+
+        def state():
+            self.signal_senders(signal.SIGSTOP)
+            return [listed["state"] for listed in self.lab.verb("ps", "--all")][-1:]
+
+        job.wait_for(lambda: state() == ["ended: exit code 0; its output is being sent away"], "it has ended")
+        name = self.lab.verb("ps")[0]["id"]
+
+        def record():
+            self.signal_senders(signal.SIGSTOP)
+            return json.loads(self.lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
+
+        job.wait_for(lambda: record().get("unsent"), "it is on record before it is sent")
+        self.lab.on("head", "kill", "-KILL", str(record()["controller_pid"]))
+        job.finish(None)
+        self.signal_senders(signal.SIGKILL)
+        self.assertEqual(state(), ["ended: exit code 0; not all of its output was sent away"])
+        done = self.lab.mend("wait", name)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(f"`mend data offload input: {self.uri}` goes on", done.stderr)
+        self.offload()
+        self.arrived({"closed": b"closed", "held": b"beginend"})
+
     def test_ranks_write_in_rounds_while_senders_are_killed(self):
         job = self.start(4, ["node1", "node2"], "rounds", self.seen, "12")
         killed = 0

@@ -127,6 +127,8 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
             (None, Some((_, how))) => format!("ended: {how}"),
             (None, None) => "ended: its controller was killed".into(),
         };
+        let unsent = if !running && !record.unsent.is_empty() { "; not all of its output was sent away" } else { "" };
+        let state = format!("{state}{unsent}");
         jobs.push(Listed {
             bytes: arguments.all.then(|| size_of(&directory, &record)),
             state,

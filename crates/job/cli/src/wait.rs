@@ -5,7 +5,7 @@ use crate::report;
 use clap::Args;
 use mend_controller::job_end::{self, CONTROLLER_KILLED, JobEnd};
 use mend_controller::manifest::numbers;
-use mend_controller::record::{self, JobRecord};
+use mend_controller::record::{self, JobDirectory, JobRecord};
 use serde::Serialize;
 
 /// `mend wait`.
@@ -46,6 +46,17 @@ pub fn tell_killed(record: &JobRecord) {
     mend_report::tell!("{}", mend_report::failure("mend", &what, &hint));
 }
 
+/// Says what of its output was not sent away when it had ended.
+pub fn tell_unsent(directory: &JobDirectory) {
+    let Ok(record) = directory.record() else { return };
+    for (space, uri) in &record.unsent {
+        let id = &record.id;
+        mend_report::tell!(
+            "mend: not all files of {space} that job {id} wrote were sent to {uri}; `mend data offload {space}: {uri}` goes on"
+        );
+    }
+}
+
 /// `mend wait`.
 pub async fn wait(arguments: Wait) -> Result<i32, Failure> {
     let jobs = match &arguments.jobs[..] {
@@ -55,6 +66,7 @@ pub async fn wait(arguments: Wait) -> Result<i32, Failure> {
     let (mut code, mut waited) = (0, Vec::new());
     for (directory, record) in jobs {
         let end = job_end::wait(&directory).await?;
+        tell_unsent(&directory);
         code = if code == 0 { end.code() } else { code };
         let job = record.id.clone();
         match end {

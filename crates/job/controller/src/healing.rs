@@ -19,7 +19,7 @@ use crate::job_lock::JobLock;
 use crate::kill_request;
 use crate::life::{Constants, Life};
 use crate::manifest::numbers;
-use crate::record::{JobDirectory, JobRecord, put_end_on_record};
+use crate::record::{JobDirectory, JobRecord, put_end_on_record, put_unsent_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::Signals;
 use crate::start::{RunSpec, begin_clock, first_life};
@@ -154,7 +154,12 @@ async fn see_through(life: Life, constants: Constants, mut strays: mpsc::Unbound
     // A job that goes on later sends what it has then; and its time is up.
     let mut left = Vec::new();
     if let Some(offloads) = offloads.filter(|_| !matches!(result, Err(RunError::TimeUp { checkpoint: Some(_), .. }))) {
-        left = offloads.finish(&id, constants.quiet, &mut strays).await;
+        let holder = rest.as_ref().map(|(lock, _)| lock.identity());
+        // Should this process be killed meanwhile, whoever asks for the job's end is told.
+        put_unsent_on_record(&id, holder, offloads.places());
+        let unsent = offloads.finish(&id, constants.quiet, &mut strays).await;
+        left = unsent.iter().map(|(space, _)| space.clone()).collect();
+        put_unsent_on_record(&id, holder, unsent);
     }
     let goes_on = result.as_ref().is_err_and(|error| error.exit_code() == NODE_LOST);
     if !goes_on {

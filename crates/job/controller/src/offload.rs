@@ -5,7 +5,7 @@
 //! the last life is over ──► mend-data, once ── a line ──► journal, standard error ──► `mend run` returns
 //! ```
 //! Nothing here changes what becomes of the job. Faults assumed: the process ends or says nonsense, and is started again after a while; this controller is killed, and the process ends
-//! since nobody reads its lines; the next controller starts another one, which goes on.
+//! since nobody reads its lines; the next controller starts another one, which goes on. When the job has ended there is no next one: the job's record has what is still to be sent, and verbs say so.
 
 use crate::arrival::Arrival;
 use crate::data_program::{self, PROGRAM};
@@ -73,6 +73,11 @@ impl Offloads {
         Ok(Some(Self { program: found, all, options, env: program.env.clone() }))
     }
 
+    /// Spaces, and where their files go.
+    pub(crate) fn places(&self) -> Vec<(String, String)> {
+        self.all.iter().map(|what| (what.space.clone(), what.uri.clone())).collect()
+    }
+
     /// Has them sent for as long as a life of the job takes in what is told.
     pub(crate) fn begin(&self, arrivals: &mpsc::Sender<Arrival>) {
         for what in &self.all {
@@ -133,8 +138,8 @@ impl Offloads {
         told.await.unwrap_or_else(|error| format!("{PROGRAM}: {error}"))
     }
 
-    /// Sends what is left once the job has ended, and tells what could not be sent. A signal ends it. The spaces of which something may be left.
-    pub(crate) async fn finish(&self, id: &str, quiet: bool, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Vec<String> {
+    /// Sends what is left once the job has ended, and tells what could not be sent. A signal ends it. The spaces of which something may be left, and where that was to go.
+    pub(crate) async fn finish(&self, id: &str, quiet: bool, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Vec<(String, String)> {
         let mut spaces = Vec::new();
         let mut journal = JobDirectory::open(id).ok().map(|directory| Journal::open(directory.path()));
         for what in &self.all {
@@ -154,7 +159,7 @@ impl Offloads {
                 } else {
                     format!("{} may not be sent to {}", what.space, what.uri)
                 };
-                spaces.push(what.space.clone());
+                spaces.push((what.space.clone(), what.uri.clone()));
                 mend_report::tell!("mend: {left}: {why}; `mend data offload {}: {}` goes on", what.space, what.uri);
             } else if !quiet && told.news.files > 0 {
                 mend_report::tell!("mend: what ranks wrote into {} has arrived at {}", what.space, what.uri);

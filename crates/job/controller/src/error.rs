@@ -290,6 +290,9 @@ impl RunError {
             }
             Self::Chunks { .. } => "make the pool larger, or its chunks smaller".into(),
             Self::Input(InputError::NotKept { .. }) => "`mend restart` takes what comes then for new input; give the job its input as a file".into(),
+            Self::Input(InputError::Short { .. }) => {
+                "`mend restart --input same` if what it is given begins with all that was read, `--input new` to go on without it".into()
+            }
             Self::Input(_) => "give the job the same input, or say that it is another one with --input new".into(),
             Self::Batch(error) => error.hint().to_owned(),
             Self::NoAllocation => "leave --hosts away within a batch job, or name spares with --spares".into(),

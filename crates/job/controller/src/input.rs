@@ -7,7 +7,8 @@
 //! ```
 //! A restart is given its input in one of two ways. A regular file that begins with what was read goes on behind that. Anything else is
 //! new input: it follows what was read, also what was read after the checkpoint, which for this reason is kept in the job's directory
-//! unless it can be read again: [`MAX_KEPT_BYTES`] bytes of it.
+//! unless it can be read again: [`MAX_KEPT_BYTES`] bytes of it. It is made durable from time to time, and with each checkpoint, and `input.json` says how much is: a failure of
+//! the power may cost the newest of it, and less is never taken for all.
 
 use crate::record::JobDirectory;
 use mend_job::input::{Input, InputAt, Mark};
@@ -22,7 +23,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -32,6 +33,8 @@ const MAX_KEPT_BYTES: u64 = 64 << 20;
 const MAX_PIECE_BYTES: usize = 4096;
 /// Between two looks at who has the terminal.
 const FOREGROUND_INTERVAL: Duration = Duration::from_millis(200);
+/// What is kept is made durable after so many bytes, or when a piece comes and this time is over.
+const SYNC: (u64, Duration) = (1 << 20, Duration::from_secs(1));
 const STATE_FILE: &str = "input.json";
 const LOG_FILE: &str = "input";
 
@@ -63,6 +66,14 @@ pub enum InputError {
     NotKept {
         /// What the checkpoint has of it, bytes.
         from: u64,
+    },
+    /// What was kept of it is not all there.
+    #[error("of the standard input that was read and kept, {lacks} bytes behind byte {from} are lost, as after a failure of the power")]
+    Short {
+        /// What is there, bytes since the beginning.
+        from: u64,
+        /// How many are missing at least.
+        lacks: u64,
     },
     /// It cannot be read.
     #[error("standard input cannot be read")]
@@ -105,6 +116,9 @@ struct Kept {
     cut: bool,
     /// Its end was read.
     ended: bool,
+    /// Bytes that were durable when this was written.
+    #[serde(default)]
+    durable: u64,
 }
 
 /// Where pieces come from.
@@ -124,6 +138,7 @@ struct Keeper {
     kept: Kept,
     length: u64,
     file: Option<File>,
+    synced: Option<Instant>,
 }
 
 enum Kind {
@@ -250,13 +265,13 @@ impl Source {
         }
         let mut source = Self { replay: None, ended: false, keeper: None, piece: Vec::new() };
         let mut so_far = at.at;
-        match kept(directory, at.at) {
+        match kept(directory, at.at, wanted)? {
             Some((mut kept, file, length)) => {
                 so_far = kept.base + length;
                 source.replay = Some((file, at.at - kept.base));
                 source.ended = kept.ended && wanted != Wanted::New;
                 kept.ended = source.ended;
-                source.keeper = Some(Keeper { directory: directory.path().to_owned(), kept, length, file: None });
+                source.keeper = Some(Keeper { directory: directory.path().to_owned(), kept, length, file: None, synced: None });
             }
             None if wanted == Wanted::Continued && (at.at > 0 || was_cut(directory)) => return Err(InputError::NotKept { from: at.at }),
             None => source.keeper = Some(Keeper::new(directory.path(), at.at)),
@@ -385,16 +400,45 @@ fn tell(so_far: u64, quiet: bool) {
 }
 
 /// What earlier lives kept from this place on.
-fn kept(directory: &JobDirectory, from: u64) -> Option<(Kept, File, u64)> {
-    let kept: Kept = directory.read(STATE_FILE).ok()?;
-    let file = File::open(directory.path().join(LOG_FILE)).ok()?;
-    let length = file.metadata().ok()?.len();
-    (!kept.cut && (kept.base..=kept.base + length).contains(&from)).then_some((kept, file, length))
+fn kept(directory: &JobDirectory, from: u64, wanted: Wanted) -> Result<Option<(Kept, File, u64)>, InputError> {
+    let Ok(kept) = directory.read::<Kept>(STATE_FILE) else { return Ok(None) };
+    let Ok(file) = File::open(directory.path().join(LOG_FILE)) else { return Ok(None) };
+    let length = file.metadata()?.len();
+    let (there, known) = (kept.base + length, from.max(kept.base + kept.durable));
+    if kept.cut || from < kept.base {
+        return Ok(None);
+    }
+    if there < known {
+        // Who says that it is new input does not miss it.
+        return if wanted == Wanted::New { Ok(None) } else { Err(InputError::Short { from: there, lacks: known - there }) };
+    }
+    Ok(Some((kept, file, length)))
+}
+
+/// What is kept of standard input is not all that ranks were given: it is not taken for that any more.
+pub fn note_lack(directory: &JobDirectory) {
+    let noted =
+        directory.read::<Kept>(STATE_FILE).map(|kept| Kept { cut: true, ..kept }).and_then(|kept| directory.write(STATE_FILE, &kept));
+    if let Err(error) = noted {
+        tracing::warn!(%error, "that kept input is not complete is not on record");
+    }
+}
+
+/// Makes durable what is kept so far, as a checkpoint that counts on it is about to be.
+///
+/// # Errors
+/// Those of the file system.
+pub fn make_durable(directory: &JobDirectory) -> io::Result<()> {
+    match File::open(directory.path().join(LOG_FILE)) {
+        Ok(file) => file.sync_data(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 impl Keeper {
     fn new(directory: &Path, base: u64) -> Self {
-        Self { directory: directory.to_owned(), kept: Kept { base, ..Kept::default() }, length: 0, file: None }
+        Self { directory: directory.to_owned(), kept: Kept { base, ..Kept::default() }, length: 0, file: None, synced: None }
     }
 
     /// Keeps what was read; nothing is the end.
@@ -415,23 +459,77 @@ impl Keeper {
         let mut file = match self.file.take() {
             Some(file) => file,
             None => {
+                self.kept.durable = self.kept.durable.min(self.length);
                 self.write_state()?;
                 let file = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
                 file.set_len(self.length)?;
                 file
             }
         };
-        if bytes.is_empty() || self.length + bytes.len() as u64 > MAX_KEPT_BYTES {
-            (self.kept.ended, self.kept.cut) = (bytes.is_empty(), !bytes.is_empty());
+        if self.length + bytes.len() as u64 > MAX_KEPT_BYTES {
+            self.kept.cut = true;
             return self.write_state();
         }
         file.write_all(bytes)?;
         self.length += bytes.len() as u64;
+        self.kept.ended = bytes.is_empty();
+        let old = self.synced.is_none_or(|synced| synced.elapsed() >= SYNC.1);
+        if self.kept.ended || old || self.length - self.kept.durable >= SYNC.0 {
+            file.sync_data()?;
+            self.kept.durable = self.length;
+            self.write_state()?;
+            self.synced = Some(Instant::now());
+        }
         self.file = Some(file);
         Ok(())
     }
 
     fn write_state(&self) -> io::Result<()> {
         mend_durable::write(&self.directory.join(STATE_FILE), &serde_json::to_vec(&self.kept)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_than_was_kept_is_never_taken_for_all() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory::at(place.path());
+        let mut keeper = Keeper::new(place.path(), 10);
+        [&b"one\n"[..], b"two\n", b""].iter().for_each(|piece| keeper.keep(piece));
+        let found = |from, wanted| kept(&directory, from, wanted).map(|found| found.map(|(kept, _, length)| (kept.ended, length)));
+        for from in 10..=18 {
+            assert_eq!(found(from, Wanted::Continued).unwrap(), Some((true, 8)));
+        }
+        assert_eq!(found(9, Wanted::Continued).unwrap(), None, "it was not kept");
+        let lacks = |from, wanted| match found(from, wanted) {
+            Err(InputError::Short { from, lacks }) => (from, lacks),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(lacks(20, Wanted::Auto), (18, 2), "a checkpoint knows of more");
+        // Power has failed, and the file is shorter than it was.
+        File::options().write(true).open(place.path().join(LOG_FILE)).unwrap().set_len(5).unwrap();
+        assert_eq!((lacks(10, Wanted::Auto), lacks(10, Wanted::Continued)), ((15, 3), (15, 3)));
+        assert_eq!(found(10, Wanted::New).unwrap(), None);
+        note_lack(&directory);
+        assert!(was_cut(&directory));
+        assert_eq!(found(10, Wanted::Continued).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_on_record_as_durable_at_its_end_and_after_so_many_bytes() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory::at(place.path());
+        let durable = || directory.read::<Kept>(STATE_FILE).unwrap().durable;
+        let mut keeper = Keeper::new(place.path(), 0);
+        keeper.keep(b"one\n");
+        assert_eq!(durable(), 4);
+        keeper.keep(&vec![b'x'; SYNC.0 as usize]);
+        assert_eq!(durable(), 4 + SYNC.0);
+        keeper.keep(b"two\n");
+        keeper.keep(b"");
+        assert_eq!(durable(), 8 + SYNC.0);
     }
 }

@@ -9,7 +9,7 @@ use crate::error::RunError;
 use crate::failover::log::{self, Found, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
 use crate::healing::see_through_in_batch;
-use crate::input::{InputFile, InputReader, Source, Wanted};
+use crate::input::{InputError, InputFile, InputReader, Source, Wanted, note_lack};
 use crate::job_link::{Lost, Opening, heard_ago, succeed};
 use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
@@ -323,6 +323,10 @@ fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standin
     match Source::after(directory, Some(at), Wanted::Continued, true) {
         Ok(source) => source.unwrap_or_else(Source::ended),
         Err(error) => {
+            if matches!(error, InputError::Short { .. }) {
+                // A restart would give rank 0 less than it was given, and the end.
+                note_lack(directory);
+            }
             mend_report::tell!("mend: {}; rank 0 reads its end", with_causes(&error));
             Source::ended()
         }

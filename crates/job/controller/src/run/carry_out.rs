@@ -3,6 +3,7 @@
 use super::written_down::by_rank;
 use super::{Arrival, Running};
 use crate::drained;
+use crate::input;
 use crate::journaling;
 use crate::manifest::{self, FORMAT, FORMAT_OF_WORLDS, ImageEntry, Manifest, merged_name};
 use crate::programs;
@@ -101,6 +102,9 @@ impl Running {
                 if !self.part(number).exists() && manifest::load(&there, self.shell.key.as_ref()).is_ok() {
                     // A lost controller has published it, and could not say so.
                     return Some(Event::Published { number, result: Ok(there.to_string_lossy().into_owned()) });
+                }
+                if let Err(error) = input::make_durable(&self.shell.directory) {
+                    tracing::warn!(%error, "what is kept of standard input cannot be made durable");
                 }
                 let result = match manifest::publish(&self.part(number), &manifest, self.shell.key.as_ref()) {
                     Ok(place) => Ok(place.to_string_lossy().into_owned()),

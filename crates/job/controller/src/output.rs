@@ -12,15 +12,18 @@ use crate::failover::flush::{Destination, Flush};
 use crate::lock_identity::LockIdentity;
 use crate::manifest::Printed;
 use crate::shown_output::{self, ShownLog, ShownOutput};
+use crate::spool::is_full;
 use crate::stream_digest::Mark;
 use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendError;
 use tokio::task::JoinHandle;
@@ -30,6 +33,42 @@ const MAX_WAITING_CHUNKS: usize = 64;
 /// Bytes of a stream that are held back at most while they are compared.
 const MAX_HELD_BYTES: usize = 256 << 10;
 
+/// Between two tries to print where a disk is full.
+const ROOM_PAUSE: Duration = Duration::from_millis(500);
+/// So many are made when the job is over. Then what is left is lost.
+const LAST_TRIES: u32 = 10;
+
+/// Waits until a full disk has room for what is printed.
+#[derive(Debug, Default)]
+struct Room {
+    /// The user knows.
+    told: bool,
+    /// The job is over.
+    over: Arc<AtomicBool>,
+    last_tries: u32,
+}
+
+impl Room {
+    /// Whether it is tried again.
+    fn wait(&mut self, stream: Stream, error: &io::Error) -> bool {
+        if !std::mem::replace(&mut self.told, true) {
+            let stream = named(stream);
+            mend_report::tell!(
+                "mend: {stream} cannot be written ({error}): mend keeps what ranks print until there is room, and ranks that print more wait"
+            );
+        }
+        self.last_tries += u32::from(self.over.load(Ordering::Relaxed));
+        if self.last_tries == LAST_TRIES {
+            mend_report::tell!("mend: the end of {} is lost: {error}", named(stream));
+        }
+        let again = self.last_tries < LAST_TRIES;
+        if again {
+            std::thread::sleep(ROOM_PAUSE);
+        }
+        again
+    }
+}
+
 /// Counts, compares and prints.
 #[derive(Debug)]
 pub struct Output {
@@ -38,6 +77,8 @@ pub struct Output {
     /// Messages of ours among what waits.
     messages: Arc<AtomicUsize>,
     printer: JoinHandle<()>,
+    /// The printer does not wait for room for ever any more.
+    over: Arc<AtomicBool>,
     /// That the printer has ended too early was told.
     dead: bool,
     /// Makes durable what is printed, if daemons keep it until then.
@@ -192,6 +233,8 @@ impl Output {
         let messages = Arc::new(AtomicUsize::new(0));
         let mut record = ShownLog::new(directory, holder, found.digests, spool.is_some());
         let told = messages.clone();
+        let mut room = Room::default();
+        let over = room.over.clone();
         let destination = spool.map_or(Destination::Own, Destination::Spool);
         let flushed: Arc<OnceLock<Flush>> = Arc::default();
         let flush = flushed.clone();
@@ -199,7 +242,7 @@ impl Output {
             while let Some(waiting) = next.blocking_recv() {
                 let step = AssertUnwindSafe(|| match waiting {
                     Waiting::Print(mut chunk) => {
-                        print(&mut record, &destination, &chunk);
+                        print(&mut record, &destination, &chunk, &mut room);
                         if let (Some(printing), Some(flush)) = (chunk.printing.take(), flush.get()) {
                             flush.printed(printing, &destination, record.file());
                         }
@@ -214,7 +257,7 @@ impl Output {
             }
             record.close();
         });
-        Ok(Self { streams, waiting, messages, printer, dead: false, flushed })
+        Ok(Self { streams, waiting, messages, printer, over, dead: false, flushed })
     }
 
     /// From now on what is printed is made durable by this.
@@ -303,12 +346,13 @@ impl Output {
 
     /// Waits until all is printed.
     pub async fn finish(self) {
+        self.over.store(true, Ordering::Relaxed);
         drop(self.waiting);
         let _ = self.printer.await;
     }
 }
 
-fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream, bytes, anew, .. }: &Chunk) {
+fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream, bytes, anew, .. }: &Chunk, room: &mut Room) {
     let mut anew = *anew;
     if record.is_due() {
         // What cannot be made durable is on record all the same: it was printed.
@@ -329,7 +373,7 @@ fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream,
         match &mut spool {
             Some(spool) => spool.write(*stream, text),
             // A reader that went away (`| head`) is no reason to end the job.
-            None => drop(show(*stream, text)),
+            None => drop(show(*stream, text, room)),
         }
         record.done();
         drop(spool);
@@ -337,18 +381,19 @@ fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream,
     }
 }
 
-fn show(stream: Stream, text: &[u8]) -> std::io::Result<()> {
+fn show(stream: Stream, text: &[u8], room: &mut Room) -> io::Result<()> {
     match stream {
         Stream::Stdout => {
             let mut out = std::io::stdout().lock();
             // Not through its buffer, which would be written in two parts.
-            out.flush().and_then(|()| write_all(rustix::stdio::stdout(), text))
+            out.flush().and_then(|()| write_all(rustix::stdio::stdout(), text, |error| room.wait(stream, error)))
         }
-        Stream::Stderr => write_all(rustix::stdio::stderr(), text),
+        Stream::Stderr => write_all(rustix::stdio::stderr(), text, |error| room.wait(stream, error)),
     }
 }
 
-fn write_all(file: std::os::fd::BorrowedFd<'_>, mut bytes: &[u8]) -> std::io::Result<()> {
+/// `wait_for_room`: whether it is tried again where the disk is full.
+fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut wait_for_room: impl FnMut(&io::Error) -> bool) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(file, bytes) {
             Ok(length) => bytes = &bytes[length..],
@@ -357,7 +402,12 @@ fn write_all(file: std::os::fd::BorrowedFd<'_>, mut bytes: &[u8]) -> std::io::Re
                 // Somebody shares it who does not want to wait.
                 rustix::event::poll(&mut [rustix::event::PollFd::new(&file, rustix::event::PollFlags::OUT)], None)?;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                let error = io::Error::from(error);
+                if !is_full(&error) || !wait_for_room(&error) {
+                    return Err(error);
+                }
+            }
         }
     }
     Ok(())
@@ -389,6 +439,7 @@ pub fn found(directory: &crate::record::JobDirectory, at_checkpoint: &BTreeMap<R
 mod tests {
     use super::*;
     use crate::stream_digest::StreamDigest;
+    use std::os::fd::AsFd;
 
     fn shown(text: &str) -> StreamDigest {
         let mut digest = StreamDigest::default();
@@ -450,6 +501,26 @@ mod tests {
         let record = shown_output::load(&crate::record::JobDirectory::at(place.path()));
         let bytes = record.digests[&(0, Stream::Stderr)].end().at;
         assert_eq!(bytes, 38);
+    }
+
+    #[test]
+    fn what_a_full_disk_does_not_take_is_written_when_there_is_room() {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut tries = 0;
+        let refused = write_all(full.as_fd(), b"text", |_| {
+            tries += 1;
+            tries < 3
+        });
+        assert!(refused.is_err_and(|error| is_full(&error)));
+        assert_eq!(tries, 3);
+        // There is room.
+        let place = tempfile::tempdir().unwrap();
+        let there = std::fs::File::create(place.path().join("file")).unwrap();
+        write_all(there.as_fd(), b"text", |_| false).unwrap();
+        assert_eq!(std::fs::read(place.path().join("file")).unwrap(), b"text");
+        // At the job's end it is not waited for ever.
+        let mut room = Room { over: Arc::new(AtomicBool::new(true)), last_tries: LAST_TRIES - 1, ..Room::default() };
+        assert!(!room.wait(Stream::Stdout, &io::ErrorKind::StorageFull.into()));
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! printed, told ──► waits, at most its time or for MAX_WAITING messages ──► fsync: output, record of what was shown, log ──► confirmed
 //! ```
 //! One thread does it, for all that has come meanwhile at once, so that nobody waits for the disk but the daemons, which keep what is not confirmed and, when that is
-//! much, let ranks wait. Invariant: the record of what was shown is made durable after what it tells of. Faults assumed: a disk that fails (said in the log of `mend`; the job runs
-//! on); a standard output that cannot be made durable, as a pipe.
+//! much, let ranks wait. Invariant: the record of what was shown is made durable after what it tells of. Faults assumed: a disk that is full (nothing is confirmed until there is room,
+//! and the user is told once); a disk that fails (said in the log of `mend`; the job runs on); a standard output that cannot be made durable, as a pipe.
 
 use super::confirmations::{Confirmations, Printing};
 use crate::detached::{SharedSpool, lock};
+use crate::spool::is_full;
 use mend_job::durable::SOON_US;
 use std::fs::File;
 use std::io;
@@ -21,6 +22,9 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_micros(SOON_US);
 /// Pieces of output after which it is done at once: daemons keep some more without waiting.
 const MAX_WAITING: usize = 32;
+
+/// Between two tries while a disk is full.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Where output goes.
 #[derive(Clone, Debug)]
@@ -58,6 +62,8 @@ fn sync_regular(file: impl AsFd) -> io::Result<()> {
 #[derive(Debug, Default)]
 struct Waiting {
     printed: Vec<Printing>,
+    /// Could not be made durable before.
+    refused: Vec<Printing>,
     /// Where that went, and the record of it.
     output: Option<(Destination, Option<Arc<File>>)>,
     told: Option<Arc<File>>,
@@ -104,6 +110,15 @@ impl Flush {
         self.add(within, |waiting| waiting.told = Some(log.clone()));
     }
 
+    /// The disk is full: this is tried again. What came since goes to the same files, or to those in their place.
+    fn refused(&self, before: Waiting) {
+        self.add(AGAIN, |waiting| {
+            waiting.refused.extend(before.refused.into_iter().chain(before.printed));
+            waiting.output = waiting.output.take().or(before.output);
+            waiting.told = waiting.told.take().or(before.told);
+        });
+    }
+
     /// What is to be made durable, when it is time; `None`: no more will come.
     fn next(&self) -> Option<Waiting> {
         let mut waiting = lock(&self.0.waiting);
@@ -127,14 +142,29 @@ impl Flusher {
     /// Begins, for a job whose daemons these are.
     #[must_use]
     pub fn begin(confirmations: Confirmations) -> Self {
+        Self::begin_with(confirmations, make_durable)
+    }
+
+    fn begin_with(confirmations: Confirmations, make_durable: impl Fn(&Waiting) -> io::Result<()> + Send + 'static) -> Self {
         let flush = Flush(Arc::default());
         let own = flush.clone();
         let thread = std::thread::Builder::new().name("flush".into()).spawn(move || {
+            let mut told = false;
             while let Some(waiting) = own.next() {
                 // Before anything is made durable: what comes later may not be. Nor is what was heard since, if only output is.
                 let numbers = waiting.told.is_some().then(|| confirmations.numbers());
-                make_durable(&waiting);
-                confirmations.durable(&numbers.unwrap_or_default());
+                match make_durable(&waiting) {
+                    Ok(()) => confirmations.durable(&numbers.unwrap_or_default()),
+                    Err(error) => {
+                        if !std::mem::replace(&mut told, true) {
+                            let keep = "the job's nodes keep it until there is room, and ranks that print much wait";
+                            mend_report::tell!("mend: what the job prints and decides cannot be made durable ({error}): {keep}");
+                        }
+                        if !waiting.over {
+                            own.refused(waiting);
+                        }
+                    }
+                }
             }
         });
         Self { flush, thread: thread.ok() }
@@ -157,16 +187,25 @@ impl Drop for Flusher {
     }
 }
 
-fn make_durable(waiting: &Waiting) {
+/// An error is that of a full disk: with room all is as it should be.
+fn make_durable(waiting: &Waiting) -> io::Result<()> {
     let output = waiting.output.as_ref();
-    let steps = [
-        output.map_or(Ok(()), |(destination, _)| destination.sync()),
-        output.and_then(|(_, record)| record.as_ref()).map_or(Ok(()), |record| record.sync_data()),
-        waiting.told.as_ref().map_or(Ok(()), |log| log.sync_data()),
-    ];
-    // The job is not to stand still for a disk that fails: what is lost if the power fails, too, is more then.
-    for error in steps.into_iter().filter_map(Result::err) {
-        tracing::warn!(%error, "what was printed or decided cannot be made durable");
+    // One after the other: the record is not durable before what it tells of.
+    let output_synced = output.map_or(Ok(()), |(destination, _)| destination.sync());
+    run_on_unless_full(output_synced)?;
+    run_on_unless_full(output.and_then(|(_, record)| record.as_ref()).map_or(Ok(()), |record| record.sync_data()))?;
+    run_on_unless_full(waiting.told.as_ref().map_or(Ok(()), |log| log.sync_data()))
+}
+
+/// The job is not to stand still for a disk that fails: what is lost if the power fails, too, is more then.
+fn run_on_unless_full(synced: io::Result<()>) -> io::Result<()> {
+    match synced {
+        Err(error) if is_full(&error) => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "what was printed or decided cannot be made durable");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
 }
 
@@ -209,5 +248,44 @@ mod tests {
         flusher.flush().unwrap().printed(all.printing(0, 2, None), &Destination::Spool(spool), None);
         drop(flusher);
         assert_eq!(all.confirmed_of(0), 0);
+    }
+
+    #[test]
+    fn nothing_is_confirmed_while_the_disk_is_full() {
+        let place = tempfile::tempdir().unwrap();
+        let spool = Arc::new(Mutex::new(Spool::open(place.path(), 1 << 20).unwrap()));
+        let log = Arc::new(File::create(place.path().join("told")).unwrap());
+        let all = Confirmations::new(vec![(Arc::new(Link::confirming(0)), 0)]);
+        let (tried, tries) = std::sync::mpsc::channel();
+        let (let_go, may_go) = std::sync::mpsc::channel::<bool>();
+        let flusher = Flusher::begin_with(all.clone(), move |waiting| {
+            tried.send((waiting.printed.len(), waiting.refused.len())).unwrap();
+            if may_go.recv().unwrap() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        });
+        let flush = flusher.flush().unwrap().clone();
+        let print = |number| {
+            let printing = all.printing(0, number, None);
+            all.heard(0, number, true);
+            flush.told(&log, INTERVAL);
+            flush.printed(printing, &Destination::Spool(spool.clone()), None);
+        };
+        print(1);
+        let mut seen = (0, 0);
+        while seen.1 == 0 {
+            seen = tries.recv().unwrap();
+            assert_eq!(all.confirmed_of(0), 0);
+            if seen.1 == 0 {
+                let_go.send(false).unwrap();
+            }
+        }
+        // It is tried again with what was refused, and what comes meanwhile has to wait as well.
+        print(2);
+        let_go.send(false).unwrap();
+        tries.recv().unwrap();
+        assert_eq!(all.confirmed_of(0), 0);
+        // There is room; more answers than there can be tries.
+        (0..16).for_each(|_| let_go.send(true).unwrap());
+        drop(flusher);
+        assert_eq!(all.confirmed_of(0), 2);
     }
 }

@@ -12,12 +12,13 @@ use crate::batch::{BatchSession, InBatch, daemons_of};
 use crate::candidates::Candidates;
 use crate::embedded::Embedded;
 use crate::error::{NODE_LOST, RunError};
-use crate::failover::log;
+use crate::failover::{log, watch};
 use crate::host_connections::one_answers;
 use crate::input::Wanted;
 use crate::job_lock::JobLock;
 use crate::kill_request;
 use crate::life::{Constants, Life};
+use crate::lock_identity::LockIdentity;
 use crate::manifest::numbers;
 use crate::record::{JobDirectory, JobRecord, put_end_on_record, put_unsent_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
@@ -27,6 +28,7 @@ use crate::wish::Wish;
 use mend_job::choice::Blame;
 use mend_report::with_causes;
 use rustix::process::Signal;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -194,6 +196,7 @@ async fn to_its_end(
 /// The job's next life; else why there is none, with what the one before has left.
 async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Result<Life, (RunError, Notes)> {
     let Life { end, embedded, lock, id, checkpoints, tiers, signals, .. } = life;
+    let (holder, directory) = (lock.identity(), lock.job_directory());
     let mut notes = Notes::of(&id, lock, embedded);
     let next = async {
         wait_until(end.reaped, &id).await;
@@ -205,9 +208,6 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
                 Err(error) if wants_nodes(&id, &error) && Instant::now() < patience => {
                     tracing::info!(error = with_causes(&error), "nodes are waited for");
                     notes.tell_of_waiting(&error, patience);
-                    if let Ok(directory) = JobDirectory::open(&id) {
-                        log::touch(directory.path());
-                    }
                     wait_for_nodes(&id, &error, constants, (&signals, patience)).await?;
                 }
                 next => return next,
@@ -226,6 +226,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
             Err(wish.end(&id, numbers(&checkpoints).last().copied()))
         }
         () = kill_request::wanted(&id) => Err(RunError::Killed),
+        never = show_life(&directory, &id, holder) => match never {},
     };
     if let Err(error) = next {
         if !notes.written {
@@ -240,6 +241,18 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         return Err((error, notes));
     }
     next.map_err(|error| (error, notes))
+}
+
+/// Shows that this controller lives, however long it waits between two lives, and ends this process if a successor has the job.
+async fn show_life(directory: &JobDirectory, id: &str, holder: LockIdentity) -> Infallible {
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        match LockIdentity::of(directory.path()) {
+            Some(found) if found == holder => log::touch(directory.path()),
+            Some(_) => watch::leave(id),
+            None => {}
+        }
+    }
 }
 
 /// Whether another process can go on with the job: what it has decided is written down.
@@ -286,4 +299,33 @@ async fn wait_until(reaped: Option<Instant>, id: &str) {
         );
     }
     tokio::time::sleep(left).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::time::SystemTime;
+
+    #[tokio::test]
+    async fn who_waits_between_two_lives_is_seen_to_live() {
+        let place = tempfile::tempdir().unwrap();
+        let lock = JobDirectory::at(place.path()).lock("a-job").unwrap();
+        let directory = lock.job_directory();
+        let told = File::create(place.path().join("told")).unwrap();
+        let is_expected = || crate::failover::is_expected(&directory);
+        for _ in 0..2 {
+            told.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+            assert!(!is_expected());
+            let seen = async {
+                while !is_expected() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::select! {
+                () = seen => {}
+                never = show_life(&directory, "a-job", lock.identity()) => match never {},
+            }
+        }
+    }
 }

@@ -41,6 +41,12 @@ impl JobLock {
         self.identity
     }
 
+    /// The directory that it is in.
+    #[must_use]
+    pub fn job_directory(&self) -> JobDirectory {
+        JobDirectory::at(&self.directory)
+    }
+
     /// Whether the job is still this process's. If that cannot be seen, it counts as not.
     #[must_use]
     pub fn is_ours(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::logs::{FOLLOW_INTERVAL, Shown};
-use crate::wait::tell_killed;
+use crate::wait::{tell_killed, tell_unsent};
 use clap::Args;
 use mend_controller::job_end::{self, JobEnd};
 use mend_controller::record;
@@ -40,14 +40,15 @@ pub async fn attach(arguments: Attach) -> Result<i32, Failure> {
     loop {
         // Asked before it is read, so that all is read when it has ended.
         let end = job_end::look(&directory)?;
-        shown.more()?;
         if let Some(end) = end {
-            shown.end();
+            shown.end()?;
+            tell_unsent(&directory);
             if end == JobEnd::ControllerKilled {
                 tell_killed(&record);
             }
             return Ok(end.code());
         }
+        shown.more()?;
         let signal = tokio::select! {
             () = tokio::time::sleep(FOLLOW_INTERVAL) => continue,
             _ = interrupt.recv() => SignalKind::interrupt(),

@@ -110,11 +110,14 @@ impl Shown {
         Ok(())
     }
 
-    /// Says if there is more that cannot be read.
-    pub fn end(&self) {
+    /// Shows the rest: the job has ended. Says if there is more that cannot be read.
+    pub fn end(&mut self) -> Result<(), Failure> {
+        self.reader.open_again();
+        self.more()?;
         if let Some(path) = self.reader.damaged() {
             tell_damage(&path);
         }
+        Ok(())
     }
 }
 
@@ -128,11 +131,11 @@ pub async fn logs(arguments: Logs) -> Result<i32, Failure> {
     loop {
         // Asked before it is read, so that all is read when it has ended.
         let over = !arguments.follow || job_end::look(&directory)?.is_some();
-        shown.more()?;
         if over {
-            shown.end();
+            shown.end()?;
             return Ok(0);
         }
+        shown.more()?;
         tokio::time::sleep(FOLLOW_INTERVAL).await;
     }
 }

@@ -182,6 +182,10 @@ impl Drop for Carrier {
         lock(&detached.state).over = true;
         detached.wake();
         let _ = thread.join();
+        // Its last bytes reach a file server before the spool's lock goes: this process's end closes both in no order.
+        if let Some(spool) = &lock(&detached.state).spool {
+            let _ = lock(spool).newest().and_then(|newest| newest.map_or(Ok(()), |newest| newest.sync_data()));
+        }
     }
 }
 

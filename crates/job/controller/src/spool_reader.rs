@@ -170,6 +170,15 @@ impl SpoolReader {
         }
     }
 
+    /// Nothing more is written: what [`SpoolReader::read`] finds from now on is all that there is. What is open is opened again: NFS asks its server then how long a file is,
+    /// and may know less of one that is open (nfs(5), "close-to-open").
+    pub fn open_again(&mut self) {
+        let Some(segment) = &mut self.segment else { return };
+        if let Ok(file) = File::open(segment_in(&self.directory, segment.number)) {
+            segment.file = file;
+        }
+    }
+
     /// Segments that were not read, ascending.
     fn later(&self) -> Result<Vec<u64>, SpoolError> {
         let io = |source| SpoolError::Io { path: self.directory.clone(), source };

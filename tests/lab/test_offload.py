@@ -255,15 +255,15 @@ class WithAJob(Offloads):
 
     def test_what_a_killed_controller_had_not_sent_when_the_job_ended_is_told(self):
         job = self.start(1, ["node1"], "hold", self.seen, self.go)
+        name = self.lab.running(job)
         job.wait_for(lambda: self.signal_senders(signal.SIGSTOP), "something is sent")
         open(self.go, "w", encoding="ascii").close()
 
         def state():
             self.signal_senders(signal.SIGSTOP)
-            return [listed["state"] for listed in self.lab.verb("ps", "--all")][-1:]
+            return [listed["state"] for listed in self.lab.verb("ps", "--all") if listed["id"] == name]
 
         job.wait_for(lambda: state() == ["ended: exit code 0; its output is being sent away"], "it has ended")
-        name = self.lab.verb("ps")[0]["id"]
 
         def record():
             self.signal_senders(signal.SIGSTOP)

@@ -56,11 +56,6 @@ impl Disk {
         !self.full
     }
 
-    /// Whether a checkpoint can be built on.
-    pub fn is_good(&self, number: u64, ids: &[ImageId]) -> bool {
-        self.is_of(number, ids) && self.is_restorable(number)
-    }
-
     /// Whether these are the images of a published checkpoint, wherever they are.
     pub fn is_of(&self, number: u64, ids: &[ImageId]) -> bool {
         let same = |publication: &Publication| publication.images.iter().map(|image| image.id).eq(ids.iter().copied());

@@ -364,10 +364,8 @@ impl World {
                 Effect::Tell(notice) => self.told(&notice)?,
                 Effect::Prepare { number, base } => {
                     // With tiers nobody looks at images, which may be anywhere.
-                    let good = base.is_some_and(|(number, ids)| match self.tiers.is_empty() {
-                        true => self.disk.is_good(number, &ids),
-                        false => self.disk.is_of(number, &ids),
-                    });
+                    let is_there = |number| !self.tiers.is_empty() || self.disk.is_restorable(number);
+                    let good = base.is_some_and(|(number, ids)| self.disk.is_of(number, &ids) && is_there(number));
                     let result = if self.disk.prepare(number) { Ok(good) } else { Err(no_space()) };
                     self.later(Event::Prepared { number, result });
                 }

@@ -522,9 +522,9 @@ fn ranks_on(setup: &Setup, node: NodeIndex) -> Vec<Rank> {
     here.filter(|rank| !setup.gone.contains(rank)).collect()
 }
 
-/// What programs are told of how many processes the job may have (`MPI_UNIVERSE_SIZE`), if that is more than it has: the slots of its hosts.
+/// What programs are told of how many processes the job may have (`MPI_UNIVERSE_SIZE`): the slots of its hosts, if all have some, or the ranks that it has.
 fn universe(ranks: u32, hosts: &[Host]) -> Option<u32> {
-    let slots = slots(hosts).filter(|slots| *slots > u64::from(ranks))?;
+    let slots = slots(hosts)?.max(u64::from(ranks));
     Some(u32::try_from(slots).unwrap_or(u32::MAX).min(MAX_RANKS))
 }
 

@@ -264,7 +264,8 @@ impl PmiServer {
             }
             Some("get_my_kvsname") => reply(format!("cmd=my_kvsname kvsname={} rc=0", self.name)),
             Some("get_universe_size") => {
-                let size = self.universe().unwrap_or(self.size);
+                // Where no slots are named it is not known: programs would take the number of ranks for a limit.
+                let size = self.universe().map_or(-1, i64::from);
                 reply(format!("cmd=universe_size size={size} rc=0"));
             }
             Some("put") => match (field("key"), value) {
@@ -385,7 +386,7 @@ mod tests {
         let spawn = server.receive(0, second);
         let [Effect::Spawn { rank: 0, request: Ok(request) }] = &spawn[..] else { panic!("{spawn:?}") };
         assert_eq!(request.commands.iter().map(|command| command.ranks).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(server.receive(1, b"cmd=get_universe_size\n"), [reply(1, "cmd=universe_size size=2 rc=0")], "others are answered");
+        assert_eq!(server.receive(1, b"cmd=get_universe_size\n"), [reply(1, "cmd=universe_size size=-1 rc=0")], "others are answered");
         let mut restored: PmiServer = postcard::from_bytes(&postcard::to_stdvec(&server).unwrap()).unwrap();
         assert_eq!(restored.thaw(), spawn, "it is in a checkpoint, and is said again");
         let maxes = reply(0, "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024 rc=0");

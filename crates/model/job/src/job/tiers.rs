@@ -267,7 +267,8 @@ impl Job {
 
     /// For people, and `mend checkpoints`.
     fn record_tiers(&mut self, number: u64) {
-        let Some(tiering) = &self.tiers else { return };
+        // Of one that others removed there is no record any more.
+        let Some(tiering) = self.tiers.as_ref().filter(|_| self.listed.contains(&number)) else { return };
         let complete: Vec<String> = tiering.machine.complete(number).iter().map(|spec| spec.tier.to_string()).collect();
         self.record(Happened::TierComplete { checkpoint: number, tiers: complete.clone() });
         self.effect(Effect::KeepTiers { number, complete });

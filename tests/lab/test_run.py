@@ -103,9 +103,8 @@ class Run(InDirectory):
                 self.assertEqual(done.returncode, 3)
         self.assertEqual(os.path.getsize(os.path.join(directory, "ended")), 4)
 
-    def test_a_job_in_the_background_of_a_terminal_leaves_its_input_alone(self):
-        """`mend run … &` of a shell with job control: it is not stopped, and reads what comes when it is brought to the foreground."""
-        directory = tempfile.mkdtemp(dir=self.work)
+    def shell_at_a_terminal(self, directory):
+        """An interactive shell with job control there: its terminal, and what waits until this was said on it."""
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(directory)
@@ -122,6 +121,11 @@ class Run(InDirectory):
                 self.assertTrue(readable, said)
                 said += os.read(terminal, 4096)
 
+        return terminal, hears
+
+    def test_a_job_in_the_background_of_a_terminal_leaves_its_input_alone(self):
+        """`mend run … &` of a shell with job control: it is not stopped, and reads what comes when it is brought to the foreground."""
+        terminal, hears = self.shell_at_a_terminal(tempfile.mkdtemp(dir=self.work))
         program = "echo awaits; read line; echo it was $((6 * 7)) and $line; exit 5"
         # The first rank of the first job asks for its input at once; that one ends without any.
         os.write(terminal, f"stty -echo; {MEND} run -n 1 sh -c 'sleep 1; echo ran $((3 * 7))' & wait $!; echo code $((40 + $?))\n".encode())
@@ -131,6 +135,32 @@ class Run(InDirectory):
         hears(b"awaits")
         os.write(terminal, b"something\n")
         hears(b"it was 42 and something")
+        hears(b"code 45")
+        os.write(terminal, b"exit\n")
+
+    def test_a_restart_in_the_background_of_a_terminal_waits_for_its_input(self):
+        """`mend restart --input same … &`: it is not stopped by what it reads first, and reads that when it is brought to the foreground."""
+        directory = tempfile.mkdtemp(dir=self.work)
+        read, write = os.pipe()
+        program = 'read -r first; echo "got $first"; while [ ! -e go ]; do :; done; read -r second; echo "then $second"; exit 5'
+        job = self.machine.start(directory, "run", "-n", "1", "bash", "-c", program, stdin=read)
+        os.close(read)
+        name = self.machine.running(job)
+        os.write(write, b"one\n")
+        job.wait_for(lambda: "got one" in job.stdout(), "it read")
+        self.machine.verb("checkpoint", name)
+        self.machine.mend("kill", name)
+        job.finish(137)
+        os.close(write)
+        with open(os.path.join(directory, "go"), "w", encoding="utf-8"):
+            pass
+        terminal, hears = self.shell_at_a_terminal(directory)
+        os.write(terminal, f"stty -echo; {MEND} restart --input same {name} & last=$!\n".encode())
+        # It has come to its input when it sleeps in a look at who has the terminal, and was stopped there.
+        os.write(terminal, b"sleep 2; case $(ps -o stat= -p $last) in T*) echo stopped $((1 + 1));; *) echo waits $((1 + 1));; esac; fg; echo code $((40 + $?))\n")
+        hears(b"waits 2")
+        os.write(terminal, b"one\ntwo\n")
+        hears(b"then two")
         hears(b"code 45")
         os.write(terminal, b"exit\n")
 

@@ -210,11 +210,9 @@ fn begins_alike(before: Mark) -> io::Result<bool> {
     let (mut found, mut bytes) = (Mark::default(), vec![0; 1 << 16]);
     while found.at < before.at {
         let most = bytes.len().min((before.at - found.at) as usize);
-        match rustix::io::read(rustix::stdio::stdin(), &mut bytes[..most]) {
-            Ok(0) => break,
-            Ok(length) => found = found.after(&bytes[..length]),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        match read_waiting(&mut bytes[..most])? {
+            0 => break,
+            length => found = found.after(&bytes[..length]),
         }
     }
     Ok(found.agrees(before))
@@ -344,34 +342,40 @@ fn is_in_background() -> bool {
     rustix::termios::tcgetpgrp(rustix::stdio::stdin()).is_ok_and(|group| group != rustix::process::getpgrp())
 }
 
-/// Reads a piece; waits until there is one, and as long as the terminal is others'.
+/// Reads a piece. What cannot be read is its end.
 fn read_now() -> Vec<u8> {
-    // A read that is under way when the terminal goes to others fails with this signal blocked, and else stops all of this process.
-    let before = block_signals(1 << (Signal::TTIN.as_raw() - 1));
-    let piece = read_in_foreground();
-    block_signals(before);
+    let mut piece = vec![0; MAX_PIECE_BYTES];
+    let length = read_waiting(&mut piece).unwrap_or_default();
+    piece.truncate(length);
     piece
 }
 
-fn read_in_foreground() -> Vec<u8> {
-    let mut piece = vec![0; MAX_PIECE_BYTES];
+/// Reads some bytes of standard input; waits until there are any, and as long as the terminal is others'.
+fn read_waiting(into: &mut [u8]) -> io::Result<usize> {
+    // A read that is under way when the terminal goes to others fails with this signal blocked, and else stops all of this process.
+    let before = block_signals(1 << (Signal::TTIN.as_raw() - 1));
+    let read = read_in_foreground(into);
+    block_signals(before);
+    read
+}
+
+fn read_in_foreground(into: &mut [u8]) -> io::Result<usize> {
     loop {
         if is_in_background() {
             std::thread::sleep(FOREGROUND_INTERVAL);
             continue;
         }
-        match rustix::io::read(rustix::stdio::stdin(), &mut piece) {
-            Ok(length) => piece.truncate(length),
-            Err(Errno::INTR) => continue,
-            Err(Errno::IO) if is_in_background() => continue,
+        match rustix::io::read(rustix::stdio::stdin(), &mut *into) {
+            Ok(length) => return Ok(length),
+            Err(Errno::INTR) => {}
+            Err(Errno::IO) if is_in_background() => {}
             // Somebody shares it who does not want to wait.
             Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&rustix::stdio::stdin(), PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => continue,
-                Err(_) => piece.clear(),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             },
-            Err(_) => piece.clear(),
+            Err(error) => return Err(error.into()),
         }
-        return piece;
     }
 }
 

@@ -31,6 +31,9 @@ impl Failure {
             HandshakeError::Rejected | HandshakeError::Auth(AuthError::WrongSecret) => error.hint(),
             HandshakeError::Auth(AuthError::OtherVersion { .. }) => "install the same release of Mend on both nodes",
             HandshakeError::Auth(_) => "another program listens on that port; say the port of the reading mount: --to HOST:PORT",
+            HandshakeError::Broken(why) if why.kind() == std::io::ErrorKind::TimedOut => {
+                "is the reading mount's process stopped? `ps -o stat,pid,args -C mend-pipe` on that node shows T then, and `kill -CONT PID` has it go on"
+            }
             HandshakeError::Broken(_) | HandshakeError::Displaced => "look at what the reading mount says",
         };
         Self { code: 69, ..Self::new(format!("{host}: {}", mend_report::with_causes(error)), hint) }

@@ -7,7 +7,7 @@ use mend_cipher::{Decryptor, EncryptedReader, EncryptedWriter, Encryptor};
 use mend_messages::auth::Purpose;
 use mend_messages::frame;
 use mend_messages::job::Secret;
-use mend_patience::Patience;
+use mend_patience::{Patience, patiently};
 use mend_streams::{Hello, ToReader, Welcome};
 use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, connect};
 use serde::{Serialize, de::DeserializeOwned};
@@ -158,10 +158,20 @@ fn bare(connection: Connection) -> Result<TcpStream, HandshakeError> {
 /// # Errors
 /// [`HandshakeError`].
 pub async fn open(address: SocketAddr, secret: &Secret, patience: Duration) -> Result<(Link, u32), HandshakeError> {
-    let mut connection = connect(address, Purpose::Pipe, secret).await?;
+    welcomed(connect(address, Purpose::Pipe, secret).await?, secret, patience, HANDSHAKE_TIMEOUT).await
+}
+
+/// Goes on after the proofs. The other side has so long for its welcome: its process may be stopped at any moment.
+async fn welcomed(mut connection: Connection, secret: &Secret, patience: Duration, limit: Duration) -> Result<(Link, u32), HandshakeError> {
     let ours = mend_wire::random_bytes();
-    connection.sender.send(&Hello { nonce: ours }).await.map_err(broken)?;
-    let welcome: Welcome = connection.receiver.receive().await.map_err(broken)?;
+    let answered = patiently(limit, async {
+        connection.sender.send(&Hello { nonce: ours }).await.map_err(broken)?;
+        connection.receiver.receive::<Welcome>().await.map_err(broken)
+    });
+    let welcome = answered.await.map_err(|_| {
+        let why = format!("the other side let us in, and was silent for {} ms then", limit.as_millis());
+        HandshakeError::Broken(io::Error::new(io::ErrorKind::TimedOut, why))
+    })??;
     let keys = mend_cipher::initiator(secret, [&ours, &welcome.nonce], CONTEXT);
     let link = link(bare(connection)?, keys, patience).map_err(HandshakeError::Broken)?;
     Ok((link, welcome.chunk))
@@ -181,4 +191,29 @@ pub async fn accept(stream: tokio::net::TcpStream, secret: &Secret, chunk: u32, 
         link(bare(connection)?, keys, patience).map_err(HandshakeError::Broken)
     };
     tokio::time::timeout(HANDSHAKE_TIMEOUT, meeting).await.map_err(|_| HandshakeError::TimedOut)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_lets_us_in_and_is_stopped_then_is_given_up() {
+        let secret = Secret([7; 32]);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let own = secret.clone();
+        let stopped = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let greeted = Greeted::accepted(stream, &[Purpose::Pipe]).await.unwrap();
+            let _open = greeted.prove_as_acceptor(&own, &[]).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let connection = connect(address, Purpose::Pipe, &secret).await.unwrap();
+        let error = welcomed(connection, &secret, Duration::from_secs(60), Duration::from_millis(100)).await.unwrap_err();
+        stopped.abort();
+        assert!(mend_report::with_causes(&error).ends_with("the other side let us in, and was silent for 100 ms then"), "{error:?}");
+        let HandshakeError::Broken(why) = error else { panic!("{error:?}") };
+        assert_eq!(why.kind(), io::ErrorKind::TimedOut);
+    }
 }

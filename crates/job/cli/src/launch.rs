@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::programs::{self, Given};
 use mend_controller::candidates::Candidates;
 use mend_controller::detached::{self, Started};
-use mend_controller::hosts::{Host, parse_list, read_file};
+use mend_controller::hosts::{self, parse_list};
 use mend_controller::input::Wanted;
 use mend_controller::manifest::numbers;
 use mend_controller::record::{JobRecord, RecordError};
@@ -14,14 +14,6 @@ use mend_controller::{RestartSpec, RunSpec, record};
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-fn hosts(list: Option<&str>, file: Option<&Path>) -> Result<Vec<Host>, Failure> {
-    match (list, file) {
-        (Some(list), _) => Ok(parse_list(list)?),
-        (None, Some(file)) => Ok(read_file(file)?),
-        (None, None) => Ok(Vec::new()),
-    }
-}
 
 fn tiers(list: Option<&str>) -> Result<Option<Vec<TierSpec>>, Failure> {
     let refuse = |error: TierError| Failure::new(format!("--tiers: {error}"), error.hint(), 64);
@@ -38,7 +30,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
     let mut env = programs::with(&env, &arguments.genv)?;
     let stage = arguments.data.stage_script.as_deref().map(data::directives).transpose()?.unwrap_or_default();
     let spaces = arguments.data.put_into(&mut env)?;
-    let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
+    let hosts = hosts::given(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
     let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();
     if hosts.is_empty() && !spares.is_empty() {
         return Err(Failure::usage("--spares without --hosts", "name the hosts to run on with --hosts"));
@@ -113,7 +105,7 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
 pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
     mend_settings::check()?;
     let candidates = choose(arguments.job.as_deref(), arguments.checkpoint)?;
-    let hosts = hosts(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
+    let hosts = hosts::given(arguments.hosts.as_deref(), arguments.hostfile.as_deref())?;
     let spares = arguments.spares.as_deref().map(parse_list).transpose()?.unwrap_or_default();
     let spec = RestartSpec {
         candidates,

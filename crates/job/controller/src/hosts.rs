@@ -1,6 +1,7 @@
 //! Hosts as users name them: `a,b:4,10.0.0.3`, `n[01-10,12]:2` as batch systems write them, or a host file with one per line.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Most hosts that a list may name.
@@ -143,26 +144,45 @@ fn numbers(list: &str, most: usize) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-/// Reads a host file: one host per line (`name`, `name:slots`), `#` begins a comment; a repeated line adds a slot.
+/// Reads a host file, in time that grows with its lines: one host per line (`name`, `name:slots`), `#` begins a comment; a repeated line adds a slot.
 ///
 /// # Errors
 /// See [`HostsError`].
 pub fn read_file(path: &Path) -> Result<Vec<Host>, HostsError> {
     let text = std::fs::read_to_string(path).map_err(|source| HostsError::File { path: path.to_owned(), source })?;
     let mut hosts: Vec<Host> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
         }
         for new in host_list(line, MAX_HOSTS - hosts.len())? {
-            match hosts.iter_mut().find(|host| host.name == new.name) {
-                Some(known) => known.slots = known.slots.max(1) + new.slots.max(1),
-                None => hosts.push(new),
+            match places.entry(new.name.clone()) {
+                Entry::Occupied(place) => {
+                    let known = &mut hosts[*place.get()];
+                    known.slots = known.slots.max(1).saturating_add(new.slots.max(1));
+                }
+                Entry::Vacant(place) => {
+                    place.insert(hosts.len());
+                    hosts.push(new);
+                }
             }
         }
     }
     if hosts.is_empty() { Err(HostsError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
+}
+
+/// The hosts of a list, or of a host file; none of neither.
+///
+/// # Errors
+/// See [`HostsError`].
+pub fn given(list: Option<&str>, file: Option<&Path>) -> Result<Vec<Host>, HostsError> {
+    match (list, file) {
+        (Some(list), _) => parse_list(list),
+        (None, Some(file)) => read_file(file),
+        (None, None) => Ok(Vec::new()),
+    }
 }
 
 /// Checks that no host is named twice, spares included.
@@ -220,6 +240,9 @@ mod tests {
         std::fs::write(file.path(), "# ours\na:2 # fat\n\nb\nb\n").unwrap();
         let hosts = read_file(file.path()).unwrap();
         assert_eq!(hosts, [Host { name: "a".into(), slots: 2 }, Host { name: "b".into(), slots: 2 }]);
+        std::fs::write(file.path(), "n[1-3]\nn2:4\nn[3-4]\n").unwrap();
+        let slots: Vec<(String, u32)> = read_file(file.path()).unwrap().into_iter().map(|host| (host.name, host.slots)).collect();
+        assert_eq!(slots, [("n1", 0), ("n2", 5), ("n3", 2), ("n4", 0)].map(|(name, slots)| (name.to_owned(), slots)));
         std::fs::write(file.path(), "# none\n").unwrap();
         assert!(matches!(read_file(file.path()), Err(HostsError::Empty { .. })));
     }

@@ -18,6 +18,7 @@ mod shown;
 use crate::failure::Failure;
 use crate::space::bytes;
 use clap::{Args, Subcommand, ValueEnum};
+use mend_controller::hosts;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -134,9 +135,12 @@ WHOLE is all of it as who asks waits for it. SENT is what went over the link. ME
 files in memory and the kernel's buffers included: of a lab, whose nodes are one machine, and not for several ranks that move live. Phases are means over the ranks. All are medians over the runs. \
 What is on the nodes besides should have nothing to do.")]
 pub struct BenchMoves {
-    /// Two nodes on which mendd runs; default: a lab of two nodes, which is made for it
+    /// Two nodes on which mendd runs, as in `mend run`; default: a lab of two nodes, which is made for it
     #[arg(long, value_name = "A,B")]
     pub hosts: Option<String>,
+    /// File with them, one per line
+    #[arg(short = 'f', long, alias = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
+    pub hostfile: Option<PathBuf>,
     /// Numbers of ranks that move at once
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub ranks: Vec<u32>,
@@ -159,7 +163,7 @@ pub struct BenchMoves {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
     /// Rate of the lab's links, as tc writes it (1gbit); default: no limit
-    #[arg(long, conflicts_with = "hosts")]
+    #[arg(long, conflicts_with_all = ["hosts", "hostfile"])]
     pub bandwidth: Option<String>,
     /// Write each measured move as a line of CSV
     #[arg(long, value_name = "FILE")]
@@ -184,9 +188,9 @@ pub fn run(command: BenchCommand) -> Result<i32, Failure> {
     match command {
         BenchCommand::Rank(rank) => rank.run(),
         BenchCommand::Pipe(pipe) => pipe.run(),
-        BenchCommand::Migrate(mut moves) => match moves.hosts.take() {
-            Some(hosts) => moves::measure(&moves, &hosts),
-            None => in_a_lab(&moves),
+        BenchCommand::Migrate(moves) => match hosts::given(moves.hosts.as_deref(), moves.hostfile.as_deref())?.as_slice() {
+            [] => in_a_lab(&moves),
+            named => moves::measure(&moves, moves::two_of(named)?),
         },
     }
 }

@@ -6,6 +6,7 @@ use super::shown::Output;
 use super::{BenchMoves, Strategy, Transport, interruption, mend, not_called, peak, shown};
 use crate::failure::Failure;
 use crate::report;
+use mend_controller::hosts::{Host, check_distinct};
 use mend_messages::control::MigrationDone;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,12 +29,21 @@ struct BenchJob {
     one_machine: bool,
 }
 
-/// Measures, and shows what came of it. The exit code.
-pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
-    let named: Vec<&str> = hosts.split(',').map(str::trim).filter(|host| !host.is_empty()).collect();
-    let &[one, other] = &named[..] else {
-        return Err(Failure::usage(format!("--hosts {hosts}: ranks move between two nodes"), "for example --hosts a,b"));
+/// The two nodes that are named.
+pub fn two_of(hosts: &[Host]) -> Result<[&str; 2], Failure> {
+    let [one, other] = hosts else {
+        let what = format!("ranks move between two nodes, and {} are named", hosts.len());
+        return Err(Failure::usage(what, "for example --hosts a,b or --hosts 'n[1-2]'"));
     };
+    if hosts.iter().any(|host| host.slots > 0) {
+        return Err(Failure::usage("all ranks move, from one node to the other", "--ranks says how many; write the hosts without :RANKS"));
+    }
+    check_distinct(hosts)?;
+    Ok([&one.name, &other.name])
+}
+
+/// Measures, and shows what came of it. The exit code.
+pub fn measure(moves: &BenchMoves, nodes: [&str; 2]) -> Result<i32, Failure> {
     interruption::watch()?;
     let (csv, svg) = (Output::open(moves.csv.as_ref())?, Output::open(moves.svg.as_ref())?);
     let mut all = Vec::new();
@@ -42,7 +52,7 @@ pub fn measure(moves: &BenchMoves, hosts: &str) -> Result<i32, Failure> {
             if !moves.json {
                 mend_report::tell!("mend: {} in {ranks} rank(s)", report::size(size));
             }
-            let start = |&transport| BenchJob::start([one, other], ranks, size, transport, moves);
+            let start = |&transport| BenchJob::start(nodes, ranks, size, transport, moves);
             let mut jobs = moves.transports.iter().map(start).collect::<Result<Vec<_>, _>>()?;
             for job in &mut jobs {
                 job.image = job.moved(Strategy::Pipeline, size, 0)?.bytes;
@@ -172,5 +182,22 @@ impl Drop for BenchJob {
                 interruption::apart(&mut command);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_controller::hosts::parse_list;
+
+    #[test]
+    fn two_nodes_are_named_as_in_mend_run() {
+        let two = |list: &str| {
+            let hosts = parse_list(list).unwrap();
+            two_of(&hosts).map(|nodes| nodes.map(str::to_owned)).ok()
+        };
+        assert_eq!(two("a, b"), Some(["a", "b"].map(str::to_owned)));
+        assert_eq!(two("n[09-10]"), Some(["n09", "n10"].map(str::to_owned)));
+        assert_eq!(["a", "n[1-3]", "a,a", "n[1-2]:2"].map(two), [None, None, None, None]);
     }
 }

@@ -78,6 +78,29 @@ class Faults(Data):
         self.assertIn("without changes://x/in.dat: it holds other bytes", done.stderr)
         self.assertEqual(self.read(), self.content)
 
+    def test_a_source_that_changes_while_a_file_without_checksums_is_repaired_is_told(self):
+        server = self.served()
+        self.write("in put.dat", self.content[:-10])
+        self.data("sources", self.path, "--add", server.uri())
+
+        def change(sent):
+            if sent >= last:
+                server.etag = '"2"'
+        last = 0
+        server.watch = change
+        done = self.data("repair", self.path, code=DAMAGED)
+        self.assertIn(f"{server.uri()} has changed", done.stderr)
+        self.assertIn("while it was repaired, and there are no checksums: 0 bytes that were put in", done.stderr)
+        # What it lacked is not put in, and nothing is left of it.
+        self.assertEqual((self.read(), self.left_over()), (self.content[:-10], []))
+        server.etag, last = '"1"', server.sent + SIZE
+        done = self.data("repair", "--against-source", self.path, code=DAMAGED)
+        self.assertIn("while it was compared with it", done.stderr)
+        self.assertIn("no checksums", self.data("sources", self.path).stdout)
+        server.etag, server.watch = '"1"', lambda _: None
+        self.data("repair", self.path)
+        self.assertEqual(self.read(), self.content)
+
     def test_a_hole_of_the_source_is_not_believed_where_checksums_say_otherwise(self):
         self.enlarge()
         self.data("stage", "file://" + self.source, self.path)

@@ -144,8 +144,9 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
             Some(partial.map_err(|error| error.told(&shown))?)
         }
     };
-    let mut wanted: Vec<Range> =
+    let within_edge: Vec<Range> =
         needed.iter().map(|range| Range::between(range.offset, range.end().min(edge))).filter(|range| range.length > 0).collect();
+    let mut wanted = within_edge.clone();
     wanted.extend(partial.as_ref().map_or_else(|| behind.clone(), |partial| partial.missing(&behind)));
     let wanted = ranges::merged(wanted);
     progress.names(&shown);
@@ -162,6 +163,21 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let Some(Patching { file, partial, sums, fetched: count, .. }) = Arc::into_inner(patching) else {
         return Err(Failure::new(format!("{shown} is still being repaired"), "", FAILED));
     };
+    // Each block was compared where checksums are known; where none are, the source's version speaks for them.
+    let silence = fetcher.settings.silence;
+    let still = if unverified { mirrors::unchanged(&sources, &origins, &fetched.used, silence).await } else { Ok(()) };
+    if let Err(why) = still {
+        let ended = || {
+            finish(&file, None, &before)?;
+            partial.map_or(Ok(()), Partial::discard)
+        };
+        tokio::task::block_in_place(ended).map_err(|error| system(&error))?;
+        let what = format!(
+            "{shown}: {why} while it was repaired, and there are no checksums: {} bytes that were put in may be what the source holds now",
+            ranges::total(&within_edge)
+        );
+        return Err(Failure::new(what, "`mend data stage --force` fetches all of it", DAMAGED));
+    }
     let lost = fetched.lost;
     let ended = || {
         if let Some(partial) = &partial {

@@ -205,6 +205,8 @@ Subsystem sftp internal-sftp
             pass
         done = self.data("stage", f"{base}/bytes/", "bytes", *options, code=UNREACHABLE)
         self.assertIn("the files of bytes cannot be listed", done.stderr)
+        self.assertIn(f"a name in {self.root}/bytes/ or below it is not UTF-8", done.stderr)
+        self.assertIn("rename it there", done.stderr)
         self.assertNotIn("panicked", done.stderr)
 
     def test_s3(self):

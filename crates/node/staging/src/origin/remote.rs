@@ -231,7 +231,7 @@ impl Remote {
             // OpenDAL's service for sftp takes for granted that names are UTF-8.
             let next = AssertUnwindSafe(lister.try_next()).catch_unwind();
             let next = async {
-                let found = next.await.map_err(|_| Fault::Final("it lists a name that is no text".to_owned()))?;
+                let found = next.await.map_err(|_| not_text(&self.path))?;
                 found.map_err(|error| fault(&error))
             };
             let Some(entry) = within(silence, next).await? else { break };
@@ -262,6 +262,14 @@ impl Remote {
             Err(error) => Err(fault(&error)),
         }
     }
+}
+
+/// Why a directory is not listed.
+fn not_text(path: &str) -> Fault {
+    Fault::Final(format!(
+        "a name in /{path} or below it is not UTF-8, and such a directory is not listed over sftp; rename it there (`find /{path} | grep -axv '.*'` on that host shows it), or \
+         name each file that is wanted"
+    ))
 }
 
 /// A path as OpenDAL asks for it, or why it would ask for another one.

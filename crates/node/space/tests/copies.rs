@@ -109,6 +109,17 @@ fn a_damaged_copy_is_read_elsewhere_and_put_right() {
     read(cluster.client(), &entry);
 }
 
+/// Whoever examines it knows it from before.
+#[test]
+fn a_file_that_was_removed_meanwhile_is_not_lost() {
+    let cluster = Cluster::new(3);
+    let (client, _) = with_copies(&cluster);
+    let examining = cluster.client();
+    client.remove("in.dat").unwrap();
+    let examined = examining.examine("", true).unwrap();
+    assert!(examined.found.is_empty(), "{examined:?}");
+}
+
 #[test]
 fn whoever_was_away_when_copies_went_is_told() {
     let mut cluster = Cluster::new(4);

@@ -5,13 +5,14 @@ mod cluster;
 use cluster::Cluster;
 use mend_data::space::target::Request;
 use mend_data::space::written::{piece_sums, sum_of_pieces};
-use mend_data::space::{BLOCK, Entry};
+use mend_data::space::{BLOCK, Entry, Striping};
 use mend_space::client::{BadCopies, Client, Writer};
 use rustix::process::Signal;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const SIZE: u64 = 40 * BLOCK + 77;
 
@@ -128,6 +129,54 @@ fn a_lost_copy_is_made_again_and_two_lost_ones_are_told() {
     let examined = client.examine_copies("", false).unwrap();
     assert_eq!(examined.found[0].gone_objects, 1);
     assert!(writer.mend(&examined.found[0]).is_err());
+}
+
+/// Each of two targets has lost another object. What is left of the file is one copy of each, on either.
+#[test]
+fn the_last_copy_of_an_object_is_not_dropped_with_what_its_target_has_lost() {
+    for targets in [2, 3] {
+        let mut cluster = Cluster::new(targets);
+        cluster.space.striping = Striping { size: BLOCK, count: 2 };
+        let (client, writer, entry) = with_file(&cluster);
+        let objects = entry.written().unwrap().objects.clone();
+        let shared = objects[1].into_iter().find(|at| objects[0].contains(at)).unwrap();
+        let other = objects[1].into_iter().find(|at| *at != shared).unwrap();
+        for (at, place) in [(shared, ".0"), (other, ".1")] {
+            let [object] = &cluster.objects(at.into(), place)[..] else { panic!("it has one such object") };
+            fs::remove_file(object).unwrap();
+        }
+        let found = bad(&client).unwrap();
+        assert_eq!((found.is_gone(), found.lost.len()), (false, 2));
+        writer.mend(&found).unwrap();
+        assert!(bad(&client).is_none());
+        assert!(writer.read(&entry.id, 0, SIZE as u32).unwrap().bytes == content());
+        // Somebody who writes it finds the same.
+        for (at, place) in [(shared, ".0"), (other, ".1")] {
+            cluster.objects(at.into(), place).iter().for_each(|object| fs::remove_file(object).unwrap());
+        }
+        writer.write(&entry.id, 0, &content()).unwrap();
+        assert!(writer.read(&entry.id, 0, SIZE as u32).unwrap().bytes == content());
+    }
+}
+
+#[test]
+fn a_target_that_is_lost_while_copies_are_compared_is_lost() {
+    let cluster = Cluster::new(2);
+    let (_, _, entry) = with_file(&cluster);
+    let client = cluster.patient_client(Duration::from_millis(300));
+    let [one, two] = holders(&client, &entry);
+    let sum = sum_of_pieces(&piece_sums(&entry.id, 9, b"first", |at| at).collect::<Vec<_>>());
+    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum, changed_ns: 0 };
+    client.peer(one).unwrap().ask(&request, b"first").unwrap();
+    std::thread::scope(|scope| {
+        // What seems to differ is looked at for half a second.
+        let examined = scope.spawn(|| client.examine_copies("", true));
+        std::thread::sleep(Duration::from_millis(150));
+        cluster.signal(two.into(), Signal::STOP);
+        let examined = examined.join().unwrap();
+        cluster.signal(two.into(), Signal::CONT);
+        assert_eq!(examined.unwrap().files, 1);
+    });
 }
 
 #[test]

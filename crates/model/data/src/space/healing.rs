@@ -52,6 +52,8 @@ pub fn moved(file: &File, free: &[Option<u64>]) -> Result<File, NoPlace> {
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     before: BTreeSet<u16>,
+    /// What was lost at the last look.
+    lost: BTreeSet<u16>,
     /// Looks that are passed over, and how many it will be next.
     pause: u32,
     next_pause: u32,
@@ -61,23 +63,24 @@ pub struct Watch {
 const LONGEST_PAUSE: u32 = 64;
 
 impl Watch {
-    /// What a look showed: targets that do not answer, or lack something. True if it is time to heal.
-    pub fn looked(&mut self, bad: BTreeSet<u16>) -> bool {
-        let again = bad.intersection(&self.before).next().is_some();
-        if bad != self.before {
-            (self.pause, self.next_pause) = (0, 0);
-        }
+    /// What a look showed: targets that do not answer, or lack something. Those of them that are lost, if it is time to heal; else none.
+    pub fn looked(&mut self, bad: BTreeSet<u16>) -> BTreeSet<u16> {
+        let lost: BTreeSet<u16> = bad.intersection(&self.before).copied().collect();
         self.before = bad;
-        if !again {
-            return false;
+        if lost != self.lost {
+            (self.pause, self.next_pause) = (0, 0);
+            self.lost = lost;
+        }
+        if self.lost.is_empty() {
+            return BTreeSet::new();
         }
         if self.pause > 0 {
             self.pause -= 1;
-            return false;
+            return BTreeSet::new();
         }
         self.next_pause = (self.next_pause * 2).clamp(1, LONGEST_PAUSE);
         self.pause = self.next_pause;
-        true
+        self.lost.clone()
     }
 }
 
@@ -116,13 +119,15 @@ mod tests {
     #[test]
     fn a_loss_is_what_is_seen_twice_and_tries_become_rarer() {
         let mut watch = Watch::default();
-        let one = BTreeSet::from([1]);
-        assert!(!watch.looked(one.clone()) && !watch.looked(BTreeSet::new()) && !watch.looked(one.clone()));
-        let begun: Vec<bool> = (0..12).map(|_| watch.looked(one.clone())).collect();
+        let [none, one, both] = [BTreeSet::new(), BTreeSet::from([1]), BTreeSet::from([1, 2])];
+        assert!([&one, &none, &one].into_iter().all(|bad| watch.looked(bad.clone()).is_empty()));
+        let begun: Vec<bool> = (0..12).map(|_| watch.looked(one.clone()) == one).collect();
         assert_eq!(begun.iter().filter(|begun| **begun).count(), 4, "{begun:?}");
         assert!(begun[0] && begun[2] && begun[5] && begun[10]);
-        // Another loss is not made to wait.
-        assert!(watch.looked(BTreeSet::from([1, 2])));
+        // What says nothing for a moment is not lost because another one is. If it stays so, it is not made to wait for that one.
+        assert!(watch.looked(both.clone()).is_empty());
+        assert_eq!(watch.looked(both.clone()), both);
+        assert!(watch.looked(BTreeSet::from([2, 3])).len() == 1 && watch.looked(none).is_empty());
     }
 
     #[test]

@@ -69,21 +69,27 @@ impl Written {
         self.objects.iter().any(|[one, two]| one == two)
     }
 
-    /// The file with other targets that answer in the place of those that do not; what has to be copied there is [filling](Self::filling) then.
-    /// `free` has the free bytes of each target; `None` means that it is lost. `length` tells how long an object is. `None` if nothing is lost.
+    /// The file with other targets in the place of those that have lost copies; what has to be copied there is [filling](Self::filling) then. `is_lost` and `is_there` tell of a copy, by its
+    /// object's place and its target, whether it has to be made anew, and whether it is there all the same: the last one of an object stays. `free` has the free bytes of each target
+    /// that may get one. `length` tells how long an object is. `None` if nothing is lost.
     ///
     /// # Errors
-    /// [`NoPlace::NoTarget`] if all that have a whole object are lost, else as [`place`].
-    pub fn moved(&self, free: &[Option<u64>], length: impl Fn(u16) -> u64) -> Result<Option<Self>, NoPlace> {
-        let room = |at: u16| free.get(usize::from(at)).copied().flatten();
+    /// [`NoPlace::NoTarget`] if no copy of an object is there, or it was never to have two; else as [`place`].
+    pub fn moved(
+        &self,
+        free: &[Option<u64>],
+        is_lost: impl Fn(u16, u16) -> bool,
+        is_there: impl Fn(u16, u16) -> bool,
+        length: impl Fn(u16) -> u64,
+    ) -> Result<Option<Self>, NoPlace> {
         // Several objects may come onto one.
         let mut left = free.to_vec();
         let mut new = self.clone();
         for (position, copies) in (0_u16..).zip(&mut new.objects) {
-            if copies.iter().all(|at| room(*at).is_some()) {
+            if !copies.iter().any(|at| is_lost(position, *at)) {
                 continue;
             }
-            let good = self.whole(position).iter().copied().find(|at| room(*at).is_some()).ok_or(NoPlace::NoTarget)?;
+            let good = self.good(position, &is_lost, &is_there).filter(|_| copies[0] != copies[1]).ok_or(NoPlace::NoTarget)?;
             let others = (0_u16..).zip(&left).filter_map(|(at, free)| Some((at, (*free)?))).filter(|(at, _)| *at != good);
             let there = free.iter().flatten().count();
             let (other, most) = others.max_by_key(|(at, free)| (*free, *at)).ok_or(NoPlace::TooFew { wanted: COPIES, there })?;
@@ -100,6 +106,41 @@ impl Written {
         let moved = new != *self;
         new.epoch = new.epoch.saturating_add(1);
         Ok(moved.then_some(new))
+    }
+
+    /// The same where no other target takes a copy: those that have lost one get it again. `free` has the free bytes of each target that may get one, or has one.
+    ///
+    /// # Errors
+    /// As [`Self::moved`].
+    pub fn again(
+        &self,
+        free: &[Option<u64>],
+        is_lost: impl Fn(u16, u16) -> bool,
+        is_there: impl Fn(u16, u16) -> bool,
+    ) -> Result<Self, NoPlace> {
+        let mut new = self.clone();
+        for (position, copies) in (0_u16..).zip(&mut new.objects) {
+            if !copies.iter().any(|at| is_lost(position, *at)) {
+                continue;
+            }
+            let good = self.good(position, &is_lost, &is_there).ok_or(NoPlace::NoTarget)?;
+            let other = copies.iter().copied().find(|at| *at != good).ok_or(NoPlace::NoTarget)?;
+            if [good, other].iter().any(|at| free.get(usize::from(*at)).copied().flatten().is_none()) {
+                return Err(NoPlace::TooFew { wanted: COPIES, there: free.iter().flatten().count() });
+            }
+            *copies = [good, other];
+            if !new.filling.contains(&position) {
+                new.filling.push(position);
+            }
+        }
+        new.epoch = new.epoch.saturating_add(1);
+        Ok(new)
+    }
+
+    /// The target whose copy of an object stays.
+    fn good(&self, position: u16, is_lost: impl Fn(u16, u16) -> bool, is_there: impl Fn(u16, u16) -> bool) -> Option<u16> {
+        let there = || self.whole(position).iter().copied().filter(|at| is_there(position, *at));
+        there().find(|at| !is_lost(position, *at)).or_else(|| there().next())
     }
 
     /// Places of objects that a target has.
@@ -214,6 +255,12 @@ mod tests {
         Written { stripe: stripe * BLOCK, objects, epoch: 0, filling: Vec::new(), mode: 0o644 }
     }
 
+    /// Where the targets are lost that have no room, and all else is there.
+    fn moved_off(file: &Written, free: &[Option<u64>], length: impl Fn(u16) -> u64) -> Result<Option<Written>, NoPlace> {
+        let is_lost = |_: u16, at: u16| free[usize::from(at)].is_none();
+        file.moved(free, is_lost, |position, at| !is_lost(position, at), length)
+    }
+
     #[test]
     fn each_byte_is_on_two_targets_or_there_is_no_file() {
         const GIB: u64 = 1 << 30;
@@ -236,8 +283,8 @@ mod tests {
         let file = place(&[Some(GIB); 3], all, 1, 0o644, &[0; 16]).unwrap();
         assert!(file.is_sound(3) && file.objects.len() == 3 && file.objects.iter().all(|[one, two]| one == two));
         assert!((0..3).all(|position| file.whole(position).len() == 1) && (0..3).all(|at| file.positions(at).count() == 1));
-        assert_eq!(file.moved(&[Some(GIB); 3], |_| 0), Ok(None));
-        assert_eq!(file.moved(&[None, Some(GIB), Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
+        assert_eq!(moved_off(&file, &[Some(GIB); 3], |_| 0), Ok(None));
+        assert_eq!(moved_off(&file, &[None, Some(GIB), Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
         assert!(!Written { filling: vec![0], ..file }.is_sound(3), "nothing to fill it from");
         assert!(!place(&[Some(GIB); 3], all, 2, 0o644, &[0; 16]).unwrap().has_one_copy());
         assert_eq!(place(&[None, None], all, 1, 0o644, &[0; 16]), Err(NoPlace::TooFew { wanted: 1, there: 0 }));
@@ -247,24 +294,44 @@ mod tests {
     fn a_lost_copy_is_made_again_from_the_other_one() {
         const GIB: u64 = 1 << 30;
         let file = Written { objects: vec![[0, 1], [1, 2], [2, 0]], ..file(1, 1) };
-        assert_eq!(file.moved(&[Some(GIB); 4], |_| 0), Ok(None));
-        let moved = file.moved(&[Some(GIB), None, Some(GIB), Some(9 * GIB)], |_| 0).unwrap().unwrap();
+        assert_eq!(moved_off(&file, &[Some(GIB); 4], |_| 0), Ok(None));
+        let moved = moved_off(&file, &[Some(GIB), None, Some(GIB), Some(9 * GIB)], |_| 0).unwrap().unwrap();
         assert_eq!((moved.objects.clone(), moved.filling.clone(), moved.epoch), (vec![[0, 3], [2, 3], [2, 0]], vec![0, 1], 1));
         assert!(moved.is_sound(4) && moved.whole(0) == [0] && moved.whole(2) == [2, 0]);
         // What was to have the second copy is lost, too: another one gets it. The first one must not be.
-        let again = moved.moved(&[Some(GIB), Some(GIB), Some(GIB), None], |_| 0).unwrap().unwrap();
+        let again = moved_off(&moved, &[Some(GIB), Some(GIB), Some(GIB), None], |_| 0).unwrap().unwrap();
         assert_eq!((again.objects, again.filling, again.epoch), (vec![[0, 2], [2, 1], [2, 0]], vec![0, 1], 2));
-        assert_eq!(moved.moved(&[None, Some(GIB), Some(GIB), Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
-        assert_eq!(file.moved(&[None, None, Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
+        assert_eq!(moved_off(&moved, &[None, Some(GIB), Some(GIB), Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
+        assert_eq!(moved_off(&file, &[None, None, Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
         let two = Written { objects: vec![[0, 1]], ..file };
-        assert_eq!(two.moved(&[Some(GIB), None], |_| 0), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+        assert_eq!(moved_off(&two, &[Some(GIB), None], |_| 0), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+    }
+
+    /// Two targets have each lost another object: what one of them has still is not dropped with what it has lost.
+    #[test]
+    fn the_last_copy_of_an_object_stays() {
+        const GIB: u64 = 1 << 30;
+        let file = Written { objects: vec![[0, 1], [2, 0]], ..file(1, 1) };
+        let there = |position: u16, at: u16| ![(0, 0), (1, 2)].contains(&(position, at));
+        let free = [None, Some(GIB), Some(GIB), Some(9 * GIB)];
+        let all_of_one = file.moved(&free, |_, at| at == 0, there, |_| 0).unwrap().unwrap();
+        assert_eq!((all_of_one.objects, all_of_one.filling), (vec![[1, 3], [0, 3]], vec![0, 1]));
+        let these = file.moved(&free, |position, at| !there(position, at), there, |_| 0).unwrap().unwrap();
+        assert_eq!(these.objects, [[1, 3], [0, 3]]);
+        assert_eq!(file.moved(&free, |_, at| at == 0, |position, at| position == 0 && at == 1, |_| 0), Err(NoPlace::NoTarget));
+        // With two targets, each gets again what it has lost.
+        let file = Written { objects: vec![[0, 1], [1, 0]], ..file };
+        let there = |position: u16, at: u16| ![(0, 0), (1, 1)].contains(&(position, at));
+        let again = file.again(&[Some(GIB), Some(GIB)], |_, at| at == 0, there).unwrap();
+        assert_eq!((again.objects, again.filling, again.epoch), (vec![[1, 0], [0, 1]], vec![0, 1], 1));
+        assert_eq!(file.again(&[Some(GIB), None], |_, at| at == 0, there), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
     }
 
     #[test]
     fn a_copy_is_made_where_all_of_it_and_of_the_others_has_room() {
         const GIB: u64 = 1 << 30;
         let file = Written { objects: vec![[0, 1], [2, 1]], ..file(1, 1) };
-        let moved = |free, length| file.moved(free, |_| length).map(|new| new.unwrap().objects);
+        let moved = |free: &[Option<u64>], length| moved_off(&file, free, |_| length).map(|new| new.unwrap().objects);
         let free = [Some(9 * GIB), None, Some(9 * GIB), Some(9 * GIB + 1)];
         assert_eq!(moved(&free, GIB), Ok(vec![[0, 3], [2, 0]]));
         let free = [Some(GIB), None, Some(GIB), Some(3 * GIB)];

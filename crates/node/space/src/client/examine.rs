@@ -107,6 +107,11 @@ impl Client {
                 found.push(Found { missing, single, left, blamed: blamed.into_iter().collect(), entry });
             }
         }
+        if !found.is_empty() {
+            // Whoever moved or removed it meanwhile knows better.
+            self.refresh();
+            found.retain(|found| self.names().entry(&found.entry.id).is_some_and(|now| now.file() == found.entry.file()));
+        }
         Ok(Examined { rooms, files, bytes, found })
     }
 

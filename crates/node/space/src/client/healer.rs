@@ -3,6 +3,7 @@
 //! Each node that has a mount looks; one at a time heals (see [`Client::take_turn`]). Faults assumed: `mend-data` dies or fails; what is still lost is seen at the next look.
 
 use super::examine::lacking;
+use super::moving::Lost;
 use super::names::Client;
 use super::writer::{Refused, Writer};
 use crate::link::Fault;
@@ -10,7 +11,7 @@ use mend_data::request::{Request, SpaceRequest};
 use mend_data::space::healing::{Tries, Watch};
 use mend_data::space::replicas::Pause;
 use mend_data::space::{Entry, Id};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -45,12 +46,9 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
             let due = fills.due(unfilled.iter().copied().filter(|file| before.contains(file)).collect());
             writer.fill_again(&due).into_iter().for_each(|file| fills.failed(file));
             let deep = verify > 0 && verified.elapsed() >= Duration::from_secs(verify);
-            let bad = client.bad_targets();
-            let lost = watch.looked(bad.clone());
-            if lost {
-                writer.copy_again(&bad);
-            }
-            if lost || deep {
+            let lost = watch.looked(client.bad_targets());
+            writer.copy_again(&lost);
+            if !lost.is_empty() || deep {
                 if deep {
                     verified = Instant::now();
                 }
@@ -110,17 +108,24 @@ impl Writer {
     /// Makes again the copies of what ranks wrote that these targets had and lost.
     fn copy_again(&self, bad: &BTreeSet<u16>) {
         for at in bad {
-            let files: Vec<Id> = match self.client.peer(*at).and_then(|peer| lacking(*at, peer)) {
-                Ok(lacking) => lacking.into_iter().map(|(file, _)| file).collect::<BTreeSet<Id>>().into_iter().collect(),
-                Err(_) => self.client.written_on(&[*at]),
-            };
+            let lacking = self.client.peer(*at).and_then(|peer| lacking(*at, peer)).map(|lacking| {
+                let mut files = BTreeMap::<Id, BTreeSet<(u16, u16)>>::new();
+                for (file, position) in lacking {
+                    files.entry(file).or_default().insert((position, *at));
+                }
+                files
+            });
             let target = self.client.peer(*at).map(|peer| peer.target.name()).unwrap_or_default();
             let why = Fault::Other(format!("target {target} has lost it"));
-            for file in files {
-                let written = self.client.names().entry(&file).is_some_and(|entry| entry.written().is_some());
-                if written && let Err(refused) = self.move_away(&file, &[*at], &why) {
+            let again = |file: &Id, lost: &Lost<'_>| {
+                let written = self.client.names().entry(file).is_some_and(|entry| entry.written().is_some());
+                if written && let Err(refused) = self.move_away(file, lost, &why) {
                     mend_report::tell!("mend data: {}: {refused}", self.client.space.name);
                 }
+            };
+            match lacking {
+                Ok(files) => files.iter().for_each(|(file, copies)| again(file, &Lost::Copies(copies))),
+                Err(_) => self.client.written_on(&[*at]).iter().for_each(|file| again(file, &Lost::Targets(&[*at]))),
             }
         }
     }

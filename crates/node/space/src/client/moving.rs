@@ -18,6 +18,7 @@ use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, Request};
 use mend_data::space::written::{Shape, Written, range_sum, sum_of_pieces};
 use mend_data::space::{Entry, Id, Kind};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Bytes that are copied at once.
@@ -27,18 +28,48 @@ const TRIES: usize = 4;
 /// How long another client's end is waited for before one looks again.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Copies that have to be made anew.
+pub(super) enum Lost<'a> {
+    /// All that these targets have: they are lost, or lose what they have.
+    Targets(&'a [u16]),
+    /// These, by the place of their object and their target; what else the targets have stays.
+    Copies(&'a BTreeSet<(u16, u16)>),
+}
+
+impl Lost<'_> {
+    fn has(&self, position: u16, at: u16) -> bool {
+        match self {
+            Self::Targets(targets) => targets.contains(&at),
+            Self::Copies(copies) => copies.contains(&(position, at)),
+        }
+    }
+
+    /// True if a copy on this target is lost.
+    fn names(&self, target: u16) -> bool {
+        match self {
+            Self::Targets(targets) => targets.contains(&target),
+            Self::Copies(copies) => copies.iter().any(|(_, at)| *at == target),
+        }
+    }
+
+    /// True if the file has any of them.
+    fn any_of(&self, known: &Written) -> bool {
+        (0_u16..).zip(&known.objects).any(|(position, copies)| copies.iter().any(|at| self.has(position, *at)))
+    }
+}
+
 /// What a target said that was told something.
 type Told = (u16, Result<(), Fault>);
 
 impl Writer {
-    /// Brings what targets had of a file onto others: these, which are lost or have lost it.
-    pub(super) fn move_away(&self, file: &Id, lost: &[u16], why: &Fault) -> Result<(), Refused> {
+    /// Makes copies of a file anew, on other targets if there are any.
+    pub(super) fn move_away(&self, file: &Id, lost: &Lost<'_>, why: &Fault) -> Result<(), Refused> {
         let _turn = self.turn(file);
         for _ in 0..TRIES {
             let known = loop {
                 self.client.refresh();
                 let (entry, known) = self.now(file)?;
-                if !known.objects.iter().flatten().any(|at| lost.contains(at)) {
+                if !lost.any_of(&known) {
                     // Another node has done it; what is not copied yet is waited for when it is synced.
                     return Ok(());
                 }
@@ -82,7 +113,7 @@ impl Writer {
             if known.filling.is_empty() {
                 return Ok(());
             }
-            if !self.claim_move(file, &known, &[])? {
+            if !self.claim_move(file, &known, &Lost::Targets(&[]))? {
                 drop(turn);
                 if !waits {
                     return Ok(());
@@ -100,8 +131,8 @@ impl Writer {
                     continue;
                 }
                 Err(Refused::Fault(fault @ (Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent, .. }))) => {
-                    let lacking = known.filling.iter().filter_map(|position| known.objects.get(usize::from(*position))).map(|[_, at]| *at);
-                    self.move_away(file, &distinct(lacking), &fault)
+                    let second = |position: &u16| known.objects.get(usize::from(*position)).map(|[_, at]| (*position, *at));
+                    self.move_away(file, &Lost::Copies(&known.filling.iter().filter_map(second).collect()), &fault)
                 }
                 copied => copied,
             };
@@ -109,9 +140,10 @@ impl Writer {
     }
 
     /// True if nobody else moves the file. Those targets decide that have all of an object, and answer.
-    fn claim_move(&self, file: &Id, known: &Written, lost: &[u16]) -> Result<bool, Refused> {
-        let good = (0..known.objects.len() as u16).flat_map(|position| known.whole(position).to_vec());
-        let good = distinct(good.filter(|at| !lost.contains(at)));
+    fn claim_move(&self, file: &Id, known: &Written, lost: &Lost<'_>) -> Result<bool, Refused> {
+        let good = (0..known.objects.len() as u16)
+            .flat_map(|position| known.whole(position).iter().copied().filter(move |at| !lost.has(position, *at)));
+        let good = distinct(good);
         match self.claim_all(&good, &Claim::Move(*file)) {
             Err(Refused::Fault(_)) => Err(Refused::NoPlace(NoPlace::NoTarget)),
             claimed => claimed,
@@ -125,34 +157,42 @@ impl Writer {
     }
 
     /// What is known of a file, and what is to be.
-    fn make_map(&self, file: &Id, lost: &[u16]) -> Result<(Entry, Entry), Refused> {
+    fn make_map(&self, file: &Id, lost: &Lost<'_>) -> Result<(Entry, Entry), Refused> {
         // A target that does not answer takes long here; meanwhile the file may get another name.
         let rooms = self.client.rooms();
         self.client.refresh_since(Instant::now());
         let (old, known) = self.now(file)?;
-        let free: Vec<Option<u64>> = (0_u16..)
-            .zip(&rooms)
-            .map(|(at, room)| room.as_ref().ok().filter(|_| !lost.contains(&at) && self.client.takes_writes(at)).map(|room| room.free))
-            .collect();
+        let room = |at: u16| rooms.get(usize::from(at)).and_then(|room| room.as_ref().ok()).map(|room| room.free);
+        let all = || 0..rooms.len() as u16;
+        let free: Vec<Option<u64>> = all().map(|at| room(at).filter(|_| !lost.names(at) && self.client.takes_writes(at))).collect();
+        let told = self.objects_there(file, &known);
+        let is_lost = |position: u16, at: u16| lost.has(position, at) || room(at).is_none();
+        let is_there = |position: u16, at: u16| {
+            told.contains(&(position, at)) && !matches!(lost, Lost::Copies(copies) if copies.contains(&(position, at)))
+        };
         // If nobody tells how long it is, nobody can copy it.
         let size = self.shape(&old).map_or(0, |(size, _)| size);
-        let new = match known.moved(&free, |position| known.object_length(position.into(), size)) {
+        let new = match known.moved(&free, is_lost, is_there, |position| known.object_length(position.into(), size)) {
             // With two targets, one that has lost its objects and answers gets them again.
             Err(no @ (NoPlace::TooFew { .. } | NoPlace::Full { .. })) => {
-                let mut free = free;
-                for (at, room) in (0_u16..).zip(&rooms).filter(|(at, _)| lost.contains(at)) {
-                    let taken = (0..known.objects.len() as u16).any(|position| known.whole(position) == [at]);
-                    free[usize::from(at)] = room.as_ref().ok().filter(|_| !taken).map(|room| room.free);
-                }
-                again(&known, lost, &free).map_err(|refused| match refused {
-                    Refused::NoPlace(NoPlace::TooFew { .. }) => Refused::NoPlace(no),
-                    other => other,
-                })?
+                let free: Vec<Option<u64>> =
+                    all().map(|at| free[usize::from(at)].or_else(|| room(at).filter(|_| lost.names(at)))).collect();
+                known.again(&free, is_lost, is_there).map_err(|refused| if let NoPlace::TooFew { .. } = refused { no } else { refused })?
             }
             other => other?.ok_or_else(|| self.moved_meanwhile(&known))?,
         };
         let new = Entry { version: old.version.saturating_add(1), kind: Kind::Written(new), ..old.clone() };
         Ok((old, new))
+    }
+
+    /// Copies of a file that its targets say they have, by the places of their objects.
+    fn objects_there(&self, file: &Id, known: &Written) -> BTreeSet<(u16, u16)> {
+        let targets = distinct(known.objects.iter().flatten().copied());
+        let told = self.client.each(&targets, |at, peer| {
+            let told = peer.shapes(vec![*file]).unwrap_or_default();
+            told.into_iter().flatten().map(|shape| (shape.position, at)).collect::<Vec<_>>()
+        });
+        told.into_iter().flatten().flatten().collect()
     }
 
     fn tell_map(&self, new: &Entry, old: &Entry) -> Result<(), Refused> {
@@ -200,7 +240,7 @@ impl Writer {
                     return Err(started_anew(new).into());
                 }
                 at += u64::from(wanted);
-                if at % (64 * PIECE) == 0 && !self.claim_move(file, &known, &[])? {
+                if at % (64 * PIECE) == 0 && !self.claim_move(file, &known, &Lost::Targets(&[]))? {
                     return Err(self.moved_meanwhile(&known).into());
                 }
                 if bytes.len() < wanted as usize {
@@ -261,30 +301,6 @@ impl Writer {
         let told = self.client.ask_each(&holders, put).into_iter().map(|told| told.map(drop));
         Ok(holders.into_iter().zip(told).collect())
     }
-}
-
-/// The file with the copies of these targets made anew where they are.
-fn again(known: &Written, lost: &[u16], free: &[Option<u64>]) -> Result<Written, Refused> {
-    let mut new = known.clone();
-    for (position, copies) in (0_u16..).zip(&mut new.objects) {
-        let [one, two] = *copies;
-        let (good, other) = match (lost.contains(&one), lost.contains(&two)) {
-            (false, false) => continue,
-            (false, true) => (one, two),
-            (true, false) if !known.filling.contains(&position) => (two, one),
-            _ => return Err(Refused::NoPlace(NoPlace::NoTarget)),
-        };
-        let there = free.iter().flatten().count();
-        if free.get(usize::from(other)).copied().flatten().is_none() || free.get(usize::from(good)).copied().flatten().is_none() {
-            return Err(Refused::NoPlace(NoPlace::TooFew { wanted: 2, there }));
-        }
-        *copies = [good, other];
-        if !new.filling.contains(&position) {
-            new.filling.push(position);
-        }
-    }
-    new.epoch = new.epoch.saturating_add(1);
-    Ok(new)
 }
 
 fn shape_of(peer: &Peer, file: &Id, position: u16) -> Result<Shape, Fault> {

@@ -9,6 +9,7 @@
 //! moment, and so is this process; other nodes write the same file. What cannot be kept right is refused.
 
 use super::cache::Cache;
+use super::moving::Lost;
 use super::names::{Client, now_ns};
 use super::peer::{Peer, nonsense};
 use crate::link::Fault;
@@ -247,7 +248,7 @@ impl Writer {
                 Outcome::Failed(fault) => return Err(fault.into()),
                 Outcome::Moved => self.hear_of(file, again > 0),
                 Outcome::Lost(lost, why) => {
-                    self.move_away(file, &lost, &why)?;
+                    self.move_away(file, &Lost::Targets(&lost), &why)?;
                     fault = Some(why);
                 }
             }
@@ -397,7 +398,7 @@ impl Writer {
             match outcome {
                 Outcome::Done | Outcome::Moved => self.hear_of(file, again > 0),
                 Outcome::Lost(lost, why) => {
-                    self.move_away(file, &lost, &why)?;
+                    self.move_away(file, &Lost::Targets(&lost), &why)?;
                     // What takes their place has it, and durably.
                     held(&state.unsynced).retain(|(_, at), _| !lost.contains(at));
                 }

@@ -7,11 +7,13 @@
 //! Ranks may write meanwhile: what two copies seem to have differently is looked at again. Faults assumed: targets die at any moment; others repair, move or remove the file.
 
 use super::examine::lacking;
+use super::moving::Lost;
 use super::names::Client;
 use super::peer::{Peer, nonsense};
 use super::writer::{Refused, Writer, distinct};
 use crate::link::Fault;
 use mend_data::space::copies::{Wrong, compared};
+use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Failed, MAX_VERIFIED, Request};
 use mend_data::space::written::Written;
 use mend_data::space::{BLOCK, Entry, Id};
@@ -49,6 +51,8 @@ pub struct BadCopies {
     pub gone_blocks: u64,
     /// Objects of which no copy is there.
     pub gone_objects: u64,
+    /// Copies that are lost or different, by the place of their object and their target.
+    anew: BTreeSet<(u16, u16)>,
 }
 
 impl BadCopies {
@@ -139,10 +143,13 @@ impl Client {
             unfinished: !known.filling.is_empty(),
             gone_blocks: 0,
             gone_objects: 0,
+            anew: BTreeSet::new(),
         };
         for position in 0..known.objects.len() as u16 {
             let is_there = |at: &u16| told.get(at).is_some_and(|(lacking, _)| !lacking.contains(&(entry.id, position)));
-            bad.lost.extend(known.objects[usize::from(position)].iter().filter(|at| !is_there(at)));
+            let lost = || known.objects[usize::from(position)].iter().copied().filter(|at| !is_there(at));
+            bad.lost.extend(lost());
+            bad.anew.extend(lost().map(|at| (position, at)));
             let whole: Vec<u16> = known.whole(position).iter().copied().filter(is_there).collect();
             if whole.is_empty() {
                 bad.gone_objects += 1;
@@ -152,7 +159,10 @@ impl Client {
                 let Some(wrong) = self.again(entry, (position, block), wrong, &whole)? else { continue };
                 match wrong {
                     Wrong::Damaged { copy } => drop(bad.damaged.insert(BlockOf { target: whole[copy], position, block })),
-                    Wrong::Differs { copy } => drop(bad.different.insert(whole[copy])),
+                    Wrong::Differs { copy } => {
+                        bad.different.insert(whole[copy]);
+                        bad.anew.insert((position, whole[copy]));
+                    }
                     Wrong::Lost => bad.gone_blocks += 1,
                 }
             }
@@ -178,8 +188,11 @@ impl Client {
             let mut sums = Vec::new();
             for at in whole {
                 // A target that is lost by now is seen at the next look.
-                let Some(found) = some_sums(self.peer(*at)?, &entry.id, position, block, 1)? else { return Ok(None) };
-                sums.push(found);
+                match some_sums(self.peer(*at)?, &entry.id, position, block, 1) {
+                    Ok(Some(found)) => sums.push(found),
+                    Ok(None) | Err(Fault::Lost { .. }) => return Ok(None),
+                    Err(fault) => return Err(fault),
+                }
             }
             match compared(&sums).pop_first() {
                 Some((_, found)) => wrong = found,
@@ -226,31 +239,33 @@ impl Writer {
     /// [`Refused`]. What is whole stays whole.
     pub fn mend(&self, bad: &BadCopies) -> Result<u64, Refused> {
         let file = &bad.entry.id;
-        let (mut copied, mut anew) = (0, bad.lost.iter().chain(&bad.different).copied().collect::<BTreeSet<u16>>());
-        for block in bad.damaged.iter().filter(|block| !bad.lost.contains(&block.target)) {
-            if anew.contains(&block.target) {
+        let (mut copied, mut anew) = (0, bad.anew.clone());
+        for block in &bad.damaged {
+            let copy = (block.position, block.target);
+            if anew.contains(&copy) {
                 continue;
             }
             let (_, known) = self.now(file)?;
             match self.mend_block(file, &known, *block)? {
                 Some(bytes) => copied += bytes,
                 // Its checksum is damaged as well, or it is on other targets now.
-                None => drop(anew.insert(block.target)),
+                None => drop(anew.insert(copy)),
             }
         }
-        // One after the other: of each object one copy has to stay.
-        for at in anew {
-            let (_, known) = self.now(file)?;
-            let on_it = distinct(known.positions(at));
-            if on_it.is_empty() {
-                continue;
-            }
-            let why = Fault::Other(format!("target {} has lost it, or has it damaged", self.client.peer(at)?.target.name()));
-            self.move_away(file, &[at], &why)?;
+        let (_, known) = self.now(file)?;
+        anew.retain(|(position, at)| known.objects.get(usize::from(*position)).is_some_and(|copies| copies.contains(at)));
+        let has_another = |(position, _): &(u16, u16)| known.whole(*position).iter().any(|at| !anew.contains(&(*position, *at)));
+        let (some, gone): (BTreeSet<_>, BTreeSet<_>) = anew.iter().copied().partition(has_another);
+        if !some.is_empty() {
+            let names = |at| self.client.peer(at).map(|peer| peer.target.name()).unwrap_or_default();
+            let targets = distinct(some.iter().map(|(_, at)| *at)).into_iter().map(names).collect::<Vec<_>>().join(", ");
+            self.move_away(file, &Lost::Copies(&some), &Fault::Other(format!("target {targets} has lost it, or has it damaged")))?;
             let (entry, _) = self.now(file)?;
-            copied += self
-                .shape(&entry)
-                .map_or(0, |(size, _)| on_it.iter().map(|position| known.object_length(usize::from(*position), size)).sum());
+            let length = |size| some.iter().map(|(position, _)| known.object_length(usize::from(*position), size)).sum::<u64>();
+            copied += self.shape(&entry).map_or(0, |(size, _)| length(size));
+        }
+        if !gone.is_empty() {
+            return Err(NoPlace::NoTarget.into());
         }
         if bad.unfinished {
             self.fill(file, true)?;

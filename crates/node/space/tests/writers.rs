@@ -89,6 +89,32 @@ fn who_reads_a_file_that_grows_sees_no_zeros_that_nobody_wrote() {
     });
 }
 
+/// Each takes several requests, and there is one claim for all of them.
+#[test]
+fn what_threads_append_at_once_stays_together() {
+    const LENGTH: usize = (3 << 20) + 7;
+    let cluster = Cluster::new(2);
+    let (_, writer, entry) = with_file(&cluster, b"x");
+    std::thread::scope(|scope| {
+        let appends = [b'a', b'b', b'c'].map(|byte| {
+            scope.spawn({
+                let (writer, file) = (&writer, entry.id);
+                move || writer.append(&file, &vec![byte; LENGTH]).unwrap()
+            })
+        });
+        for (at, append) in appends.into_iter().enumerate() {
+            let (begins, length) = append.join().unwrap();
+            assert_eq!(length, LENGTH);
+            let bytes: Vec<u8> = (0..LENGTH)
+                .step_by(1 << 20)
+                .flat_map(|from| writer.read(&entry.id, begins + from as u64, (LENGTH - from).min(1 << 20) as u32).unwrap().bytes)
+                .collect();
+            assert!(bytes.len() == LENGTH && bytes.iter().all(|byte| *byte == b"abc"[at]), "others' bytes are between");
+        }
+    });
+    assert_eq!(writer.shape(&entry).unwrap().0, 1 + 3 * LENGTH as u64);
+}
+
 #[test]
 fn a_file_whose_mover_died_is_written_on_and_becomes_whole() {
     let cluster = Cluster::new(3);

@@ -325,15 +325,38 @@ impl Writer {
         }
     }
 
-    /// Writes bytes behind the end. Where they begin.
+    /// Writes bytes behind the end. Where they begin, and how many there are: nobody else's come between them. Fewer than were given: an error came after them.
     ///
     /// # Errors
     /// [`Refused::Appending`] if another node does that, too.
-    pub fn append(&self, file: &Id, bytes: &[u8]) -> Result<u64, Refused> {
+    pub fn append(&self, file: &Id, bytes: &[u8]) -> Result<(u64, usize), Refused> {
         let state = self.state(file);
         // Ranks of this node append one after the other.
         let mut appending = held(&state.appending);
-        if appending.is_none_or(|since| since.elapsed() > RENEWED) {
+        let (mut begins, mut done) = (None, 0);
+        loop {
+            let piece = &bytes[done..bytes.len().min(done + PIECE as usize)];
+            let at = begins.map(|begins| begins + done as u64);
+            let wrote = self.claim_end(file, &mut appending, at).and_then(|end| self.write(file, end, piece).map(|()| end));
+            match wrote {
+                Ok(end) => drop(begins.get_or_insert(end)),
+                Err(refused) if begins.is_none() => return Err(refused),
+                // Whoever was told of an error only would append once more what is there already.
+                Err(_) => break,
+            }
+            done += piece.len();
+            if done == bytes.len() {
+                break;
+            }
+        }
+        Ok((begins.unwrap_or_default(), done))
+    }
+
+    /// Claims a file for appending, if it is not any more, and says where it ends. Whoever has begun to append expects that end: if the claim was another node's since, it may be
+    /// another one.
+    fn claim_end(&self, file: &Id, appending: &mut Option<Instant>, expected: Option<u64>) -> Result<u64, Refused> {
+        let is_ours = appending.is_some_and(|since| since.elapsed() <= RENEWED);
+        if !is_ours {
             let (_, known) = self.now(file)?;
             if !self.claim_all(&known.objects[0], &Claim::Append(*file))? {
                 *appending = None;
@@ -341,10 +364,12 @@ impl Writer {
             }
             *appending = Some(Instant::now());
         }
+        if let Some(expected) = expected.filter(|_| is_ours) {
+            return Ok(expected);
+        }
         let (entry, _) = self.now(file)?;
         let (end, _) = self.shape(&entry)?;
-        self.write(file, end, bytes)?;
-        Ok(end)
+        if expected.is_some_and(|expected| expected != end) { Err(Refused::Appending) } else { Ok(end) }
     }
 
     /// Has the file end there.

@@ -138,12 +138,12 @@ impl Files {
         let end = offset.checked_add(bytes.len() as u64).filter(|end| i64::try_from(*end).is_ok());
         let written = match (appends, end) {
             (true, _) => self.writer().append(file, bytes),
-            (false, Some(_)) => self.writer().write(file, offset, bytes).map(|()| offset),
+            (false, Some(_)) => self.writer().write(file, offset, bytes).map(|()| (offset, bytes.len())),
             (false, None) => return Err(Errno::EFBIG),
         };
-        let at = written.map_err(|refused| self.told(&self.path_of(file), &refused))?;
-        self.note(file, at, &Seen::Written(bytes.len() as u64));
-        Ok(bytes.len() as u32)
+        let (at, length) = written.map_err(|refused| self.told(&self.path_of(file), &refused))?;
+        self.note(file, at, &Seen::Written(length as u64));
+        Ok(length as u32)
     }
 
     pub(super) fn sync_file(&self, file: &Id) -> Result<(), Errno> {

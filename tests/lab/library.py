@@ -4,6 +4,8 @@
     library.py files SPACE               files opened, written, named and removed as built-in ones are
     library.py fsspec SPACE DIRECTORY    the same by fsspec's names of things
     library.py read SPACE PATH SHA256    reads a file in pieces of odd lengths, and in threads
+    library.py write SPACE COUNT         writes files `fN` of N bytes
+    library.py lost SPACE COUNT          lists them after targets were lost: all of them, some without a size, those that are there with theirs
     library.py rank SPACE GO             a rank that reads in.dat and writes a file of its own again and again, until GO is there; then says the digest of both
 """
 
@@ -169,6 +171,22 @@ def read(name, path, digest):
         must(hashlib.sha256(b"".join(threads.map(lambda at: file.pread(333_333, at), offsets))).hexdigest() == digest, "the same bytes to threads")
 
 
+def write(name, count):
+    for at in range(int(count)):
+        with mend_data.open(f"mend://{name}/many/f{at}", "wb") as file:
+            file.write(bytes(at))
+
+
+def lost(name, count):
+    space = mend_data.Space(name)
+    listed = space.list("many")
+    must(set(listed) == {f"f{at}" for at in range(int(count))}, "all are listed")
+    gone = [path for path, about in listed.items() if about.get("lost")]
+    must(0 < len(gone) < len(listed) and all(listed[path]["size"] is None and listed[path]["mtime"] > 0 for path in gone), "some of them are lost")
+    fails(errno.EIO, space.stat, f"many/{gone[0]}")
+    must(all(path in gone or about["size"] == int(path[1:]) for path, about in listed.items()), "the others have their sizes")
+
+
 def rank(name, go):
     number, rounds = os.environ.get("PMI_RANK", "0"), 0
     while True:
@@ -190,5 +208,5 @@ def rank(name, go):
 
 
 if __name__ == "__main__":
-    {"files": files, "fsspec": by_fsspec, "read": read, "rank": rank}[sys.argv[1]](*sys.argv[2:])
+    {"files": files, "fsspec": by_fsspec, "read": read, "write": write, "lost": lost, "rank": rank}[sys.argv[1]](*sys.argv[2:])
     print("all as it should be")

@@ -65,6 +65,13 @@ class Losses(Library):
         self.addCleanup(self.lab.start_daemon, "node1", self.directory)
         self.python("read", "input", "in.dat", self.digest())
 
+    def test_a_directory_is_listed_of_which_a_file_is_lost(self):
+        self.python("write", "input", "40")
+        for node in ("node1", "node2"):
+            self.lab.kill_daemon(node)
+            self.addCleanup(self.lab.start_daemon, node, self.directory)
+        self.python("lost", "input", "40")
+
     def test_ranks_that_use_it_are_saved_moved_and_restarted(self):
         go = os.path.join(self.directory, "go")
         command = [sys.executable, PROGRAM, "rank", "input", go]

@@ -30,6 +30,7 @@ struct mend_data_stat {
   uint32_t mode;        /* permissions */
   uint8_t is_directory;
   uint8_t is_staged;    /* never changed */
+  uint8_t is_lost;      /* of mend_data_next alone: no target that answers has all of it; its size is not known then, and 0 here */
 };
 
 /* Why the last call of this thread failed; valid until its next one. */
@@ -54,7 +55,8 @@ mend_data_file_t *mend_data_open(mend_data_space_t *space, const char *path, int
 int mend_data_fstat(mend_data_file_t *file, struct mend_data_stat *out);
 ssize_t mend_data_pread(mend_data_file_t *file, void *into, size_t length, uint64_t offset);
 /* How many bytes were written; they are on two targets then, and durable there after mend_data_sync or mend_data_close. Fewer than asked for: an error came after them, and
-   writing the others tells which. With O_APPEND the offset means nothing, and after an error up to 1 MiB of what was not counted may be in the file. */
+   writing the others tells which. With O_APPEND the offset means nothing, nobody else's appended bytes come between those of one call, and after an error up to 1 MiB of
+   what was not counted may be in the file. */
 ssize_t mend_data_pwrite(mend_data_file_t *file, const void *from, size_t length, uint64_t offset);
 int mend_data_truncate(mend_data_file_t *file, uint64_t length);
 int mend_data_sync(mend_data_file_t *file);

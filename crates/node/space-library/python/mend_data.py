@@ -33,7 +33,7 @@ _forks = 0
 
 
 class _Stat(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint64), ("changed_ns", ctypes.c_int64), ("mode", ctypes.c_uint32), ("is_directory", ctypes.c_uint8), ("is_staged", ctypes.c_uint8)]
+    _fields_ = [("size", ctypes.c_uint64), ("changed_ns", ctypes.c_int64), ("mode", ctypes.c_uint32), ("is_directory", ctypes.c_uint8), ("is_staged", ctypes.c_uint8), ("is_lost", ctypes.c_uint8)]
 
 
 def _library():
@@ -133,7 +133,9 @@ class _Handle:
 
 
 def _about(stat):
-    return {"size": stat.size, "type": "directory" if stat.is_directory else "file", "mode": stat.mode, "mtime": stat.changed_ns / 1e9, "staged": bool(stat.is_staged)}
+    about = {"size": stat.size, "type": "directory" if stat.is_directory else "file", "mode": stat.mode, "mtime": stat.changed_ns / 1e9, "staged": bool(stat.is_staged)}
+    # fsspec, too, has None for a size that is not known.
+    return {**about, "size": None, "lost": True} if stat.is_lost else about
 
 
 def _listed(handle, path):
@@ -207,7 +209,7 @@ class Space:
         return _about(stat)
 
     def list(self, path=""):
-        """The same of what is in a directory, by name."""
+        """The same of what is in a directory, by name. A file of which no target that answers has all is `lost`, and its size None."""
         with self._handle() as handle:
             return _listed(handle, path)
 

@@ -28,12 +28,13 @@ pub struct MendDataStat {
     mode: u32,
     is_directory: u8,
     is_staged: u8,
+    is_lost: u8,
 }
 
 impl From<About> for MendDataStat {
     fn from(about: About) -> Self {
-        let About { size, changed_ns, mode, is_directory, is_staged } = about;
-        Self { size, changed_ns, mode, is_directory: is_directory.into(), is_staged: is_staged.into() }
+        let About { size, changed_ns, mode, is_directory, is_staged, is_lost } = about;
+        Self { size, changed_ns, mode, is_directory: is_directory.into(), is_staged: is_staged.into(), is_lost: is_lost.into() }
     }
 }
 

@@ -7,7 +7,7 @@ use mend_data::space::catalogue::Node;
 use mend_data::space::{Entry, Id, is_path};
 use mend_space::Fault;
 use mend_space::client::{Client, Holds, Pattern, Reader, Refused, Repairer, Writer, find};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -54,10 +54,15 @@ pub struct About {
     pub is_directory: bool,
     /// It was staged, and is never changed.
     pub is_staged: bool,
+    /// No target that answers has all of it: its size is not known, and stands as 0.
+    pub is_lost: bool,
 }
 
 /// What is known of any directory.
-pub const DIRECTORY: About = About { size: 0, changed_ns: 0, mode: 0o755, is_directory: true, is_staged: false };
+pub const DIRECTORY: About = About { size: 0, changed_ns: 0, mode: 0o755, is_directory: true, is_staged: false, is_lost: false };
+
+/// A file of which nothing is known.
+const FILE: About = About { mode: 0, is_directory: false, ..DIRECTORY };
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +166,7 @@ impl Space {
 
     fn about(&self, entry: &Entry) -> Result<About, Problem> {
         if let Some(file) = entry.file() {
-            return Ok(About { size: file.size, changed_ns: entry.made_ns, mode: 0o444, is_directory: false, is_staged: true });
+            return Ok(About { size: file.size, changed_ns: entry.made_ns, mode: 0o444, is_staged: true, ..FILE });
         }
         // Its copies may be on other targets than when it was opened.
         let entry = &self.client.names().entry(&entry.id).cloned().ok_or(Refused::Removed)?;
@@ -169,7 +174,7 @@ impl Space {
         let told = |fault: Fault| if self.is_gone(entry) { Refused::Removed } else { fault.into() };
         let (size, changed_ns) = self.writer.shape(entry).map_err(told)?;
         let mode = entry.written().map_or(0, |file| file.mode);
-        Ok(About { size, changed_ns, mode, is_directory: false, is_staged: false })
+        Ok(About { size, changed_ns, mode, ..FILE })
     }
 
     /// Whether a file of which a target does not say what it has was removed by somebody else just now.
@@ -199,10 +204,10 @@ impl Space {
         })
     }
 
-    /// What a directory has in it, by name.
+    /// What a directory has in it, by name; also files that are lost.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, EINVAL, EIO.
+    /// ENOENT, ENOTDIR, EINVAL.
     pub fn list(&self, path: &str) -> Result<Vec<(String, About)>, Problem> {
         let path = inner(path)?;
         self.after_hearing(|| {
@@ -214,23 +219,40 @@ impl Space {
             let copied = |node: Node<'_>| if let Node::File(entry) = node { Some(entry.clone()) } else { None };
             let listed: Vec<(String, Option<Entry>)> =
                 self.client.names().list(path).into_iter().map(|(name, node)| (name, copied(node))).collect();
-            let written: Vec<Entry> =
-                listed.iter().filter_map(|(_, entry)| entry.clone()).filter(|entry| entry.written().is_some()).collect();
-            let mut shapes = self.client.shapes(&written).into_iter();
-            // `None`: it was removed meanwhile.
+            let written = listed.iter().filter_map(|(_, entry)| entry.clone()).filter(|entry| entry.written().is_some()).collect();
+            let shapes = self.shapes(written);
             let about = |entry: Option<Entry>| -> Result<Option<About>, Problem> {
                 let Some(entry) = entry else { return Ok(Some(DIRECTORY)) };
                 let Some(file) = entry.written() else { return self.about(&entry).map(Some) };
-                match shapes.next().unwrap_or_else(|| self.writer.shape(&entry)) {
-                    Ok((size, changed_ns)) => Ok(Some(About { size, changed_ns, mode: file.mode, is_directory: false, is_staged: false })),
-                    Err(_) if self.is_gone(&entry) => Ok(None),
-                    Err(fault) => Err(fault.into()),
-                }
+                let known = shapes.get(&entry.id).map(|shape| match *shape {
+                    Some((size, changed_ns)) => About { size, changed_ns, mode: file.mode, ..FILE },
+                    None => About { changed_ns: entry.made_ns, mode: file.mode, is_lost: true, ..FILE },
+                });
+                Ok(known)
             };
-            let (names, entries): (Vec<String>, Vec<Option<Entry>>) = listed.into_iter().unzip();
-            let abouts: Vec<Option<About>> = entries.into_iter().map(about).collect::<Result<_, Problem>>()?;
-            Ok(names.into_iter().zip(abouts).filter_map(|(name, about)| Some((name, about?))).collect())
+            listed.into_iter().filter_map(|(name, entry)| Some(about(entry).transpose()?.map(|about| (name, about)))).collect()
         })
+    }
+
+    /// Sizes and times of these files, which ranks write; `None` of one of which no target that answers has all. Those that were removed meanwhile are left out.
+    fn shapes(&self, written: Vec<Entry>) -> HashMap<Id, Option<(u64, i64)>> {
+        let found = self.client.shapes(&written);
+        let mut shapes: HashMap<Id, Option<(u64, i64)>> =
+            written.iter().zip(found).filter_map(|(entry, shape)| Some((entry.id, Some(shape.ok()?)))).collect();
+        if shapes.len() == written.len() {
+            return shapes;
+        }
+        // They may be gone, be on other targets, or not be on all of theirs yet.
+        self.client.refresh_if_older(Duration::ZERO);
+        let unknown: Vec<Entry> = {
+            let names = self.client.names();
+            let unknown = written.iter().filter(|entry| !shapes.contains_key(&entry.id));
+            unknown.filter_map(|entry| names.entry(&entry.id).cloned()).collect()
+        };
+        unknown.iter().for_each(|entry| self.writer.until_made(entry));
+        let found = self.client.shapes(&unknown);
+        shapes.extend(unknown.iter().zip(found).map(|(entry, shape)| (entry.id, shape.ok())));
+        shapes
     }
 
     /// Opens a file.
@@ -346,7 +368,7 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// Writes bytes, at the end if it was opened so; how many. They are on two targets then, and durable after [`Self::sync`]. Fewer than were given: an error came
+    /// Writes bytes, at the end and without others' between them if it was opened so; how many. They are on two targets then, and durable after [`Self::sync`]. Fewer than were given: an error came
     /// after them.
     ///
     /// # Errors
@@ -357,15 +379,13 @@ impl OpenFile {
             return Err(Problem::new(libc::EFBIG, "no file is that long"));
         }
         let _call = self.space.call();
+        if self.how.appends {
+            return Ok(self.space.writer.append(&self.entry.id, bytes)?.1);
+        }
         let mut done = 0;
         for piece in bytes.chunks(PIECE) {
-            let wrote = match self.how.appends {
-                true => self.space.writer.append(&self.entry.id, piece).map(drop),
-                false => self.space.writer.write(&self.entry.id, offset + done as u64, piece),
-            };
-            match wrote {
+            match self.space.writer.write(&self.entry.id, offset + done as u64, piece) {
                 Ok(()) => done += piece.len(),
-                // Whoever was told of an error only would append once more what is there already.
                 Err(_) if done > 0 => break,
                 Err(refused) => return Err(refused.into()),
             }

@@ -143,7 +143,11 @@ impl Writer {
     fn claim_move(&self, file: &Id, known: &Written, lost: &Lost<'_>) -> Result<bool, Refused> {
         let good = (0..known.objects.len() as u16)
             .flat_map(|position| known.whole(position).iter().copied().filter(move |at| !lost.has(position, *at)));
-        let good = distinct(good);
+        let mut good = distinct(good);
+        if good.is_empty() {
+            // Each of them has lost something, and has something else.
+            good = distinct(known.objects.iter().flatten().copied());
+        }
         match self.claim_all(&good, &Claim::Move(*file)) {
             Err(Refused::Fault(_)) => Err(Refused::NoPlace(NoPlace::NoTarget)),
             claimed => claimed,

@@ -3,7 +3,7 @@
 //! Each node that has a mount looks; one at a time heals (see [`Client::take_turn`]). Faults assumed: `mend-data` dies or fails; what is still lost is seen at the next look.
 
 use super::examine::lacking;
-use super::moving::Lost;
+use super::lost::Lost;
 use super::names::Client;
 use super::writer::{Refused, Writer};
 use crate::link::Fault;

@@ -9,6 +9,7 @@
 //! A write that is over before 2 is in the good copy when 3 reads it; one that is over later is in both. Until 4 only the good copy is read. One client does this at a time
 //! (a claim). Faults assumed: it dies at any step, and another one goes on; the new target is lost or begins anew, and another map is made.
 
+use super::lost::Lost;
 use super::names::Client;
 use super::peer::{Peer, nonsense};
 use super::writer::{Outcome, Refused, Writer, distinct, outcome};
@@ -27,36 +28,6 @@ const PIECE: u64 = 1 << 20;
 const TRIES: usize = 4;
 /// How long another client's end is waited for before one looks again.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Copies that have to be made anew.
-pub(super) enum Lost<'a> {
-    /// All that these targets have: they are lost, or lose what they have.
-    Targets(&'a [u16]),
-    /// These, by the place of their object and their target; what else the targets have stays.
-    Copies(&'a BTreeSet<(u16, u16)>),
-}
-
-impl Lost<'_> {
-    fn has(&self, position: u16, at: u16) -> bool {
-        match self {
-            Self::Targets(targets) => targets.contains(&at),
-            Self::Copies(copies) => copies.contains(&(position, at)),
-        }
-    }
-
-    /// True if a copy on this target is lost.
-    fn names(&self, target: u16) -> bool {
-        match self {
-            Self::Targets(targets) => targets.contains(&target),
-            Self::Copies(copies) => copies.iter().any(|(_, at)| *at == target),
-        }
-    }
-
-    /// True if the file has any of them.
-    fn any_of(&self, known: &Written) -> bool {
-        (0_u16..).zip(&known.objects).any(|(position, copies)| copies.iter().any(|at| self.has(position, *at)))
-    }
-}
 
 /// What a target said that was told something.
 type Told = (u16, Result<(), Fault>);

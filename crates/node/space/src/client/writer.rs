@@ -9,7 +9,7 @@
 //! moment, and so is this process; other nodes write the same file. What cannot be kept right is refused.
 
 use super::cache::Cache;
-use super::moving::Lost;
+use super::lost::Lost;
 use super::names::{Client, now_ns};
 use super::peer::{Peer, nonsense};
 use crate::link::Fault;

@@ -7,7 +7,7 @@
 //! Ranks may write meanwhile: what two copies seem to have differently is looked at again. Faults assumed: targets die at any moment; others repair, move or remove the file.
 
 use super::examine::lacking;
-use super::moving::Lost;
+use super::lost::Lost;
 use super::names::Client;
 use super::peer::{Peer, nonsense};
 use super::writer::{Refused, Writer, distinct};

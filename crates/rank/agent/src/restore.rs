@@ -9,6 +9,7 @@ use crate::descriptors::reopen::reopen;
 use crate::descriptors::reopen_error::ReopenError;
 use crate::memory::guards;
 use crate::memory::mapping_attributes::{self, MappingError};
+use crate::park::monotonic;
 use crate::process::origin;
 use crate::process::state::StateError;
 use crate::rollback::leftovers;
@@ -96,6 +97,9 @@ pub(crate) fn rebuild(quiesced: &QuiescedProcess, handoff: &Handoff) -> Result<D
     let areas = quiesced.space.as_ref().map_or(&[][..], |space| &space.areas);
     mapping_attributes::restore(&quiesced.policies, areas, &quiesced.layout.plans)?;
     quiesced.restore_last()?;
+    if handoff.in_place != 0 {
+        quiesced.parked.postpone(monotonic().saturating_sub(quiesced.state.monotonic));
+    }
     let _ = mend_kernel::slice::shorten();
     let due = Due::of(&quiesced.descriptors);
     if handoff.mode == 0 {

@@ -33,6 +33,25 @@ fn signals_handlers_and_timers() {
     rollbacks(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
+/// Nothing is measured: a timer of the process, which lasts half as long, must run out first.
+#[test]
+fn relative_timeouts_last_as_long_as_they_would_have() {
+    let mut rank = Rank::start(5018, &compile("apps/asleep.c"), &[ENDLESS]);
+    rank.await_line("tick 4");
+    let path = rank.directory.join("image");
+    rank.save(&path);
+    rank.resume();
+    for _ in 0..2 {
+        // The clock runs on to after the timeouts of the image.
+        rank.await_line("awake");
+        rank.roll_back(std::slice::from_ref(&path)).unwrap();
+        rank.printed.clear();
+        rank.resume();
+    }
+    rank.await_line("awake");
+    rank.end();
+}
+
 /// How likely the process is to be killed when memory runs out: as the program has set it, or nobody.
 #[test]
 fn what_the_program_has_set_is_in_the_images_after_it_went_back() {

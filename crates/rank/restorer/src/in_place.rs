@@ -12,7 +12,7 @@ use crate::clone;
 use crate::companion::AnyHelp;
 use crate::report::{fail, or_fail};
 use crate::zone::{ARENA, ZONE};
-use crate::{PROGRESS, Purpose, check_ids, complete, read_tables, threads};
+use crate::{PROGRESS, Purpose, await_clock, check_ids, complete, read_tables, threads};
 use core::format_args as text;
 use core::sync::atomic::{AtomicU32, Ordering};
 use mend_image::Header;
@@ -76,6 +76,8 @@ pub fn restore(arguments: Arguments, address: u64, mut stream: Stream<'static>, 
     };
     await_threads(rollback.count);
     check_ids(header);
+    // Nobody sets the clocks of a process with several threads.
+    await_clock(header.monotonic);
     if arguments.mode != Mode::Restart {
         fail(Failure::Launch, 0, text!("a process goes back to images of its own past alone"));
     }

@@ -184,7 +184,8 @@ fn restore_live(arguments: Arguments, stream: Stream<'static>, first_header: &He
     complete(arguments, Purpose::NewProcess(own), tables, process, &mut building, (began, before))
 }
 
-/// The clocks were set when the first round began: they may be behind by what a message takes.
+/// The clocks were set when the first round began: they may be behind by what a message takes. Those of a process that lives may be further
+/// behind, if it was restarted from an earlier image.
 fn await_clock(monotonic: u64) {
     const MOST_MS: u64 = 10_000;
     loop {

@@ -4,7 +4,8 @@
 //! Some calls report the time left when they are interrupted. For the others it must be known when the thread fell asleep:
 //! the scheduler tells (`se.exec_start` in `/proc/self/task/TID/sched`), on the clock of the processor where that happened.
 //! The agent compares that clock with `CLOCK_MONOTONIC` by running on the same processor for a moment. Where the kernel does
-//! not tell, such a timeout starts anew. `CLOCK_MONOTONIC` goes on in a restored process, so one deadline serves both lives.
+//! not tell, such a timeout starts anew. `CLOCK_MONOTONIC` goes on in a restored process, so one deadline serves both lives. In a process that
+//! goes back in place it has run on, and deadlines are moved by that ([`crate::park::Parked::postpone`]).
 
 use crate::process::tasks::Task;
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering};

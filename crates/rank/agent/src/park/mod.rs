@@ -327,6 +327,16 @@ impl Parked {
         }
     }
 
+    /// Dates the calls that threads make again later by so many nanoseconds. A process that went back in place keeps its clocks, and the
+    /// time since the image was taken does not count.
+    pub fn postpone(&self, by: u64) {
+        for slot in self.threads() {
+            for time in [&slot.began, &slot.interrupted].into_iter().filter(|time| time.load(Ordering::Relaxed) != 0) {
+                time.fetch_add(by, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Lets them go on, and waits for none.
     pub fn release(&self) {
         EPOCH.store(self.epoch.wrapping_add(1), Ordering::Release);

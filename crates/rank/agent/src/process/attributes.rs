@@ -212,6 +212,12 @@ fn future_locks() -> usize {
     }
 }
 
+/// Pins no memory any more, neither what there is nor what is to come.
+pub(crate) fn unpin_memory() {
+    // SAFETY: takes nothing; memory keeps what it holds.
+    unsafe { syscall(libc::SYS_munlockall, [0; 6]) };
+}
+
 fn locked_memory() -> io::Result<String> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     Ok(status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap_or_default().to_string())

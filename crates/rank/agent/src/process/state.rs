@@ -1,7 +1,7 @@
 //! What the kernel keeps for the process beside memory, threads and descriptors.
 
-use crate::park::Parked;
 use crate::park::pending::Pending;
+use crate::park::{Parked, monotonic};
 use crate::process::attributes::Attributes;
 use crate::process::scheduling::{self, Scheduling};
 use crate::process::timers::{self, Timer};
@@ -15,6 +15,8 @@ const RESOURCE_COUNT: usize = 16;
 /// As it was when the threads were parked.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
+    /// `CLOCK_MONOTONIC` when the timers were read, nanoseconds.
+    pub monotonic: u64,
     pub executable: String,
     pub directory: String,
     umask: u32,
@@ -57,6 +59,15 @@ fn interval_timers() -> [[u64; 4]; 3] {
     timers
 }
 
+/// Stops all three.
+pub(crate) fn stop_interval_timers() {
+    let off = [0u64; 4];
+    for which in 0..SIGNALS.len() {
+        // SAFETY: setitimer reads four words from `off`.
+        unsafe { syscall(libc::SYS_setitimer, [which, off.as_ptr() as usize, 0, 0, 0, 0]) };
+    }
+}
+
 /// Timers, and the signals that they have sent. Time goes on while signals are taken and sent anew: a timer that has run out meanwhile
 /// has either its signal among those that were taken, or is as it was before. So each is read twice.
 fn timers_and_signals(parked: &Parked) -> io::Result<([[u64; 4]; 3], Vec<Timer>, Pending)> {
@@ -84,6 +95,7 @@ impl State {
             .ok_or_else(|| io::Error::other("/proc/self/status has no umask"))?;
         let (timers, posix_timers, pending) = timers_and_signals(parked)?;
         let mut state = Self {
+            monotonic: monotonic(),
             executable: link("/proc/self/exe")?,
             directory: link("/proc/self/cwd")?,
             umask,

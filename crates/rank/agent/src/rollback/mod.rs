@@ -89,6 +89,8 @@ pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd
     let others = parked.threads().filter(|slot| slot.tid != process).map(|slot| slot.tid as u32);
     let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     let others: Vec<u32> = others.chain([own]).collect();
+    // As in a new process; the restorer and the image's agent pin what the image has pinned. What comes from here on must not be.
+    attributes::unpin_memory();
     let begin = || -> Result<(u64, Block, Vec<u64>), RollbackError> {
         let mut rollback = Rollback {
             magic: ROLLBACK_MAGIC,

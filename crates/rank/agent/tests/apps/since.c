@@ -29,6 +29,32 @@ static char born_in[4096], end_file[4200], change_file[4200];
 static mode_t born_mask;
 static int born_files, born_maps, born_nice;
 static struct rlimit born_limit;
+static long born_pinned;
+
+/* Kilobytes of memory that is pinned, with what is pinned as soon as it is mapped. */
+static long pinned(void) {
+    char line[256];
+    long kilobytes = -1;
+    void *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    FILE *open = fopen("/proc/self/status", "r");
+    while (open && fgets(line, sizeof line, open)) sscanf(line, "VmLck: %ld", &kilobytes);
+    if (open) fclose(open);
+    munmap(page, 4096);
+    return kilobytes;
+}
+
+/* Whether all threads, Mend's own as well, may run where this process was born. */
+static int all_roam(void) {
+    int roam = 1;
+    DIR *open = opendir("/proc/self/task");
+    for (struct dirent *entry; open && (entry = readdir(open));) {
+        cpu_set_t now;
+        pid_t thread = atoi(entry->d_name);
+        if (thread && !sched_getaffinity(thread, sizeof now, &now)) roam &= !!CPU_EQUAL(&now, &born_on);
+    }
+    if (open) closedir(open);
+    return roam;
+}
 
 static void handler(int signal) { handled += signal; }
 static void *idle(void *arg) { for (;;) pause(); return arg; }
@@ -61,6 +87,8 @@ static void as_born(void) {
     umask(umasked);
     CHECK(umasked == born_mask);
     CHECK(!sched_getaffinity(0, sizeof now, &now) && CPU_EQUAL(&now, &born_on));
+    CHECK(all_roam());
+    CHECK(pinned() == born_pinned);
     CHECK(getcwd(here, sizeof here) && !strcmp(here, born_in));
     CHECK(!getitimer(ITIMER_REAL, &interval) && !interval.it_value.tv_sec && !interval.it_value.tv_usec);
     CHECK(!sigaction(SIGUSR1, NULL, &action) && action.sa_handler == SIG_DFL);
@@ -100,10 +128,13 @@ static void change_everything(void) {
         if (CPU_ISSET(cpu, &born_on)) { CPU_SET(cpu, &one); break; }
     CHECK(!sched_setaffinity(0, sizeof one, &one));
     CHECK(!chdir("/"));
-    struct itimerval interval = {{0, 0}, {1000, 0}};
-    CHECK(!setitimer(ITIMER_REAL, &interval, NULL));
     struct sigaction action = {.sa_handler = handler};
     CHECK(!sigaction(SIGUSR1, &action, NULL));
+    /* Runs out while the process goes back; then the signal would end it. */
+    action.sa_flags = SA_RESTART;
+    CHECK(!sigaction(SIGALRM, &action, NULL));
+    struct itimerval interval = {{0, 200}, {0, 200}};
+    CHECK(!setitimer(ITIMER_REAL, &interval, NULL));
     raise(SIGUSR1);
     raise(SIGUSR2);
     kill(getpid(), SIGUSR2);
@@ -132,6 +163,7 @@ static void change_everything(void) {
     for (int i = 0; i < 200; i++) memset(malloc(1000 + 997 * i), i, 1000 + 997 * i);
     CHECK(sbrk(1 << 20) != (void *)-1);
     setpriority(PRIO_PROCESS, 0, born_nice + 3);
+    CHECK(!mlockall(MCL_FUTURE));
 }
 
 int main(int argc, char **argv) {
@@ -147,6 +179,7 @@ int main(int argc, char **argv) {
     CHECK(!sched_getaffinity(0, sizeof born_on, &born_on) && getcwd(born_in, sizeof born_in) && !getrlimit(RLIMIT_CORE, &born_limit));
     snprintf(end_file, sizeof end_file, "%s/end", born_in);
     snprintf(change_file, sizeof change_file, "%s/change", born_in);
+    born_pinned = pinned();
     born_nice = getpriority(PRIO_PROCESS, 0);
     born_files = entries("/proc/self/fd");
     /* Mend's own come and go, and a restored mapping may be in parts. */

@@ -60,7 +60,11 @@ pub(crate) fn read(parked: &Parked) -> Option<Vec<Timer>> {
         check(unsafe { syscall(libc::SYS_timer_gettime, [timer.number as usize, timer.setting.as_mut_ptr() as usize, 0, 0, 0, 0]) })
             .ok()?;
         if timer.thread != 0 {
-            timer.thread = parked.threads().find(|slot| slot.outer == timer.thread)?.tid;
+            match parked.threads().find(|slot| slot.outer == timer.thread) {
+                Some(slot) => timer.thread = slot.tid,
+                // The thread has ended, and nobody is told any more.
+                None => (timer.notify, timer.thread) = (libc::SIGEV_NONE, 0),
+            }
         }
     }
     Some(timers)

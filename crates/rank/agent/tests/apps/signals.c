@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t alarms, users, inside, on_alternate;
@@ -26,6 +28,16 @@ static void on_user(int s, siginfo_t *info, void *context) {
     for (int i = 0; i < 8; i++) usleep(5000);
     inside = 0;
     users++;
+}
+
+/* A timer that tells a thread that has ended. */
+static timer_t forgotten;
+static void *forgetful(void *arg) {
+    struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR2};
+    event._sigev_un._tid = syscall(SYS_gettid);
+    struct itimerspec late = {{0, 0}, {100000, 0}};
+    CHECK(timer_create(CLOCK_MONOTONIC, &event, &forgotten) == 0 && timer_settime(forgotten, 0, &late, NULL) == 0);
+    return arg;
 }
 
 static sigjmp_buf back;
@@ -50,6 +62,8 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_BLOCK, &set, NULL);
     CHECK(raise(SIGUSR2) == 0); /* stays pending */
     CHECK(kill(getpid(), SIGUSR2) == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, forgetful, NULL) == 0 && pthread_join(thread, NULL) == 0);
     struct itimerval every = {{0, 7000}, {0, 7000}};
     setitimer(ITIMER_REAL, &every, NULL);
     for (int i = 1; i <= ticks && access("end", F_OK); i++) {
@@ -68,6 +82,8 @@ int main(int argc, char **argv) {
         CHECK(known.ss_sp == alternate && known.ss_size == size);
         if (sigsetjmp(back, 1) == 0) { *(volatile int *)16 = 1; CHECK(0); }
         kill(getpid(), SIGHUP);
+        struct itimerspec left;
+        CHECK(timer_gettime(forgotten, &left) == 0 && left.it_value.tv_sec > 10000);
         struct sigaction kept;
         sigaction(SIGALRM, NULL, &kept);
         CHECK(kept.sa_handler == on_alarm && kept.sa_flags & SA_RESTART);

@@ -29,6 +29,8 @@ fn obstacles_are_named_beforehand_and_at_the_save_and_go_away() {
         ("inotify", "inotify descriptor with unread events"),
         ("pipe", "pipe from another process"),
         ("pair", "socket to another process"),
+        ("files", "has descriptors of its own (unshare, CLONE_FILES)"),
+        ("place", "has a working directory and a umask of its own (unshare, CLONE_FS)"),
     ]
     .into_iter()
     .enumerate()

@@ -4,6 +4,7 @@ pub(crate) mod attributes;
 pub(crate) mod origin;
 pub(crate) mod rseq;
 pub(crate) mod scheduling;
+pub(crate) mod shared_tables;
 pub(crate) mod state;
 pub(crate) mod tasks;
 pub(crate) mod timers;

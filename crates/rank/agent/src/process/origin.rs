@@ -4,7 +4,7 @@
 //! came later is the program's own, and where it cannot be made again it stands in the way of a checkpoint, by name. Recorded before
 //! the program runs, and anew in every restored process.
 
-use crate::process::tasks;
+use crate::process::{shared_tables, tasks};
 use mend_freestanding::syscall;
 use mend_kernel::landlock;
 use mend_kernel::threads;
@@ -126,15 +126,15 @@ pub(crate) fn obstacles() -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
     let origin = ORIGIN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(origin) = origin.as_ref().filter(|origin| origin.recorded) else { return found };
+    let mut apart = None;
     for task in tasks::list().unwrap_or_default() {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", task.outer)).unwrap_or_default();
-        if status.is_empty() {
-            continue;
-        }
+        let Some(status) = task.status() else { continue };
+        apart = apart.or_else(|| shared_tables::obstacle(&task, &status));
         found.extend(origin.credentials.added(&Credentials::parse(&status), &task.name()));
     }
     // All threads of a program are likely to have the same: it is told once.
     found.dedup_by(|one, other| one.1 == other.1);
+    found.extend(apart);
     for ((name, people), born) in NAMESPACES.iter().zip(&origin.namespaces) {
         if link(&format!("/proc/self/ns/{name}")) != *born {
             let what = format!("the program has made or entered a {people} namespace");

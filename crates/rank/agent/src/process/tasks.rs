@@ -86,6 +86,11 @@ impl Task {
         std::fs::read_to_string(format!("/proc/self/task/{}/{what}", self.outer)).ok()
     }
 
+    /// All that `/proc` says of it in lines. `None` if it is gone.
+    pub fn status(&self) -> Option<String> {
+        self.read("status")
+    }
+
     /// Its id as the process itself sees it, and whether it still runs. `None` if it is gone.
     pub fn identify(&self) -> Option<(i32, bool)> {
         let status = self.read("status")?;

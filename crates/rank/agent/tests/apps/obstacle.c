@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,15 @@ static void *blocker(void *arg) {
     blocked = 1;
     while (!unblock) usleep(1000);
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, 8);
+    blocked = 0;
+    return arg;
+}
+
+/* Leaves what threads share. */
+static void *leaver(void *arg) {
+    if (unshare(*(int *)arg)) exit(1);
+    blocked = 1;
+    while (!unblock) usleep(1000);
     blocked = 0;
     return arg;
 }
@@ -84,6 +94,12 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "blocker")) {
         pthread_t t;
         pthread_create(&t, NULL, blocker, NULL);
+        while (!blocked) usleep(1000);
+    } else if (!strcmp(what, "files") || !strcmp(what, "place")) {
+        static int flag;
+        pthread_t t;
+        flag = *what == 'f' ? CLONE_FILES : CLONE_FS;
+        pthread_create(&t, NULL, leaver, &flag);
         while (!blocked) usleep(1000);
     } else if (!strcmp(what, "named")) {
         fd = shm_open(argv[2], O_RDWR | O_CREAT, 0600);

@@ -167,6 +167,10 @@ pub struct Manifest {
     /// The images are encrypted, and this is authenticated with the same key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub encrypted: bool,
+    /// The files' times of the last change are left out where they do not tell of each change since
+    /// ([`FileState::is_settled`](mend_messages::files::FileState::is_settled)). Manifests of older releases have all of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub settled_times: bool,
 }
 
 impl Manifest {
@@ -180,6 +184,14 @@ impl Manifest {
     #[must_use]
     pub fn kept_bytes(&self) -> u64 {
         self.files.iter().map(KeptFile::stored).fold(0, u64::saturating_add)
+    }
+
+    /// The program's files, to be put back.
+    #[must_use]
+    pub fn files_to_put(&self) -> Vec<KeptFile> {
+        let told =
+            |file: &KeptFile| KeptFile { state: if self.settled_times { file.state } else { file.state.unsettled() }, ..file.clone() };
+        self.files.iter().map(told).collect()
     }
 
     /// All worlds of the job.

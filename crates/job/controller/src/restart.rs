@@ -351,7 +351,7 @@ async fn restart_from(
         needs: with_gone(&gone, needs(&manifest)?),
         reads: reads(&lineage),
         checkpoint: images.to_owned(),
-        files: manifest.files.clone(),
+        files: manifest.files_to_put(),
         search,
     };
     let Some((_, lock)) = notes.lock.take() else { return Err(RecordError::Running { id: manifest.job }.into()) };

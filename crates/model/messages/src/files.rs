@@ -52,8 +52,22 @@ pub struct FileState {
     pub born: Option<FileTime>,
     /// When its content was changed.
     pub modified: FileTime,
-    /// When anything of it was changed.
+    /// When anything of it was changed. Of a [`KeptFile`] [`FileTime::default`], where a later change could bear the same time.
     pub changed: FileTime,
+}
+
+impl FileState {
+    /// The same with a time of the last change that no file has: whether it was changed since is not known.
+    #[must_use]
+    pub fn unsettled(self) -> Self {
+        Self { changed: FileTime::default(), ..self }
+    }
+
+    /// Whether the time of the last change tells of each change since.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.changed != FileTime::default()
+    }
 }
 
 /// What a checkpoint has of a file.
@@ -108,7 +122,8 @@ impl KeptFile {
     }
 }
 
-/// All files of a checkpoint once each, what was kept of it before what was not.
+/// All files of a checkpoint once each, what was kept of it before what was not. A node's cache may know a file as shorter than it is, so the
+/// largest size counts; content that is shorter was read from such a cache.
 #[must_use]
 pub fn merged(all: impl IntoIterator<Item = KeptFile>) -> Vec<KeptFile> {
     let rank = |file: &KeptFile| match file.keeping {
@@ -122,8 +137,19 @@ pub fn merged(all: impl IntoIterator<Item = KeptFile>) -> Vec<KeptFile> {
     let mut found: Vec<KeptFile> = Vec::new();
     for file in files {
         match found.last_mut().filter(|last| last.key == file.key) {
-            // One rank appends, another writes.
-            Some(last) => last.usage = last.usage.max(file.usage),
+            Some(last) => {
+                // One rank appends, another writes.
+                last.usage = last.usage.max(file.usage);
+                if file.state.size > last.state.size {
+                    if let Keeping::Content { .. } = last.keeping {
+                        let (longer, kept) = (file.state.size, last.state.size);
+                        let why =
+                            format!("rank {} sees {longer} bytes of it, and what was kept by rank {} has {kept}", file.rank, last.rank);
+                        last.keeping = Keeping::Not(why);
+                    }
+                    last.state = FileState { size: file.state.size, ..last.state }.unsettled();
+                }
+            }
             None => found.push(file),
         }
     }
@@ -171,5 +197,31 @@ mod tests {
         ]);
         assert_eq!(found, [file("a", 1, FileUse::Write, &content), file("b", 0, FileUse::Read, &Keeping::State)]);
         assert_eq!((found[0].stored(), found[1].stored()), (3, 0));
+    }
+
+    #[test]
+    fn the_longest_that_any_rank_sees_of_a_file_counts() {
+        let content = Keeping::Content { name: "a".into(), stored: 3, checksum: None };
+        let file = |key: &str, rank, usage, size, keeping: &Keeping| KeptFile {
+            key: key.into(),
+            rank,
+            path: format!("/{key}"),
+            usage,
+            state: FileState { size, changed: (7, 8), ..FileState::default() },
+            keeping: keeping.clone(),
+        };
+        let found = merged([
+            file("appended", 0, FileUse::Append, 3, &Keeping::State),
+            file("appended", 1, FileUse::Append, 5, &Keeping::State),
+            file("stale", 0, FileUse::Write, 3, &content),
+            file("stale", 1, FileUse::Write, 5, &Keeping::Elsewhere),
+            file("whole", 0, FileUse::Write, 3, &Keeping::Elsewhere),
+            file("whole", 1, FileUse::Write, 5, &content),
+        ]);
+        assert_eq!(found.iter().map(|file| file.state.size).collect::<Vec<_>>(), [5, 5, 5]);
+        assert_eq!((&found[0].keeping, &found[2].keeping), (&Keeping::State, &content));
+        let why = found[1].not_kept().unwrap();
+        assert!(why.contains("rank 1 sees 5 bytes of it, and what was kept by rank 0 has 3"), "{why}");
+        assert!(found[2].state.is_settled() && !found[1].state.is_settled());
     }
 }

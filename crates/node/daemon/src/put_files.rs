@@ -221,7 +221,8 @@ fn put_back(path: &Path, state: &FileState, kept: &Content, opened: &File) -> io
         return Err(io::Error::new(io::ErrorKind::IsADirectory, "a directory is there now"));
     }
     let same = there.as_ref().is_some_and(|there| is_same(there, state));
-    if let Some(there) = there.as_ref().filter(|_| same)
+    // What was changed just before it was kept may have been changed once more since, within the same tick of the clock.
+    if let Some(there) = there.as_ref().filter(|_| same && state.is_settled())
         && (there.len(), modified(there), changed(there)) == (state.size, state.modified, state.changed)
         && tells_changes(path)
     {

@@ -75,6 +75,7 @@ pub(crate) fn manifest() -> Manifest {
         durable_us: 0,
         tiers: Vec::new(),
         encrypted: false,
+        settled_times: false,
     }
 }
 

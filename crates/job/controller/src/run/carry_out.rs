@@ -254,6 +254,7 @@ impl Running {
             images: publication.images.into_iter().map(image).collect(),
             pmi,
             spawned,
+            settled_times: !publication.files.is_empty(),
             files: publication.files,
             printed: by_rank(&printed),
             input: Some(input),

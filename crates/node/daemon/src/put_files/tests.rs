@@ -87,6 +87,25 @@ fn what_was_kept_comes_back_whatever_became_of_it() {
     assert!(!fs::read_dir(case.directory.path()).unwrap().flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(".mend")));
 }
 
+/// Content that was kept within the tick of the clock in which the file was changed once more bears the times of the other content.
+#[test]
+fn only_a_time_that_had_settled_spares_a_file() {
+    let case = Case::new();
+    let path = case.path("data");
+    fs::write(&path, b"as it was").unwrap();
+    let kept = case.file("data", FileUse::Write, true);
+    fs::write(&path, b"AS IT WAS").unwrap();
+    let later = case.file("data", FileUse::Append, false).state;
+    let put = |state: FileState| {
+        case.put(&KeptFile { state, ..kept.clone() }).unwrap();
+        fs::read(&path).unwrap()
+    };
+    if tells_changes(&path) {
+        assert_eq!(put(later), b"AS IT WAS");
+    }
+    assert_eq!(put(later.unsettled()), b"as it was");
+}
+
 #[test]
 fn a_directory_that_is_gone_is_made_again_and_other_names_stay() {
     let case = Case::new();

@@ -15,7 +15,8 @@ use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, KeepOrder, Keepin
 use mend_sealed::{Key, Sealer};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, fchmod, fstat, fstatfs, fsync, ftruncate, linkat, mkdirat, open, openat, statx, unlinkat,
+    AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, StatxTimestamp, fchmod, fstat, fstatfs, fsync, ftruncate, linkat, mkdirat, open, openat,
+    statx, unlinkat,
 };
 use rustix::io::{Errno, pread};
 use std::collections::btree_map::Entry;
@@ -39,7 +40,7 @@ const MAX_CLOCK_TICK_S: i64 = 2;
 /// What this rank kept.
 #[derive(Debug, Default)]
 pub(crate) struct KeptFiles {
-    /// By key: what it was, and where its content lies.
+    /// By key: what it was, and where its content lies. Only what had settled when it was kept: else the same state may be of other content.
     last: HashMap<String, (FileState, Keeping, PathBuf)>,
     /// Not durable yet.
     unsynced: Vec<PathBuf>,
@@ -71,19 +72,24 @@ impl KeptFiles {
             }
             let state = file.state();
             let key = file.key();
+            // Looked at before the content is read: a change after that bears another time.
+            let settled = file.is_settled(&state);
             let keeping = match (&directory, file.usage) {
                 (_, FileUse::Read | FileUse::Append) => Keeping::State,
                 (Err(why), FileUse::Write) => Keeping::Not(why.clone()),
                 (Ok(directory), FileUse::Write) => {
-                    let before = last.remove(&key).filter(|(then, ..)| *then == state && file.is_settled());
-                    let kept = directory.keep(&file, &key, order, before);
+                    let before = last.remove(&key).filter(|(then, ..)| *then == state);
+                    let kept = directory.keep((&file, state.size), &key, order, before);
                     if let Keeping::Content { name, .. } = &kept {
                         self.unsynced.push(directory.path.join(name));
-                        self.last.insert(key.clone(), (state, kept.clone(), directory.later.join(name)));
+                        if settled {
+                            self.last.insert(key.clone(), (state, kept.clone(), directory.later.join(name)));
+                        }
                     }
                     kept
                 }
             };
+            let state = if settled { state } else { state.unsettled() };
             found.push(KeptFile { key, rank: 0, path: file.path.to_owned(), usage: file.usage, state, keeping });
         }
         found
@@ -154,16 +160,32 @@ fn open_files(descriptors: &Descriptors) -> Vec<OpenFile<'_>> {
 }
 
 impl OpenFile<'_> {
+    /// As the file's server knows it: a client of a network file system may remember an older length than another node has written.
     fn state(&self) -> FileState {
-        let stat = &self.stat;
-        let born = statx(self.fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok();
-        let born = born.filter(|about| about.stx_mask & StatxFlags::BTIME.bits() != 0).map(|about| about.stx_btime);
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let Ok(about) = statx(self.fd(), c"", AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC, wanted) else { return self.remembered() };
+        let born = Some(about.stx_btime).filter(|_| about.stx_mask & StatxFlags::BTIME.bits() != 0);
+        let time = |time: StatxTimestamp| (time.tv_sec, time.tv_nsec);
+        FileState {
+            size: about.stx_size,
+            mode: u32::from(about.stx_mode) & 0o7777,
+            owner: (about.stx_uid, about.stx_gid),
+            inode: about.stx_ino,
+            born: born.map(time),
+            modified: time(about.stx_mtime),
+            changed: time(about.stx_ctime),
+        }
+    }
+
+    /// Where statx(2) is forbidden.
+    fn remembered(&self) -> FileState {
+        let stat = fstat(self.fd()).unwrap_or(self.stat);
         FileState {
             size: stat.st_size as u64,
             mode: stat.st_mode & 0o7777,
             owner: (stat.st_uid, stat.st_gid),
             inode: stat.st_ino,
-            born: born.map(|time| (time.tv_sec, time.tv_nsec)),
+            born: None,
             modified: (stat.st_mtime, stat.st_mtime_nsec as u32),
             changed: (stat.st_ctime, stat.st_ctime_nsec as u32),
         }
@@ -211,11 +233,12 @@ impl OpenFile<'_> {
 
     /// Whether another change could not bear the same times: a clock ticks, and memory written through a mapping does not show in those
     /// of a file that lies in memory.
-    fn is_settled(&self) -> bool {
+    fn is_settled(&self, state: &FileState) -> bool {
         const TMPFS: u64 = 0x0102_1994;
         const RAMFS: u64 = 0x8584_58f6;
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
-        ![TMPFS, RAMFS].contains(&self.magic()) && self.stat.st_ctime > 0 && self.stat.st_ctime + MAX_CLOCK_TICK_S <= now
+        let (changed, _) = state.changed;
+        ![TMPFS, RAMFS].contains(&self.magic()) && changed > 0 && changed + MAX_CLOCK_TICK_S <= now
     }
 
     /// To be read at offsets. With POSIX locks on the file, and a table that is the program's, only a descriptor of the program's will
@@ -276,7 +299,8 @@ impl Directory {
         Ok(Self { fd, path: checkpoint.join(KEPT_DIRECTORY), later: checkpoint.with_extension("").join(KEPT_DIRECTORY) })
     }
 
-    fn keep(&self, file: &OpenFile, key: &str, order: &KeepOrder, before: Option<(FileState, Keeping, PathBuf)>) -> Keeping {
+    /// Keeps this many bytes of the file.
+    fn keep(&self, (file, size): (&OpenFile, u64), key: &str, order: &KeepOrder, before: Option<(FileState, Keeping, PathBuf)>) -> Keeping {
         let linked = before.and_then(|(_, keeping, path)| match linkat(CWD, &path, &self.fd, key, AtFlags::empty()) {
             Ok(()) => Some(keeping),
             Err(Errno::EXIST) => Some(Keeping::Elsewhere),
@@ -292,7 +316,7 @@ impl Directory {
             Err(errno) => return Keeping::Not(format!("it cannot be copied to {}: {errno}", self.path.display())),
         };
         let kept = fchmod(&target, Mode::RUSR | Mode::WUSR).map_err(|errno| errno.to_string());
-        let kept = kept.and_then(|()| file.reader()).and_then(|reader| fill(target, &reader, file.stat.st_size as u64, order));
+        let kept = kept.and_then(|()| file.reader()).and_then(|reader| fill(target, &reader, size, order));
         match kept {
             Ok((stored, checksum)) => Keeping::Content { name: key.to_owned(), stored, checksum },
             Err(why) => {

@@ -4,11 +4,20 @@
 use crate::process::tasks::Task;
 use mend_freestanding::{check, syscall};
 
-/// What two threads may share: how kcmp(2) calls it, what it is, how a thread leaves it, and the line of its `status` that is another one
-/// when it has given it up because it ends.
-const SHARED: [(usize, &str, &str, fn(&str) -> bool); 2] = [
-    (2, "descriptors", "CLONE_FILES", |status| !status.contains("\nFDSize:\t0\n")),
-    (3, "a working directory and a umask", "CLONE_FS", |status| status.contains("\nUmask:")),
+/// What threads may share.
+struct Shared {
+    /// As kcmp(2) calls it.
+    kind: usize,
+    what: &'static str,
+    /// The flag by which a thread leaves it.
+    how: &'static str,
+    /// Whether a thread with this `status` has it: one that ends has given it up.
+    is_there: fn(&str) -> bool,
+}
+
+const SHARED: [Shared; 2] = [
+    Shared { kind: 2, what: "descriptors", how: "CLONE_FILES", is_there: |status| !status.contains("\nFDSize:\t0\n") },
+    Shared { kind: 3, what: "a working directory and a umask", how: "CLONE_FS", is_there: |status| status.contains("\nUmask:") },
 ];
 
 /// What a thread with this `status` in `/proc` has of its own. The agent's own thread has a descriptor table of its own, and is not asked about.
@@ -18,10 +27,9 @@ pub(crate) fn obstacle(task: &Task, status: &str) -> Option<(String, &'static st
     if thread == first || thread == rustix::thread::gettid().as_raw_nonzero().get() {
         return None;
     }
-    let (_, what, how, _) = SHARED.iter().find(|(kind, _, _, has_it)| {
-        // It may be about to end, and have none any more.
-        differs(first, thread, *kind) && task.status().is_some_and(|status| has_it(&status))
-    })?;
+    let Shared { what, how, .. } = SHARED
+        .iter()
+        .find(|shared| differs(first, thread, shared.kind) && task.status().is_some_and(|status| (shared.is_there)(&status)))?;
     let what = format!("thread {thread} ({}) has {what} of its own (unshare, {how})", task.name());
     Some((what, "let the threads of the program share descriptors, working directory and umask"))
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use mend_coordination::spawn_request::SpawnRequest;
+use mend_messages::files::{FileState, FileUse};
 
 fn entry(base: Option<u64>, sequence: u32) -> ImageEntry {
     ImageEntry {
@@ -77,6 +78,16 @@ pub(crate) fn manifest() -> Manifest {
         encrypted: false,
         settled_times: false,
     }
+}
+
+#[test]
+fn times_in_manifests_of_older_releases_may_not_have_settled() {
+    let state = FileState { changed: (7, 8), ..FileState::default() };
+    let keeping = Keeping::Content { name: "a".into(), stored: 0, checksum: None };
+    let file = KeptFile { key: "a".into(), rank: 0, path: "/a".into(), usage: FileUse::Write, state, keeping };
+    let told = |settled_times| Manifest { files: vec![file.clone()], settled_times, ..manifest() }.files_to_put();
+    assert!(!told(false)[0].state.is_settled());
+    assert_eq!(told(true)[0], file);
 }
 
 #[test]

@@ -156,15 +156,21 @@ static uint64_t room_in(const char *directory) {
     return spare < room ? spare : room;
 }
 
-/* A number is taken again by a program that went back to an earlier image of its memory: what there was of it goes. */
+/* A number is taken again by a program that went back to an earlier image of its memory. Before anything of it is written over, what there was doesn't count any
+ * more. Each rank sees to that, for none waits for another. */
+static int forget_manifest(const char *directory, char error[TEXT]) {
+    char path[TEXT + 32];
+    snprintf(path, sizeof path, "%s/manifest", directory);
+    if (unlink(path) == 0 ? sync_directory(directory) == 0 : errno == ENOENT)
+        return 0;
+    snprintf(error, TEXT, "the checkpoint that had this number before can't be removed (%.900s): %s", path, strerror(errno));
+    return MEND_APP_SYSTEM;
+}
+
+/* The same of its files in all tiers. */
 static void forget_copies(const char *directory, int rank) {
     static const char *const suffixes[] = {"h5", "seal", "partner", "object"};
     char path[TEXT + 32];
-    if (rank == 0) {
-        snprintf(path, sizeof path, "%s/manifest", directory);
-        if (unlink(path) == 0)
-            sync_directory(directory);
-    }
     for (int i = 0; i < 4; i++) {
         snprintf(path, sizeof path, "%s/rank-%05d.%s", directory, rank, suffixes[i]);
         unlink(path);
@@ -177,9 +183,10 @@ int place_to_write(char path[TEXT], uint64_t checkpoint, uint64_t bytes, char er
     int rank = app.transport.rank;
     int done = store_prepare(app.settings.directory, checkpoint, error);
     store_path(path, app.settings.directory, checkpoint, rank);
+    store_path(directory, app.settings.directory, checkpoint, -1);
+    done = done ? done : forget_manifest(directory, error);
     if (done || !offered())
         return done;
-    store_path(directory, app.settings.directory, checkpoint, -1);
     snprintf(marker, sizeof marker, "%.1000s/rank-%05d.node", directory, rank);
     forget_copies(directory, rank);
     own_directory(own);

@@ -1,4 +1,5 @@
 /* The registry as a table: the blocks, which variables are aliases, where pointers point to, what has changed since the checkpoint before. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,13 @@ static void list_contexts(struct table *t, const struct context *c) {
     free(sorted);
 }
 
+/* What the position counts must be there after a loss of power. What is no file, as /dev/null, can't be made durable, and has no need of it. */
+static bool written_down(FILE *stream, const struct stat *status) {
+    if (fflush(stream) != 0)
+        return false;
+    return fdatasync(fileno(stream)) == 0 || (!S_ISREG(status->st_mode) && (errno == EINVAL || errno == EROFS));
+}
+
 static bool list_files(struct table *t, char error[TEXT]) {
     size_t count = 0;
     for (const struct open_file *f = app.files; f; f = f->next)
@@ -67,13 +75,14 @@ static bool list_files(struct table *t, char error[TEXT]) {
         bool reads = f->mode[0] == 'r' && !strchr(f->mode, '+');
         off_t position = -1;
         struct stat status;
-        /* What the position counts must be there after a loss of power. */
-        if ((reads || (fflush(f->stream) == 0 && fdatasync(fileno(f->stream)) == 0)))
+        if (fstat(fileno(f->stream), &status) == 0 && (reads || written_down(f->stream, &status)))
             position = ftello(f->stream);
-        if (position < 0 || fstat(fileno(f->stream), &status) != 0) {
+        if (position < 0) {
             snprintf(error, TEXT, "the position in file `%s` can't be told, or what was written not be made durable", f->name);
             return false;
         }
+        if (!S_ISREG(status.st_mode))
+            position = 0;
         t->files[t->files_count++] = (struct saved_file){must_copy(f->name), must_copy(f->path), must_copy(f->mode), position, status.st_size};
     }
     return true;

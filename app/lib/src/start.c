@@ -145,7 +145,8 @@ static void propose(struct proposal *p) {
     if (access(app.settings.directory, R_OK | X_OK) != 0)
         p->error = errno;
     size_t count = store_list(app.settings.directory, &numbers);
-    p->largest = count ? numbers[0] : 0;
+    /* What ended may have been removed since: a number up to there would count as ended, too. */
+    p->largest = count && numbers[0] > ended ? numbers[0] : ended;
     p->checkpoint = p->set_aside = 0;
     if (names_a_number()) {
         uint64_t wanted = strtoull(app.settings.restart, NULL, 10);

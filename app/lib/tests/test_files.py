@@ -29,8 +29,47 @@ int rmdir(const char *path) {
 
 class Read(InDirectory):
     def save(self, body, **settings):
-        script = f"import mend_app, numpy\nwith mend_app.Session(program='files') as session:\n    with session.context('main'):\n{body}"
+        script = f"import mend_app, numpy, os\nwith mend_app.Session(program='files') as session:\n    with session.context('main'):\n{body}"
         return self.good(self.python("\n".join(line if number < 2 else line for number, line in enumerate(script.splitlines())), **settings))
+
+    def test_a_number_that_is_taken_again(self):
+        # As a program does that went back to an earlier image of its memory. The second one doesn't become whole.
+        output = self.save("""
+        import resource, shutil
+        x = numpy.arange(1000.0)
+        session.array("x", x)
+        session.checkpoint(now=True)
+        shutil.copytree("checkpoints/checkpoint-000001", "checkpoints/checkpoint-000002")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        session.checkpoint(now=True)
+""")
+        self.assertIn("File too large", output)
+        self.assertEqual(self.checkpoints(), [1])
+
+    def test_a_file_that_is_none(self):
+        self.save("""
+        import ctypes
+        library = ctypes.CDLL(os.environ["MEND_APP_LIBRARY"])
+        library.mend_app_fopen.restype = ctypes.c_void_p
+        log = ctypes.c_void_p(library.mend_app_fopen(b"log", b"/dev/null", b"w"))
+        x = numpy.arange(10.0)
+        session.array("x", x)
+        ctypes.CDLL(None).fputs(b"written\\n", log)
+        session.checkpoint(now=True)
+""")
+        self.assertEqual(self.checkpoints(), [1])
+        self.assertIn("1 0.0", self.good(self.python("""
+import ctypes, os, mend_app, numpy
+with mend_app.Session(program='files') as session:
+    with session.context('main'):
+        library = ctypes.CDLL(os.environ["MEND_APP_LIBRARY"])
+        library.mend_app_fopen.restype = ctypes.c_void_p
+        log = library.mend_app_fopen(b"log", b"/dev/null", b"w")
+        x = numpy.ones(10)
+        session.array("x", x)
+        session.checkpoint()
+        print(int(bool(log)), x[0])
+""", restart="newest")))
 
     def rank_file(self, number=1, rank=0):
         return self.path("checkpoints", f"checkpoint-{number:06}", f"rank-{rank:05}.h5")

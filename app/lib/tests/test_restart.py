@@ -50,6 +50,17 @@ class Heat(InDirectory):
         self.assertIn("heat: goes on at step 39", output)
         self.assertEqual(self.line(output, "heat digest"), self.digest(1, "100", "60", restart="none"))
 
+    def test_checkpoints_of_a_run_that_ended_are_removed(self):
+        expected = self.digest(2, "100", "60", restart="none")
+        self.good(run(2, [program("heat"), "100", "60"], self.directory, calls=10))
+        for number in self.checkpoints():
+            shutil.rmtree(self.path("checkpoints", f"checkpoint-{number:06}"))
+        # Its numbers aren't those of the run that ended.
+        self.assertNotEqual(run(2, [program("heat"), "100", "60", "-k", "35"], self.directory, calls=10)[0], 0)
+        output = self.good(run(2, [program("heat"), "100", "60"], self.directory))
+        self.assertIn("heat: goes on at step 29", output)
+        self.assertEqual(self.line(output, "heat digest"), expected)
+
 
 class Languages(InDirectory):
     def killed_and_restarted(self, before, after, command, kill, **settings):

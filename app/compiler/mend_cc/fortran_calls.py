@@ -5,12 +5,36 @@ from fparser.two import Fortran2003 as F
 from .externals import MPI
 from .fortran_names import binary, constant, text_of
 from .ir import Expr, Type, Variable
+from .parse_c import CannotParse
 
 NAMES = {name.lower(): name for name in MPI}
 INT = Type("int", 4)
 INTRINSICS = {name: name if name in ("sqrt", "abs", "sin", "cos", "tan", "exp", "log") else "mend_cc intrinsic" for name in """sqrt abs sin cos tan asin acos atan atan2 sinh cosh tanh exp log
 log10 sign sum maxval minval product dot_product matmul transpose reshape any all count maxloc minloc merge aimag conjg dabs dsqrt dsin dcos dexp dlog iand ior ieor ishft btest
 trim adjustl adjustr index char ichar achar len_trim repeat spread pack min max amax1 amin1 dmax1 dmin1 ibset ibclr cshift eoshift norm2 hypot gamma erf""".split()}
+
+# fparser takes a function's arguments for a structure's components where all have keywords.
+KEYWORDS = (F.Actual_Arg_Spec, F.Component_Spec)
+BY_POSITION = {"mod", "modulo", "min", "max", "min0", "max0", "int", "nint", "floor", "ceiling", "real", "dble", "float", "cmplx"}
+
+
+def _in_order(nodes, dummies, name, place):
+    """Actual arguments in the order of the dummies; None where one is left out."""
+    found = [None] * len(dummies)
+    for at, one in enumerate(nodes):
+        keyword = text_of(one.items[0]) if isinstance(one, KEYWORDS) else None
+        at = at if keyword is None else dummies.index(keyword) if keyword in dummies else len(dummies)
+        if at >= len(dummies) or found[at] is not None:
+            raise CannotParse(f"{place}: {name} has no such argument{f' ({keyword})' if keyword else ''}, as far as can be seen")
+        found[at] = one if keyword is None else one.items[1]
+    return found
+
+
+def _before_error(name):
+    """How many arguments an MPI procedure has before its status."""
+    if name == "MPI_Init_thread":
+        return 2
+    return 0 if name in ("MPI_Init", "MPI_Finalize") else len(MPI[name][0].rstrip("*"))
 
 
 def _base(expr):
@@ -24,12 +48,22 @@ class Calls:
 
     def call(self, name, nodes, place):
         """A call of a procedure, an intrinsic or MPI."""
-        values = [one.items[1] if isinstance(one, F.Actual_Arg_Spec) else one for one in nodes]
+        values = [one.items[1] if isinstance(one, KEYWORDS) else one for one in nodes]
+        keywords = [text_of(one.items[0]) for one in nodes if isinstance(one, KEYWORDS)]
+        known = self.procedure(name)
+        if known is not None:
+            ordered = _in_order(nodes, [one.name for one in self.program.functions[known].params], name, place)
+            arguments = (constant(0, place) if one is None else self.actual(one, place) for one in ordered)
+            return Expr("call", (Expr("func", (), known, None, place), *arguments), None, Type("float", 8), place)
         if name in NAMES:
+            if keywords and (keywords != ["ierror"] or len(nodes) != _before_error(NAMES[name]) + 1):
+                raise CannotParse(f"{place}: arguments of {NAMES[name]} by their keywords: write them in their order")
             return self.mpi(NAMES[name], values, place)
         callee = Expr("func", (), name, None, place)
-        if name in self.subprograms:
-            return Expr("call", (callee, *(self.actual(one, place) for one in values)), None, Type("float", 8), place)
+        if name == "get_command_argument":
+            values = _in_order(nodes, ["number", "value", "length", "status"], name, place)
+        elif name in BY_POSITION and set(keywords) - {"kind"}:
+            raise CannotParse(f"{place}: arguments of {name} by their keywords: write them in their order")
         if name in ("mod", "modulo") and len(values) == 2:
             return binary("%", *(self.expr(one) for one in values))
         if name in ("min", "max", "min0", "max0") and len(values) == 2:
@@ -42,7 +76,8 @@ class Calls:
         if name in ("size", "lbound", "ubound", "shape", "allocated", "command_argument_count", "present", "kind", "huge", "tiny", "epsilon", "len", "associated"):
             return Expr("call", (Expr("func", (), "mend_cc inquiry", None, place),), None, INT, place)
         if name in ("get_command_argument", "getarg"):
-            return Expr("call", (Expr("func", (), "mend_cc argument", None, place), self.expr(values[0]), self.address(self.expr(values[1]))), None, Type("void"), place)
+            made = [self.address(self.expr(one)) for one in values[1:] if one is not None]
+            return Expr("call", (Expr("func", (), "mend_cc argument", None, place), self.expr(values[0]), *made), None, Type("void"), place)
         if name in ("random_number", "random_seed"):
             return Expr("call", (Expr("func", (), "random_number", None, place), *(self.address(self.expr(one)) for one in values)), None, Type("void"), place)
         if name in ("system_clock", "cpu_time", "date_and_time"):
@@ -50,6 +85,13 @@ class Calls:
         if name in INTRINSICS:
             return Expr("call", (Expr("func", (), INTRINSICS[name], None, place), *(self.whole(one) for one in values)), None, Type("float", 8), place)
         return Expr("call", (callee, *(self.actual(one, place) for one in values)), None, Type("float", 8), place)
+
+    def procedure(self, name):
+        """The program's procedure of a name that is called here, or None: a dummy, a generic name, or one that isn't among the sources."""
+        here = self.scope.variables.get(name)
+        if here is not None and here.scope == "param":
+            return None
+        return self.scope.procedure(name) or (name if name in self.externals else None)
 
     def actual(self, node, place):
         """An argument by reference; an expression gets a variable of its own."""
@@ -71,9 +113,9 @@ class Calls:
 
     def mpi(self, name, nodes, place):
         letters = MPI[name][0].rstrip("*")
-        wanted = 0 if name in ("MPI_Init", "MPI_Finalize") else len(letters) - (1 if name == "MPI_Init_thread" else 0)
+        wanted = _before_error(name)
         if name == "MPI_Init_thread":
-            letters, wanted = "-W", 2
+            letters = "-W"
         status = nodes[wanted] if len(nodes) > wanted else None
         arguments = []
         if name == "MPI_Init_thread":

@@ -32,34 +32,42 @@ def binary(operator, one, other):
 
 
 class Scope:
-    """Names of one program unit. `shapes`: variable -> (lower bound, extent) of each dimension, as expressions or None."""
+    """Names of one program unit. `uses`: (module, names here -> names there, whether all others are seen). `procedures`: a module's own -> their names in the program."""
 
     def __init__(self, name, outer=None):
         self.name, self.outer = name, outer
-        self.variables, self.parameters, self.kinds, self.functions = {}, {}, {}, {}
+        self.variables, self.parameters, self.procedures = {}, {}, {}
         self.uses, self.result = [], None
+        self.private, self.public, self.hides = set(), set(), False
 
-    def find(self, name, seen=()):
-        """The variable of a name, here, in modules that are used, or around."""
-        if name in self.variables:
-            return self.variables[name]
-        for used in self.uses:
-            if used not in seen:
-                found = used.find(name, (*seen, self))
-                if found is not None:
-                    return found
-        return self.outer.find(name, seen) if self.outer else None
+    def shows(self, name):
+        """Whether a module's name is seen where it is used."""
+        return name not in self.private and (not self.hides or name in self.public)
 
-    def parameter(self, name, seen=()):
-        """A named constant's value: (True, number or None), or (False, None)."""
-        if name in self.parameters:
-            return True, self.parameters[name]
-        for used in self.uses:
-            if used not in seen:
-                known, value = used.parameter(name, (*seen, self))
+    def _look(self, what, name, seen=()):
+        """What a name stands for here, in modules that are used, or around, as a pair with True; or (False, None)."""
+        own = getattr(self, what)
+        if name in own:
+            return True, own[name]
+        for used, names, rest in self.uses:
+            there = names.get(name, name if rest and name not in names.values() else None)
+            if there is not None and used not in seen and used.shows(there):
+                known, found = used._look(what, there, (*seen, self))
                 if known:
-                    return known, value
-        return self.outer.parameter(name, seen) if self.outer else (False, None)
+                    return known, found
+        return self.outer._look(what, name, seen) if self.outer else (False, None)
+
+    def find(self, name):
+        """The variable of a name."""
+        return self._look("variables", name)[1]
+
+    def procedure(self, name):
+        """A module's procedure: its name in the program."""
+        return self._look("procedures", name)[1]
+
+    def parameter(self, name):
+        """A named constant's value: (True, number or None), or (False, None)."""
+        return self._look("parameters", name)
 
 
 class Declarations:
@@ -138,9 +146,14 @@ class Declarations:
                     for ours, theirs in re.findall(r"(\w+)=>(\w+)", text_of(node)):
                         scope.parameters[ours] = KINDS.get(theirs)
                 if module is not None:
-                    scope.uses.append(module)
-                    if "=>" in str(node):
-                        self.program.cannot_see(self.line_place(node), "names that a use statement changes")
+                    head, only, listed = text_of(node).partition(",only:")
+                    words = listed.split(",") if only else head.split(",")[1:]
+                    scope.uses.append((module, dict((one.split("=>") * 2)[:2] for one in words if one), not only))
+            elif isinstance(node, F.Access_Stmt):
+                listed = {text_of(one) for one in walk(node.items[1])} if node.items[1] is not None else set()
+                private = text_of(node.items[0]) == "private"
+                scope.hides = scope.hides or (private and not listed)
+                (scope.private if private else scope.public).update(listed)
             elif isinstance(node, F.Derived_Type_Def):
                 self.structure(node, scope)
             elif isinstance(node, F.Type_Declaration_Stmt):
@@ -161,7 +174,10 @@ class Declarations:
                 if "pointer" in words:
                     part = Type("opaque", None, name="pointer")
                 fields.append((text_of(one.items[0]), part, 0))
-        self.structures[name] = Type("struct", None, fields=tuple(fields), name=name)
+        made = Type("struct", None, fields=tuple(fields), name=name)
+        if self.structures.get(name, made) != made:
+            raise CannotParse(f"{self.line_place(node.children[0])}: another type has the name {name}, too")
+        self.structures[name] = made
 
     def declaration(self, node, scope, function, dummies):
         kind, attributes, entities = node.items
@@ -170,6 +186,8 @@ class Declarations:
         common = [one for one in walk(attributes, F.Dimension_Attr_Spec)] if attributes is not None else []
         for entity in entities.children:
             name = text_of(entity.items[0])
+            if "private" in words or "public" in words:
+                (scope.private if "private" in words else scope.public).add(name)
             shape = entity.items[1] if entity.items[1] is not None else common[0].items[1] if common else None
             initial = entity.items[3] if len(entity.items) > 3 else None
             if "parameter" in words:

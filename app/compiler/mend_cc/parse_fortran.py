@@ -25,7 +25,7 @@ class _Reader(Declarations, Calls):
     def __init__(self, program):
         self.program = program
         self.modules, self.structures, self.shapes, self.shape_scope, self.extents = {}, {}, {}, {}, {}
-        self.allocations, self.subprograms, self.results = {}, {}, {}
+        self.allocations, self.externals, self.repeated = {}, set(), set()
         self.program_unit_variables = []
         self.path, self.lines, self.shared = None, [], set()
         self.counters, self.temporaries, self.count = None, None, 0
@@ -57,6 +57,8 @@ class _Reader(Declarations, Calls):
                     units += [(path, one, scope) for one in (inner.children if inner is not None else ()) if isinstance(one, (F.Subroutine_Subprogram, F.Function_Subprogram))]
                 elif isinstance(node, (F.Main_Program, F.Subroutine_Subprogram, F.Function_Subprogram)):
                     units.append((path, node, None))
+        named = [text_of(node.children[0].items[1]) for _, node, _ in units if not isinstance(node, F.Main_Program)] + ["main"]
+        self.repeated = {name for name in named if named.count(name) > 1}
         made = [self.unit(path, node, outer) for path, node, outer in units]
         for path, node, scope, function in made:
             self.open(path)
@@ -100,7 +102,10 @@ class _Reader(Declarations, Calls):
         head = node.children[0]
         main = isinstance(node, F.Main_Program)
         source = text_of(head.items[1])
-        name = "main" if main else source
+        # Procedures of several modules may have one name.
+        name = "main" if main else f"{outer.name}:{source}" if outer is not None and source in self.repeated else source
+        if name in self.program.functions:
+            raise CannotParse(f"{path}:{head.item.span[0]}: there are two program units of the name {source}")
         scope = Scope(name, outer)
         self.program_unit_variables = []
         dummies = [text_of(one) for one in head.items[2].children] if not main and head.items[2] is not None else []
@@ -125,7 +130,10 @@ class _Reader(Declarations, Calls):
         function.spec = self.spec_lines(node)
         function.scope = scope
         self.program.functions[name] = function
-        self.subprograms[name] = function
+        if outer is not None:
+            outer.procedures[source] = name
+        elif not main:
+            self.externals.add(name)
         return path, node, scope, function
 
     @staticmethod

@@ -37,7 +37,7 @@ class Place:
 class Type:
     """kind: int uint float complex pointer array struct opaque function void. size in bytes, or None where only the run knows it.
 
-    `name` of an opaque type says what it is: MPI_Comm, FILE."""
+    `name` of an opaque type says what it is: MPI_Comm, FILE. A union is a struct without fields; `holds_plain`: there are no pointers among its parts."""
 
     kind: str
     size: int | None = None
@@ -45,6 +45,7 @@ class Type:
     count: int | None = None
     fields: tuple = ()  # (name, Type, offset)
     name: str = ""
+    holds_plain: bool = False
 
     def holds(self, kind):
         """Whether a value of this kind is in it, at any depth (what pointers point to isn't)."""
@@ -65,6 +66,14 @@ class Type:
     def scalar(self):
         """What an array of arrays is made of."""
         return self.element.scalar() if self.kind == "array" else self
+
+
+def is_plain(kind):
+    """Whether a structure is known, and holds nothing that only means something within one run."""
+    kind = kind.scalar()
+    if kind.kind == "struct":
+        return kind.holds_plain or (bool(kind.fields) and all(is_plain(part) for _, part, _ in kind.fields))
+    return kind.kind not in ("pointer", "opaque", "function")
 
 
 @dataclass(eq=False)

@@ -16,19 +16,25 @@ class NoChain(Exception):
 
 
 def _root(expr):
-    """The pointer that an expression's location, or a pointer's value, is reached from in one step, or None."""
+    """The pointer that an expression's location is reached from in one step, or None. Of a pointer that is itself loaded through one nothing is known."""
     while expr is not None:
         if expr.op == "var":
             return expr.value
-        if expr.op == "index" and expr.args[0].type and expr.args[0].type.kind == "pointer":
-            return expr.args[0].value if expr.args[0].op == "var" else None
-        if expr.op == "deref":
-            return expr.args[0].value if expr.args[0].op == "var" else None
-        if expr.op in ("addr", "cast", "member", "index") or (expr.op == "binary" and expr.value in ("+", "-")):
-            expr = expr.args[0]
-        else:
+        if expr.op == "deref" or (expr.op == "index" and expr.args[0].type and expr.args[0].type.kind == "pointer"):
+            return _pointer(expr.args[0])
+        if expr.op not in ("cast", "member", "index"):
             return None
+        expr = expr.args[0]
     return None
+
+
+def _pointer(expr):
+    """The variable whose value a pointer's value is, moved within its object at most, or None."""
+    while expr.op == "cast" or (expr.op == "binary" and expr.value in ("+", "-")):
+        expr = expr.args[0]
+    if expr.op == "addr":
+        return _root(expr.args[0])
+    return expr.value if expr.op == "var" else None
 
 
 class Flow:
@@ -217,7 +223,7 @@ class Flow:
         for parameter, argument in zip(self.program.functions[name].params, call.args[1:]):
             if parameter.type.kind == "pointer" and parameter not in self._assigned(name):
                 targets = {thing for thing, _ in self.memory.targets(argument)}
-                root = _root(argument)
+                root = _pointer(argument)
                 found[parameter] = frozenset(targets & outer[root] if root in outer else targets)
         return found
 
@@ -238,7 +244,8 @@ class Flow:
         for node in self.graphs[name].nodes:
             for access in self.steps(node):
                 if access.kind == "write":
-                    root = _root(access.expr)
+                    # What a function without a body writes is where its argument leads.
+                    root = _pointer(access.expr) if access.external else _root(access.expr)
                     found |= {place for place in access.places if place[0] in bound[root] or place[0] is root} if root in bound else access.places
                 for target in access.targets:
                     if target in self.graphs and len(self.memory.callees(access.expr)) == 1 and access.expr.args[0].op == "func" and access.expr.args[0].value == target:

@@ -1,6 +1,6 @@
 """What registered things are called in checkpoints, and how C names them where they are registered."""
 
-from .ir import Variable
+from .ir import Variable, is_plain
 from .memory import Heap
 from .plan import Refused
 
@@ -19,7 +19,7 @@ def app_type(kind):
         return {8: "MEND_APP_COMPLEX_FLOAT", 16: "MEND_APP_COMPLEX_DOUBLE"}.get(kind.size)
     if kind.kind == "pointer":
         return "MEND_APP_POINTER"
-    if kind.kind == "struct" and not kind.holds("pointer") and not kind.holds("opaque") and not kind.name.startswith("union "):
+    if kind.kind == "struct" and is_plain(kind):
         return "MEND_APP_BYTES"
     return None
 
@@ -45,10 +45,12 @@ def fields(kind, before="", base=0):
         scalar, count = part.scalar(), 1
         for extent in extents(part):
             count *= extent or 0
-        if scalar.kind == "struct" and scalar.holds("pointer") and count == 1:
+        if scalar.kind == "struct" and scalar.fields and not is_plain(scalar) and count == 1:
             found += fields(scalar, f"{before}{name}.", base + offset)
             continue
         known = app_type(scalar)
+        if scalar.name == "bit-field":
+            raise Refused(f"field {before}{name} of a structure with pointers can't be registered (a bit-field)")
         if known is None or scalar.kind == "opaque" or not count:
             raise Refused(f"field {before}{name} of a structure can't be registered ({scalar.name or scalar.kind})")
         found.append((f"{before}{name}", base + offset, known, count * scalar.size if known == "MEND_APP_BYTES" else count))

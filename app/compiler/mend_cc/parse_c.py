@@ -9,7 +9,7 @@ import subprocess
 from clang import cindex
 
 from .initial import Initials
-from .ir import Directive, Expr, Function, Place, Program, Stmt, Type, Variable
+from .ir import Directive, Expr, Function, Place, Program, Stmt, Type, Variable, is_plain
 
 # CXBinaryOperatorKind of clang-c/Index.h; 1 and 2 are of C++.
 BINARY = dict(enumerate("* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,".split(), start=3))
@@ -17,6 +17,10 @@ UNARY = {1: "x++", 2: "x--", 3: "++x", 4: "--x", 5: "&", 6: "*", 7: "+", 8: "-",
 # Handles of MPI and of the C library, which only mean something within one run. By name, since in some MPI libraries they are integers.
 OPAQUE = re.compile(r"^(MPI_(Comm|Datatype|Op|Group|Request|Win|File|Info|Message|Errhandler|Session|Status)|FILE|DIR|va_list|pthread_\w+|jmp_buf|locale_t)$")
 CONSTANTS = {"proc_null": "MPI_PROC_NULL", "any_source": "MPI_ANY_SOURCE", "any_tag": "MPI_ANY_TAG", "undefined": "MPI_UNDEFINED"}
+# Expressions whose value is no array, whatever libclang calls it.
+VALUES = {"BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR", "CONDITIONAL_OPERATOR", "CSTYLE_CAST_EXPR", "CALL_EXPR"}
+POINTER_BYTES = 8
+POINTEES = 3  # deeper types aren't needed: each expression has its own
 INTEGERS = {"SHORT", "INT", "LONG", "LONGLONG", "CHAR_S", "SCHAR", "INT128"}
 UNSIGNED = {"BOOL", "CHAR_U", "UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "UINT128"}
 
@@ -67,8 +71,9 @@ def evaluate(cursor):
         LIBRARY.clang_EvalResult_dispose(result)
 
 
-def make_type(given, depth=0):
-    """clang's type as ours."""
+def make_type(given, known=None, followed=0):
+    """clang's type as ours. `followed`: how many pointers were; `known`: the structures on the way, which a pointer may lead back to."""
+    known = {} if known is None else known
     if given.kind.name in ("FUNCTIONPROTO", "FUNCTIONNOPROTO"):
         return Type("function")
     spelled = given.spelling.replace("const ", "").replace("volatile ", "").replace("struct ", "").strip()
@@ -77,11 +82,11 @@ def make_type(given, depth=0):
     kind = given.kind.name
     if kind in ("ELABORATED", "TYPEDEF") or "UNEXPOSED" in kind or kind == "ATTRIBUTED":
         declared = given.get_declaration()
-        if declared.kind == cindex.CursorKind.TYPEDEF_DECL and depth < 40:
-            return make_type(declared.underlying_typedef_type, depth + 1)
+        if declared.kind == cindex.CursorKind.TYPEDEF_DECL:
+            return make_type(declared.underlying_typedef_type, known, followed)
         canonical = given.get_canonical()
         if canonical.kind.name != kind:
-            return make_type(canonical, depth + 1)
+            return make_type(canonical, known, followed)
     size = given.get_size()
     size = size if size > 0 else None
     if kind in INTEGERS:
@@ -93,16 +98,32 @@ def make_type(given, depth=0):
     if kind == "COMPLEX":
         return Type("complex", size)
     if kind == "POINTER":
-        return Type("pointer", size, make_type(given.get_pointee(), depth + 1) if depth < 6 else Type("void"))
+        return Type("pointer", size, make_type(given.get_pointee(), known, followed + 1) if followed < POINTEES else Type("void"))
     if kind in ("CONSTANTARRAY", "INCOMPLETEARRAY", "VARIABLEARRAY"):
-        return Type("array", size, make_type(given.element_type, depth + 1), given.element_count if kind == "CONSTANTARRAY" else None)
+        return Type("array", size, make_type(given.element_type, known, followed), given.element_count if kind == "CONSTANTARRAY" else None)
     if kind == "RECORD":
         declared = given.get_declaration()
-        if declared.kind == cindex.CursorKind.UNION_DECL:
-            return Type("struct", size, name=f"union {declared.spelling}")
-        parts = tuple((part.spelling, make_type(part.type, depth + 1), part.get_field_offsetof() // 8) for part in given.get_fields()) if depth < 6 else ()
-        return Type("struct", size, fields=parts, name=declared.spelling)
+        name = ("union " if declared.kind == cindex.CursorKind.UNION_DECL else "") + declared.spelling
+        key = (declared.get_usr(), declared.location.offset, followed)
+        if key not in known:
+            parts = tuple((part.spelling, bit_field(part) or make_type(part.type, known, followed), part.get_field_offsetof() // 8) for part in given.get_fields()) if followed < POINTEES else ()
+            made = Type("struct", size, fields=parts, name=name)
+            if declared.kind == cindex.CursorKind.UNION_DECL:
+                # Its parts are one location.
+                made = Type("struct", size, name=name, holds_plain=bool(parts) and is_plain(made))
+            known[key] = made
+        return known[key]
     return Type("void") if kind == "VOID" else Type("opaque", size, name=spelled)
+
+
+def bit_field(part):
+    """A bit-field's type, or None: it has no address."""
+    return Type("int", max(part.type.get_size(), 0), name="bit-field") if part.is_bitfield() else None
+
+
+def decayed(kind):
+    """A parameter that is written as an array is a pointer, and so is what is computed with it: libclang names the array."""
+    return Type("pointer", POINTER_BYTES, kind.element) if kind.kind == "array" else kind
 
 
 class _Reader(Initials):
@@ -210,7 +231,7 @@ class _Reader(Initials):
                         self.defined(other, node)
                         self.variables[declared.get_usr() + str(declared.location.offset)] = other
                         return other
-        made = Variable(node.spelling, make_type(node.type), scope, self.place(node), self.function.name if inside else None,
+        made = Variable(node.spelling, decayed(make_type(node.type)) if scope == "param" else make_type(node.type), scope, self.place(node), self.function.name if inside else None,
                         self.blocks[-1] if self.blocks and inside else None)
         # A file's own can't be named by others.
         made.addressable = node.storage_class != cindex.StorageClass.REGISTER and not (scope == "global" and static and not self.mine(node))
@@ -375,6 +396,8 @@ class _Reader(Initials):
         if single and inner.op == "func":
             return inner
         kind_of = make_type(node.type)
+        if kind in VALUES:
+            kind_of = decayed(kind_of)
 
         def make(operator, *args, value=None):
             return Expr(operator, tuple(args), value, kind_of, place)
@@ -395,7 +418,8 @@ class _Reader(Initials):
             declared = node.referenced
             if declared.kind == cindex.CursorKind.ENUM_CONSTANT_DECL:
                 return make("const", value=declared.enum_value)
-            return make("var", value=self.variable(declared))
+            variable = self.variable(declared)
+            return Expr("var", (), variable, variable.type if variable.scope == "param" else kind_of, place)
         if kind == "CSTYLE_CAST_EXPR":
             return make("cast", self.expr(children[-1]))
         if kind == "ARRAY_SUBSCRIPT_EXPR":

@@ -264,11 +264,16 @@ class Planner:
             if self._is_excluded(point, place[0]):
                 point.warnings.append(f"{self.name_of(place)} is excluded by a directive")
                 continue
+            if self.program.language == "fortran" and isinstance(place[0], Variable) and "%" in place[0].name:
+                if place in changed and place[0].function not in (None, name):
+                    self._object(point, f"an argument that is an expression changes between checkpoints ({place[0].place}): give it a variable of its own")
+                # What is called from the place's own function gets it anew.
+                continue
             if place in changed:
                 self._add(point, place, "it changes between checkpoints, and is used after them", names)
             elif place in self.tainted:
                 self._add(point, place, "another run wouldn't make the same value again", names)
-            elif not (place[0].__class__ is Variable and "%" in place[0].name):
+            elif not (isinstance(place[0], Variable) and "%" in place[0].name):
                 point.kept.add(place)
         self._close(point, names)
         self._check_allocated(point, cycle)
@@ -382,6 +387,8 @@ class Planner:
             if kind.kind == "array":
                 return thing, path[:depth]
             kind = dict((part, below) for part, below, _ in kind.fields).get(name, kind)
+            if kind.name == "bit-field":
+                return thing, path[:depth]
         return place
 
     def _add(self, point, place, why, names):
@@ -392,6 +399,8 @@ class Planner:
         if isinstance(thing, Variable):
             kind = self.memory.type_at(place)
             scalar = kind.scalar() if kind else None
+            if thing.name == "%literal":
+                return self._object(point, f"{thing.place}: a compound literal changes between checkpoints: make it a variable with a name")
             if scalar is None or scalar.kind in ("opaque", "function", "void") or scalar.holds("opaque"):
                 return self._object(point, f"{self.name_of(place)} ({scalar.name if scalar else '?'}) changes between checkpoints, and can't be registered")
             if scalar.kind == "pointer" and scalar.element.kind in ("opaque", "function") and scalar.element.name != "unknown":

@@ -70,6 +70,10 @@ class Section:
             return None
         return Section(self.base, plus(rest, times(coefficient, low)), (*self.ranges, (coefficient, plus(high, low, -1))))
 
+    def depends(self, symbol):
+        """Whether its elements are others for each value of a loop's variable."""
+        return symbol in symbols(self.offset)
+
     def used(self):
         """All symbols in it."""
         found = symbols(self.offset)

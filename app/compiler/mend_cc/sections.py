@@ -8,7 +8,7 @@ from .bases import Bases
 from .externals import COUNTS, datatype_bytes, effects, letter
 from .ir import Variable
 from .memory import Heap
-from .polynomials import Section, constant, key_of, plus, times
+from .polynomials import Section, at_least_zero, constant, key_of, plus, times
 
 class Unclear(Exception):
     """This can't be told here."""
@@ -520,7 +520,9 @@ class Walk(Bases):
         self.loosen_body(stmt)
         kinds = {one.kind for one in body.walk()}
         if not kinds & {"break", "return", "goto"} and (counter is not None or stmt.form == "do"):
-            whole = [one.over(symbol, low, high) if counter is not None else one for one in made]
+            # A body that may not run at all writes nothing that each of its passes would write.
+            runs = counter is None or at_least_zero(plus(high, low, -1))
+            whole = [one.over(symbol, low, high) if counter is not None else one for one in made if runs or one.depends(symbol)]
             self.keep([one for one in whole if one is not None and self._holds(one)])
         if kinds & {"return", "goto"}:
             self.uncertain += 1

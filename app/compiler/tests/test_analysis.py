@@ -117,6 +117,11 @@ class Registered(unittest.TestCase):
         outside = "static int n = 20; static void grow(void) { n = 40; }"
         self.assertIn("a", self.names("int a[50] = {0};", "n = 20; for (int i = 0; i < 20; i++) a[i] = step; for (int i = 0; i < n; i++) { x += a[i]; grow(); }", after, outside=outside))
 
+    def test_a_loop_that_may_not_run_at_all_writes_nothing(self):
+        inside = "for (int i = 0; i < 50; i++) "
+        found = [self.names("int w[50] = {0}; int again = 0;", f"for (int k = 0; k < {times}; k++) {inside} w[i] = step; {inside} x += w[i]; again = step % 3 == 0;", self.PRINT) for times in ("again", "2")]
+        self.assertEqual(["w" in one for one in found], [True, False])
+
     def test_blocks_of_one_place_are_not_one(self):
         body = "int *old = now; now = malloc(50 * sizeof *now); for (int i = 0; i < 50; i++) now[i] = step; for (int i = 0; i < 50; i++) x += old[i]; free(old);"
         self.assertIn("now", self.names("int *now = calloc(50, sizeof *now);", body, self.PRINT))

@@ -59,6 +59,29 @@ class Pointers(unittest.TestCase):
         self.assertIn("a", self.names("int a[50] = {1};", f"MPI_Allreduce(MPI_IN_PLACE, a, 50, MPI_INT, MPI_SUM, MPI_COMM_WORLD); {loop} a[i] /= size;", 'printf("%d\\n", a[1]);'))
         self.assertIn("a", self.names("int a[50] = {1}, b[50] = {1}; void *from = rank ? (void *)b : MPI_IN_PLACE;", f"MPI_Allreduce(from, a, 50, MPI_INT, MPI_SUM, MPI_COMM_WORLD); {loop} a[i] /= size;", 'printf("%d\\n", a[1]);'))
 
+    def test_parameters_that_are_written_as_arrays(self):
+        loop = "for (int i = 0; i < n; i++) "
+        for parameter, write in (("double u[]", "u[i] += i"), ("double u[100]", "*(u + i) += i"), ("vector u", "*u++ += i")):
+            with self.subTest(parameter=parameter):
+                outside = f"typedef double vector[100]; static void update({parameter}, int n) {{ {loop} {write}; }}"
+                self.assertIn("u", self.names("double u[100] = {0};", "update(u, 100);", 'printf("%g\\n", u[1]);', outside=outside))
+        outside = f"static void update(double h[][10], int n) {{ {loop} h[i][i] += i; }}"
+        self.assertIn("u", self.names("double u[10][10] = {{0}};", "update(u, 10);", 'printf("%g\\n", u[1][1]);', outside=outside))
+
+    UPDATE = "static void update(double *u, int n) { for (int i = 0; i < n; i++) u[i] += i; }"
+
+    def test_pointers_that_are_loaded_through_a_parameter(self):
+        outside = FIELD + self.UPDATE + "static void advance(struct field *f) { update(f->u, f->n); }"
+        self.assertIn("u", self.names("struct field f = {10, calloc(10, 8)};", "advance(&f);", PRINT, outside=outside))
+        outside = self.UPDATE + "static void sweep(double **a, int n) { for (int i = 0; i < n; i++) update(a[i], n); }"
+        self.assertIn("a", self.names("double *a[10]; for (int i = 0; i < 10; i++) a[i] = calloc(10, 8);", "sweep(a, 10);", 'printf("%g\\n", a[1][1]);', outside=outside))
+        # A function without a body gets it.
+        outside = FIELD + "static void advance(struct field *f, double *v) { v[1]++; if (v[1] < 3) memcpy(f->u + 1, v, 40); }"
+        self.assertIn("u", self.names("double v[10] = {0}; struct field f = {10, calloc(10, 8)};", "advance(&f, v);", PRINT, outside=outside))
+        # What leads elsewhere for sure isn't taken for written.
+        outside = self.UPDATE + "static void twice(double *u, int n) { update(u + 1, n - 1); update(&u[0], n); }"
+        self.assertEqual(self.names("double *fixed = calloc(10, 8), *u = calloc(10, 8); twice(fixed, 10);", "twice(u, 10);", 'printf("%g %g\\n", u[1], fixed[1]);', outside=outside), ["x", "step", "u"])
+
 
 if __name__ == "__main__":
     unittest.main()

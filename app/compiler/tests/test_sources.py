@@ -123,6 +123,43 @@ class Rewritten(InRoom):
         self.assertIn("sum is an integer of 16 bytes", str(found.plan.considered))
 
 
+    def test_bit_fields_have_no_address(self):
+        declared = "struct { unsigned mode : 3, on : 1; int n; } f = {0, 0, 0};"
+        text = self.rewritten(self.analysed(FRAME % ("", declared, "f.mode += x;", 'printf("%d\\n", f.mode);')))
+        self.assertIn('"f", &f, MEND_APP_BYTES', text)
+        self.refused("a bit-field", declared.replace("int n", "char *n"), "f.mode += x;", 'printf("%d\\n", f.mode);')
+
+    def test_structures_in_structures(self):
+        outside = "typedef struct { double *data; int n; } Field; typedef struct { Field f; double t; } Patch; typedef struct { Patch p; int k; } Block; static Block blocks[4];"
+        body = "for (int i = 0; i < 4; i++) { blocks[i].p.t += x; blocks[i].p.f.data[1] += x; }"
+        text = self.rewritten(self.analysed(FRAME % (outside, "for (int i = 0; i < 4; i++) blocks[i].p.f.data = calloc(10, 8);", body, 'printf("%g\\n", blocks[0].p.t + blocks[0].p.f.data[1]);')))
+        self.assertIn('{"p.f.data", 0, MEND_APP_POINTER, 1}', text)
+        self.assertNotIn("MEND_APP_BYTES", text)
+
+    def test_unions_in_structures(self):
+        for union, outcome in (("union { int n; float f; }", '"s.u", &s.u, MEND_APP_BYTES'), ("union { int n; int *p; }", None)):
+            found = self.analysed(FRAME % (f"static struct {{ double t; {union} u; }} s;", "", "s.t += x; s.u.n += x;", 'printf("%g %d\\n", s.t, s.u.n);'))
+            if outcome:
+                self.assertIn(outcome, self.rewritten(found))
+            else:
+                with self.assertRaisesRegex(Refused, "a union"):
+                    self.rewritten(found)
+
+
+MODULE = """module %s
+%s
+contains
+  subroutine relax(new, old, n)
+    integer :: n, i
+    real(8) :: new(n), old(n)
+    do i = 1, n
+      %s(i) = %s(i) + 1
+    end do
+  end subroutine
+end module
+"""
+
+
 class Fortran(InRoom):
     def text(self, uses="", declared="real(8) :: u(1000)", before="  u = 1", body="    do i = 1, 1000\n      u(i) = u(i) * 2\n    end do", outside=""):
         return FORTRAN % (outside, uses + "\n  implicit none\n  " + declared, before, body)
@@ -157,6 +194,35 @@ class Fortran(InRoom):
         for line in ("common /fields/ u", "equivalence (u, v)"):
             with self.assertRaisesRegex(CannotParse, "memory that several names share"):
                 self.fortran(self.text(declared=f"real(8) :: u(1000), v(1000)\n  {line}"))
+
+    def registered(self, uses, call, outside):
+        found = self.fortran(self.text(uses, "real(8) :: u(1000), v(1000)\n  integer, parameter :: n = 1000", "  u = 1\n  v = 2", f"    {call}\n    u(2) = v(2)", outside))
+        self.rewritten(found)
+        return [item.place[0].name for item in found.plan.points[0].items if item.place[0].name in "uv"]
+
+    def test_arguments_by_their_keywords(self):
+        outside = MODULE % ("m", "", "new", "new")
+        self.assertEqual(self.registered("  use m", "call relax(n=1000, old=u, new=v)", outside), ["u", "v"])
+        self.assertEqual(self.registered("  use m", "call relax(n=1000, old=v, new=u)", outside), ["u"])
+        self.assertEqual(self.registered("", "call mpi_comm_rank(mpi_comm_world, i, ierror=ierr)", ""), ["u"])
+        with self.assertRaisesRegex(CannotParse, "arguments of MPI_Comm_rank by their keywords"):
+            self.registered("", "call mpi_comm_rank(comm=mpi_comm_world, rank=i, ierror=ierr)", "")
+        with self.assertRaisesRegex(CannotParse, "relax has no such argument"):
+            self.registered("  use m", "call relax(v, u, count=n)", outside)
+
+    def test_procedures_of_one_name(self):
+        for private, uses, call, changes in (
+            ("", "  use a", "relax", ["u", "v"]), ("", "  use b", "relax", ["u"]), ("", "  use b, only: extra\n  use a", "relax", ["u", "v"]),
+            ("  private :: relax", "  use b\n  use a", "relax", ["u", "v"]), ("  private\n  public :: extra", "  use b\n  use a", "relax", ["u", "v"]),
+            ("", "  use b, only: smooth => relax\n  use a", "smooth", ["u"]), ("", "  use b, smooth => relax\n  use a", "relax", ["u", "v"]),
+        ):
+            with self.subTest(private=private, uses=uses):
+                outside = MODULE % ("a", "", "new", "new") + MODULE % ("b", "  integer :: extra\n" + private, "old", "old")
+                self.assertEqual(self.registered(uses, f"call {call}(v, u, 1000)", outside), changes)
+
+    def test_arguments_that_are_expressions(self):
+        outside = MODULE % ("m", "", "new", "old")
+        self.assertEqual(self.registered("  use m", "call relax(v, u, n)\n    call relax(u, v, n - 1)", outside), ["u", "v"])
 
     def test_arrays_that_are_allocated_again(self):
         found = self.fortran(self.text(declared="real(8), allocatable :: u(:)", before="  allocate (u(1000))\n  u = 1",

@@ -60,10 +60,11 @@ static void list_contexts(struct table *t, const struct context *c) {
 }
 
 /* What the position counts must be there after a loss of power. What is no file, as /dev/null, can't be made durable, and has no need of it. */
-static bool written_down(FILE *stream, const struct stat *status) {
+static bool written_down(FILE *stream) {
+    struct stat status;
     if (fflush(stream) != 0)
         return false;
-    return fdatasync(fileno(stream)) == 0 || (!S_ISREG(status->st_mode) && (errno == EINVAL || errno == EROFS));
+    return fdatasync(fileno(stream)) == 0 || ((errno == EINVAL || errno == EROFS) && fstat(fileno(stream), &status) == 0 && !S_ISREG(status.st_mode));
 }
 
 static bool list_files(struct table *t, char error[TEXT]) {
@@ -75,9 +76,9 @@ static bool list_files(struct table *t, char error[TEXT]) {
         bool reads = f->mode[0] == 'r' && !strchr(f->mode, '+');
         off_t position = -1;
         struct stat status;
-        if (fstat(fileno(f->stream), &status) == 0 && (reads || written_down(f->stream, &status)))
+        if (reads || written_down(f->stream))
             position = ftello(f->stream);
-        if (position < 0) {
+        if (position < 0 || fstat(fileno(f->stream), &status) != 0) {
             snprintf(error, TEXT, "the position in file `%s` can't be told, or what was written not be made durable", f->name);
             return false;
         }

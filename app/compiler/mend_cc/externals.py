@@ -73,6 +73,49 @@ SAME_EVERYWHERE = {"MPI_Bcast": (0,), "MPI_Allreduce": (1,), "MPI_Allgather": (3
 COUNTS = {"memset": (2, True), "memcpy": (2, True), "MPI_Allreduce": (2, False)}
 
 
+# Bytes of a buffer: which arguments are multiplied.
+BYTES = {"memset": (2,), "memcpy": (2,), "memmove": (2,), "memcmp": (2,), "fread": (1, 2), "fwrite": (1, 2), "qsort": (1, 2)}
+REDUCTIONS = {"MPI_Reduce", "MPI_Allreduce", "MPI_Scan", "MPI_Exscan", "MPI_Ireduce", "MPI_Iallreduce"}
+# As many elements for each rank.
+FOR_EACH = {"Gather": 3, "Allgather": 3, "Scatter": 0, "Alltoall": 0, "Igather": 3, "Iallgather": 3, "Ialltoall": 0}
+
+
+def buffer_bytes(name, arguments, at):
+    """Bytes of a buffer that an argument begins; -1: that isn't known; None: it is no buffer, but one variable or several by their types."""
+    if name in BYTES:
+        if name in ("memcpy", "memmove", "memcmp") and at > 1 or name not in ("memcpy", "memmove", "memcmp") and at:
+            return None
+        numbers = [number(arguments[one]) if one < len(arguments) else None for one in BYTES[name]]
+    elif name in MPI and MPI[name][1] in ("send", "recv", "sendrecv", "isend", "irecv", "send_init", "recv_init", "collective", "icollective"):
+        letters = MPI[name][0]
+        if letter(letters, at) not in "rwWb" or at + 2 >= len(letters):
+            return None
+        count = 2 if name in REDUCTIONS else at + 1
+        each = FOR_EACH.get(name[4:]) == at or (at == 3 and name in ("MPI_Alltoall", "MPI_Ialltoall")) or "scatter" in name
+        if each or letters[count:count + 2] != "--" or count + 1 >= len(arguments):
+            return -1
+        numbers = [number(arguments[count]), datatype_bytes(arguments[count + 1])]
+    else:
+        return None
+    made = 1
+    for one in numbers:
+        made = None if made is None or one is None else made * one
+    return -1 if made is None else made
+
+
+def number(expr):
+    """The value of an expression of constants, or None."""
+    if expr.op == "cast":
+        return number(expr.args[0])
+    if expr.op == "const":
+        return expr.value if isinstance(expr.value, int) else None
+    if expr.op == "binary" and expr.value in ("+", "-", "*"):
+        one, other = map(number, expr.args)
+        if one is not None and other is not None:
+            return one * other if expr.value == "*" else one + other if expr.value == "+" else one - other
+    return None
+
+
 def effects(name):
     """Letters for the arguments of a known function, or None."""
     if name in MPI:

@@ -6,7 +6,7 @@ analysis and specialization for the C programming language*, 1994)."""
 
 from dataclasses import dataclass
 
-from .externals import ALLOCATE, MPI, RETURNS, effects, in_place, letter
+from .externals import ALLOCATE, MPI, RETURNS, buffer_bytes, effects, in_place, letter
 from .ir import Variable
 
 
@@ -116,7 +116,9 @@ class Memory:
             return {(expr.value, ())}
         if operator == "index":
             base = expr.args[0]
-            return self.places(base) if base.type and base.type.kind == "array" else self.led(base)
+            if base.type and base.type.kind == "array":
+                return self.places(base)
+            return self.led(base) if expr.args[1].op == "const" and expr.args[1].value == 0 else self._moved(self.led(base))
         if operator == "deref":
             return self.led(expr.args[0])
         if operator == "member" and expr.args[0].type and expr.args[0].type.name.startswith("union "):
@@ -170,13 +172,22 @@ class Memory:
             return self.targets(inner)
         if operator == "cond":
             return self.targets(expr.args[1]) | self.targets(expr.args[2])
-        if operator in ("comma", "assign"):
+        if operator == "comma" or (operator == "assign" and expr.value == "="):
             return self.targets(expr.args[-1])
-        if operator in ("binary", "step"):
-            return set().union(*(self.targets(part) for part in expr.args if part.type and part.type.kind in ("pointer", "array"))) if expr.args else set()
+        if operator in ("binary", "step", "assign"):
+            return self._moved(set().union(*(self.targets(part) for part in expr.args if part.type and part.type.kind in ("pointer", "array"))))
         if operator == "opaque":
             return {(UNKNOWN, ())}
         return set()
+
+    def _moved(self, places):
+        """Where a pointer to one of these may lead when it is moved. All elements of an array are one location; of a structure's fields it comes to those of this type."""
+        found = set(places)
+        for thing, path in places:
+            kind = self.type_at((thing, path)) if path and getattr(thing, "type", None) is not None else None
+            if kind is not None and kind.kind != "array":
+                found |= {(thing, other) for other, part in _parts(thing.type) if _alike(part, kind)}
+        return found
 
     def callees(self, call):
         """Names of the functions that a call may reach; None among them: one that can't be seen."""
@@ -261,8 +272,9 @@ class Memory:
         for part in expr.walk():
             if part.op == "assign" and part.value == "=":
                 self._assign(self.places(part.args[0]), part.args[1], part.args[0].type)
-            elif part.op == "assign" and part.type and part.type.kind == "pointer":
-                pass
+            elif part.op in ("assign", "step") and part.type and part.type.kind == "pointer":
+                for place in self.places(part.args[0]):
+                    self._put(place, self._moved(self.targets(part.args[0])))
             elif part.op == "call":
                 for name in self.callees(part):
                     self._bind(part, name)
@@ -407,19 +419,21 @@ class Memory:
                 continue
             letters = self.effects(name, call.args[1:]) if name else None
             if letters is None:
-                touched = self._all(self.reach(set().union(*(self.targets(argument) for argument in call.args[1:]), {(one, ()) for one in self.program.globals})))
+                given = {(thing, ()) for argument in call.args[1:] for thing, _ in self.targets(argument)}
+                touched = self._all(self.reach(given | {(one, ()) for one in self.program.globals}))
                 yield Access("read", touched | {(UNKNOWN, ())}, False, call, external=name or "?")
                 yield Access("write", touched | {(UNKNOWN, ())}, False, call, external=name or "?")
                 continue
             for at, argument in enumerate(call.args[1:]):
                 what = letter(letters, at)
                 if what in "rb":
-                    yield Access("read", self._all(self._given(argument)), False, argument, external=name)
+                    yield Access("read", self._all(self.given(name, call.args[1:], at)), False, argument, external=name)
             for at, argument in enumerate(call.args[1:]):
                 what = letter(letters, at)
                 if what in "wWbo":
-                    places = self._given(argument)
+                    places = self.given(name, call.args[1:], at)
                     must = certain and what == "W" and len(places) == 1 and argument.op == "addr" and self.whole(argument.args[0])
+                    must = must and buffer_bytes(name, call.args[1:], at) in (None, argument.args[0].type.size)
                     yield Access("write", self._all(places), must, argument, external=name)
             if name in ("qsort", "bsearch", "MPI_Op_create", "atexit"):
                 for argument in call.args[1:]:
@@ -436,9 +450,22 @@ class Memory:
                 return in_place(name, letters)
         return letters
 
-    def _given(self, argument):
-        """Where an argument of a known function leads."""
-        return self.led(argument) if argument.type is not None and argument.type.kind == "pointer" else self.targets(argument)
+    def given(self, name, arguments, at):
+        """Where an argument of a known function leads. A buffer that begins at a field, and isn't known to end in it, stands for the whole structure."""
+        argument = arguments[at]
+        found = self.led(argument) if argument.type is not None and argument.type.kind == "pointer" else self.targets(argument)
+        return {(thing, ()) for thing, _ in found} if self.overflows(name, arguments, at) else found
+
+    def overflows(self, name, arguments, at):
+        """Whether a buffer may take in more than the field at which it begins."""
+        size = buffer_bytes(name, arguments, at)
+        if size is None:
+            return False
+        for thing, path in self.targets(arguments[at]):
+            kind = self.type_at((thing, path)) if path and getattr(thing, "type", None) is not None else None
+            if kind is not None and (kind.kind != "array" if size < 0 or not kind.size else size > kind.size):
+                return True
+        return False
 
     def messages(self, name):
         """What an MPI function does with messages, or None."""
@@ -459,6 +486,13 @@ def _text(expr):
     if expr.op == "var":
         return expr.value.name
     return _text(expr.args[0]) if expr.args else str(expr.value or "a pointer")
+
+
+def _parts(kind, path=()):
+    """(path, type) of all fields in a type, at any depth."""
+    for name, part, _ in kind.scalar().fields:
+        yield (*path, name), part
+        yield from _parts(part, (*path, name))
 
 
 def _alike(one, other):

@@ -33,7 +33,7 @@ class Calls:
             if letter(letters, at) not in "wWbo" or name == "MPI_Dims_create":
                 continue
             together = at in alike and not self.split and len(group) == self.ranks and self._all_ranks(name, arguments, group)
-            targets = self.memory.targets(argument)
+            targets = self.memory.given(name, call.args[1:], at)
             leaves = [leaf for place in targets for leaf in self.memory.leaves(place)]
             for leaf in leaves:
                 if isinstance(leaf[0], Mark) or (letter(letters, at) == "o" and leaf[0].type is not None and leaf[0].type.scalar().name == "MPI_Request"):

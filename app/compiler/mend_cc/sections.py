@@ -360,15 +360,17 @@ class Walk(Bases):
             if what in "wWbo":
                 if what == "W" and name in COUNTS:
                     self._buffer(name, arguments, at, False)
-                for place in self.memory.targets(argument):
+                for place in self.memory.given(name, arguments, at):
                     for leaf in self.memory.leaves(place):
                         if not self._is_array(leaf) or leaf[0].type is not None:
                             self.change(leaf)
 
     def _buffer(self, name, arguments, at, reads):
         """A buffer of `count` elements from a pointer on."""
-        places = [leaf for place in self.memory.targets(arguments[at]) for leaf in self.memory.leaves(place)]
+        places = [leaf for place in self.memory.given(name, arguments, at) for leaf in self.memory.leaves(place)]
         try:
+            if self.memory.overflows(name, arguments, at):
+                raise Unclear
             base, offset = self.pointer(arguments[at])
             count = self._length(name, arguments, at)
         except (Unclear, IndexError):

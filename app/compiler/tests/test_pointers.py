@@ -82,6 +82,33 @@ class Pointers(unittest.TestCase):
         outside = self.UPDATE + "static void twice(double *u, int n) { update(u + 1, n - 1); update(&u[0], n); }"
         self.assertEqual(self.names("double *fixed = calloc(10, 8), *u = calloc(10, 8); twice(fixed, 10);", "twice(u, 10);", 'printf("%g %g\\n", u[1], fixed[1]);', outside=outside), ["x", "step", "u"])
 
+    SUM = "#include <stddef.h>\ntypedef struct { double mass, px, py, pz; int n; } Sum;"
+
+    def fields(self, before, body, used):
+        """Which fields of `all` are saved."""
+        found = analysed(before, body, f'printf("%g\\n", {" + ".join(f"all.{name}" for name in used)});', outside=self.SUM)
+        return {item.place[1][0] for item in found.plan.points[0].items if item.place[0].name == "all"}
+
+    def test_a_pointer_to_a_field_that_moves(self):
+        for body in ("double *c = &all.mass; for (int d = 0; d < 3; d++) c[d] += x;", "double *c = &all.mass; for (int d = 0; d < 3; d++) *c++ += x;", "*(&all.mass + rank) += x;"):
+            with self.subTest(body=body):
+                self.assertEqual(self.fields("Sum all = {1};", body, ["mass", "px", "n"]), {"mass", "px", "py", "pz"})
+        self.assertEqual(self.fields("Sum all = {1};", "double *c = &all.mass; *c += x;", ["mass", "px"]), {"mass"})
+
+    def test_a_buffer_that_begins_at_a_field(self):
+        before = "Sum mine = {1, 2, 3, 4, 5}, all = mine;"
+        for body, saved in (
+            ("if (x % 2) MPI_Allreduce(&mine.mass, &all.mass, 4, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);", {"mass", "px", "n"}),
+            ("if (x % 2) MPI_Allreduce(&mine.mass, &all.mass, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);", {"mass"}),
+            ("if (x % 2) MPI_Bcast(&all.mass, rank, MPI_DOUBLE, 0, MPI_COMM_WORLD);", {"mass", "px", "n"}),
+            # What is less than all of it isn't written as a whole.
+            ("all.n += x; all.px += x; memset(&all, 0, offsetof(Sum, px));", {"px", "n"}),
+            ("memset(&all, 0, sizeof all); all.n += x; all.px += x;", set()),
+            ("memcpy(&all.mass, &mine.mass, sizeof(double)); all.mass += x;", set()),
+        ):
+            with self.subTest(body=body):
+                self.assertEqual(self.fields(before, body, ["mass", "px", "n"]) - ({"mass"} if "offsetof" in body else set()), saved)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -3,12 +3,14 @@
 A location is live at a place if it may be read after it before it is written. The chain of calls that leads to the place is followed back to main, so
 that what callers need after their call counts. Arrays are judged by sections.py, since whether all of one is written first takes more than this."""
 
-from .externals import HIDDEN_STATE, UNREPEATABLE
+from .externals import HIDDEN_STATE, MPI, UNREPEATABLE
 from .ir import Variable
 from .memory import UNKNOWN
 
 # A new run's clock is its own.
 CLOCKS = {"MPI_Wtime", "clock", "omp_get_wtime", "clock_gettime", "gettimeofday", "gethostname"}
+# Kinds of MPI's functions that send from rank to rank, and that receive.
+SENDS, RECEIVES = {"send", "isend", "sendrecv", "send_init"}, {"recv", "irecv", "sendrecv", "recv_init"}
 
 
 class NoChain(Exception):
@@ -42,7 +44,7 @@ class Flow:
 
     def __init__(self, program, memory, graphs):
         self.program, self.memory, self.graphs = program, memory, graphs
-        self._steps, self._given, self._bound_writes = {}, {}, {}
+        self._steps, self._given, self._bound_writes, self._under = {}, {}, {}, {}
         self.calls = {name: [] for name in program.functions}
         for name, graph in graphs.items():
             for node in graph.nodes:
@@ -275,24 +277,52 @@ class Flow:
         return [name for part in expr.walk() if part.op == "call" for name in self.memory.callees(part) if name]
 
     def unrepeatable(self):
-        """Locations whose value another run may not make again, where clocks don't count."""
+        """Locations whose value another run may not make again, where clocks don't count: by data, by what decides whether they are written, and by messages."""
         sources = (UNREPEATABLE | HIDDEN_STATE) - CLOCKS
-        tainted = set()
-        changed = True
-        while changed:
-            before = len(tainted)
-            for graph in self.graphs.values():
-                for node in graph.nodes:
-                    steps = self.steps(node)
-                    if not steps:
-                        continue
-                    dirty = any(access.kind == "read" and access.places & tainted for access in steps)
-                    if not dirty and node.expr is not None:
-                        dirty = any(name in sources for name in self._names(node.expr))
-                    if dirty:
-                        for access in steps:
-                            if access.kind == "write":
-                                tainted |= access.places
-            changed = len(tainted) != before
+        tainted, results, sent = set(), set(), False
+        before = None
+        while before != (len(tainted), len(results), sent):
+            before = (len(tainted), len(results), sent)
+            for name, graph in self.graphs.items():
+                dirty = {node for node in graph.nodes if node.expr is not None and self._is_dirty(node, tainted, sources | results)}
+                decided = set().union(*(self._decided(graph, node) for node in dirty if node.kind in ("branch", "switch")))
+                for node in dirty | decided:
+                    if node.stmt is not None and node.stmt.kind == "return" and node.expr is not None:
+                        results.add(name)
+                    for access in self.steps(node):
+                        if access.kind == "write" and node in dirty:
+                            tainted |= access.places
+                        elif access.kind == "write":
+                            tainted |= self._data(access.places)
+                        for target in access.targets if node in decided else ():
+                            tainted |= self._data(self.may_write.get(target, ()))
+                            results.add(target)
+                        sent = sent or (access.kind == "read" and self._message(access) in SENDS and bool(access.places & tainted))
+            if sent:
+                tainted |= self._data(place for graph in self.graphs.values() for node in graph.nodes for access in self.steps(node) if access.kind == "write" and self._message(access) in RECEIVES
+                                      for place in access.places)
         tainted.discard((UNKNOWN, ()))
         return tainted
+
+    def _is_dirty(self, node, tainted, sources):
+        return any(access.kind == "read" and access.places & tainted for access in self.steps(node)) or any(name in sources for name in self._names(node.expr))
+
+    @staticmethod
+    def _message(access):
+        return MPI[access.external][1] if access.external in MPI else None
+
+    def _decided(self, graph, node):
+        """Nodes of which a branch decides whether, or how often, they run."""
+        if node not in self._under:
+            after = graph.after(node)
+            self._under[node] = graph.reached(node.succ, (after,) if after is not None else ())
+        return self._under[node]
+
+    def _data(self, places):
+        """Those that can be registered: handles are made again."""
+        return {place for place in places if self._is_data(place)}
+
+    def _is_data(self, place):
+        kind = self.memory.type_at(place) if getattr(place[0], "type", None) is not None else None
+        kind = kind.scalar() if kind is not None else None
+        return kind is not None and kind.kind not in ("opaque", "function") and not (kind.kind == "pointer" and kind.element.kind in ("opaque", "function"))

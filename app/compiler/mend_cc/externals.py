@@ -29,10 +29,14 @@ LIBC = {
     "exit": "-", "_exit": "-", "_Exit": "-", "abort": "", "__assert_fail": "rr-r", "atexit": "-", "omp_get_wtime": "", "omp_get_thread_num": "", "omp_get_max_threads": "", "raise": "-", "kill": "--", "isatty": "-",
 }
 # What the Fortran front end makes of statements and intrinsics.
-LIBC.update({"mend_cc output": "-*", "mend_cc argument": "-w*", "mend_cc clock": "w*", "mend_cc unknown": "b*", "mend_cc allocate": "-", "random_number": "w*"})
+LIBC.update({"mend_cc output": "-*", "mend_cc record": "-*", "mend_cc argument": "-w*", "mend_cc clock": "w*", "mend_cc unknown": "b*", "mend_cc allocate": "-", "random_number": "w*"})
 PURE |= {"mend_cc number", "mend_cc inquiry", "mend_cc intrinsic"}
 # Their generator's state can't be registered.
 HIDDEN_STATE = {"random_number", "rand", "random", "drand48", "lrand48", "strtok"}
+
+# Functions that move a stream -> the argument that it is; None: standard input. Of those in WRITES the restored position tells all.
+STREAMS = {"fscanf": 0, "fgetc": 0, "getc": 0, "fgets": 2, "fread": 3, "fseek": 0, "rewind": 0, "fprintf": 0, "fputs": 1, "fputc": 1, "putc": 1, "fwrite": 3, "scanf": None, "getchar": None, "mend_cc record": None}
+WRITES = {"fprintf", "fputs", "fputc", "putc", "fwrite"}
 
 # kind of call -> what it does with messages. p2p: (letters, position of the peer, of the count or None).
 MPI = {

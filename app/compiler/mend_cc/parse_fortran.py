@@ -326,7 +326,8 @@ class _Reader(Declarations, Calls):
         if inside and inside[0] is not None and inside[0].base.kind == "text":
             target = self.variable(inside[0], place)
             return Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), "sprintf", None, place), self.address(target), *values), None, Type("void"), place)))
-        return Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), "mend_cc output", None, place), *values), None, Type("void"), place)))
+        name = "mend_cc record" if controls and text_of(controls[0].items[1]) not in ("*", "6", "0", "output_unit", "error_unit") else "mend_cc output"
+        return Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), name, None, place), *values), None, Type("void"), place)))
 
     def input(self, node, place):
         items = walk(node, F.Input_Item_List)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from .after import exposed_after
 from .directives import excluded_names
-from .externals import ALLOCATE, HIDDEN_STATE, MPI
+from .externals import ALLOCATE, HIDDEN_STATE, MPI, STREAMS, WRITES
 from .ir import Variable, parent_map
 from .liveness import NoChain
 from .memory import Heap, Mark
@@ -509,6 +509,8 @@ class Planner:
             return None
         if any(name in REQUIRED_NAMES or name in HIDDEN_STATE or (name in MPI and MPI[name][1] in REQUIRED) for name in called):
             return None
+        if self._moves_a_stream(point, nodes, called):
+            return None
         inner = {one.variable for one in stmt.walk() if one.variable is not None}
         written = {place for place in self.flow.changed({function: nodes}, ()) if place[0] not in inner}
         left_out |= nodes
@@ -530,6 +532,20 @@ class Planner:
         except Refused:
             return None
         return chosen
+
+    def _moves_a_stream(self, point, nodes, called):
+        """Whether something reads or writes that would be elsewhere for what comes after it. Files that are open at the place, and are written alone, are set to where they were."""
+        exprs = [node.expr for node in nodes if node.expr is not None] + [expr for name in called if name in self.program.functions for expr in self.program.functions[name].body.expressions()]
+        for call in (part for expr in exprs for part in expr.walk() if part.op == "call"):
+            for name in set(self.memory.callees(call)) & set(STREAMS):
+                stream = call.args[1 + STREAMS[name]] if STREAMS[name] is not None and 1 + STREAMS[name] < len(call.args) else None
+                while stream is not None and stream.op == "cast":
+                    stream = stream.args[0]
+                if stream is not None and stream.op == "var" and stream.value.name in ("stdout", "stderr"):
+                    continue
+                if stream is None or name not in WRITES or not self.memory.places(stream) <= point.kept:
+                    return True
+        return False
 
     def _readers(self, point, function, stmt, target, left_out, written):
         """Statements beside this one, on the way to the point, that read what it writes; None: others do."""

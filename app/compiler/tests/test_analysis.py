@@ -132,6 +132,29 @@ class Registered(unittest.TestCase):
     def test_what_another_run_would_not_make_again_is(self):
         self.assertIn("seed", self.names("unsigned seed = rand();", "x += seed;", self.PRINT))
 
+    def test_what_chance_decides_or_sends_is_not_made_again(self):
+        receive = "MPI_Recv(&k, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);"
+        outside = "static int k, sent = 3; static int chance(void) { return drand48() < 0.5; } static void set(void) { k = 2; }"
+        for before, saved in (
+            ("if (drand48() < 0.3) k = 1;", True), ("int seed = time(NULL); if (seed % 2) k = 1;", True), ("for (int i = 0; i < 3; i++) if (drand48() < 0.3) set();", True), ("k = chance();", True),
+            (f"sent = rand(); if (rank == 0) for (int i = 1; i < size; i++) MPI_Send(&sent, 1, MPI_INT, i, 0, MPI_COMM_WORLD); else {receive}", True),
+            (f"if (rank == 0) for (int i = 1; i < size; i++) MPI_Send(&sent, 1, MPI_INT, i, 0, MPI_COMM_WORLD); else {receive}", False),
+            ("if (drand48() < 0.3) sent = 1; k = 1;", False), ("double at = MPI_Wtime(); if (at > 3) k = 1;", False),
+        ):
+            with self.subTest(before=before):
+                found = analysed(before, "\n#pragma mend checkpoint\nx += k;", self.PRINT, outside="#include <time.h>\n" + outside)
+                self.assertEqual("k" in [item.place[0].name for item in found.plan.points[0].items], saved)
+
+    def test_what_moves_a_stream_is_not_left_out(self):
+        def left_out(work):
+            before = f'FILE *in = fopen("in", "r"), *log = fopen("log", "w"); double u[500] = {{0}}; int every = 2; for (int i = 0; i < 500; i++) for (int j = 0; j < 500; j++) {{ u[i] += sin(j); {work} }}'
+            found = analysed(before, "\n#pragma mend checkpoint\nfor (int i = 0; i < 500; i++) u[i] += x % every;", 'fclose(log); printf("%g\\n", u[1]);', outside="#include <math.h>")
+            return any(stmt.kind == "loop" for stmt in found.plan.skips)
+
+        for work, can_be in (("", True), ('printf("%d\\n", i);', True), ('fprintf(log, "%d\\n", i);', True), ('fprintf(in, "%d\\n", i);', False), ('fscanf(in, "%lf", &u[i]);', False), ('scanf("%lf", &u[i]);', False)):
+            with self.subTest(work=work):
+                self.assertEqual(left_out(work), can_be)
+
     def test_a_pointer_to_what_is_excluded(self):
         found = analysed("int *a = calloc(9, sizeof *a), *b = calloc(9, sizeof *b);", "\n#pragma mend exclude(a)\nint *c = a; a = b; b = c; a[1] = a[2] + x; b[1] = x;", "printf(\"%d %d\", a[1], b[1]);")
         self.assertEqual(len(found.plan.points), 0)

@@ -121,6 +121,34 @@ class Files(InDirectory):
         self.assertIn("is restored", errors)
         self.assertEqual([self.read(name) for name in names], expected)
 
+    def test_files_that_are_used_before_the_loop(self):
+        before = """    char name[20];
+    sprintf(name, "log-%d", rank);
+    FILE *in = fopen("in", "r"), *log = fopen(name, "w");
+    sprintf(name, "more-%d", rank);
+    FILE *more = fopen(name, "a");
+    int factor, number;
+    if (!in || !log || !more || fscanf(in, "%d", &factor) != 1)
+        abort();
+    fprintf(log, "factor %d\\n", factor);
+    fprintf(more, "begins\\n");
+    fflush(log);
+    for (int step"""
+        inside = 'if (fscanf(in, "%d", &number) != 1)\n            abort();\n        seen += factor * number;\n        fprintf(log, "%d\\n", number);\n        fprintf(more, "%d\\n", seen);\n        if (step == 17 && argc > 2)\n            abort();'
+        self.write("ring.c", ring().replace("    for (int step", before).replace("seen += in;", inside).replace(", in = 0, seen", ", got = 0, seen").replace("&in, 1", "&got, 1"))
+        self.write("in", "3\n" + "".join(f"{number}\n" for number in range(100, 120)))
+        self.mend_cc(MPICC, "ring.c", "-o", "ring")
+        names = ("log-0", "log-1", "more-0", "more-1")
+        output = self.good(self.run_ranks(2, ["./ring", "20"]))
+        expected = [self.read(name) for name in names]
+        for name in names:
+            os.remove(self.path(name))
+        self.assertNotEqual(self.run_ranks(2, ["./ring", "20", "stop"], calls=5)[0], 0)
+        code, again, errors = self.run_ranks(2, ["./ring", "20"])
+        self.assertEqual((code, sorted(again.splitlines())), (0, sorted(output.splitlines())), errors)
+        self.assertIn("is restored", errors)
+        self.assertEqual([self.read(name) for name in names], expected)
+
     def test_a_file_after_the_end_of_mpi(self):
         text = ring().replace("    for (int step", '    FILE *log = fopen(rank ? "other" : "log", "w");\n    for (int step').replace("seen += in;", 'seen += in;\n        fprintf(log, "%d\\n", in);')
         self.write("ring.c", text.replace("    MPI_Finalize();", '    MPI_Finalize();\n    fprintf(log, "end\\n");\n    if (fclose(log) != 0)\n        return 1;'))

@@ -446,7 +446,7 @@ class _Reader(Initials):
             operator = UNARY.get(LIBRARY.clang_getCursorUnaryOperatorKind(node), "?")
             inner = self.expr(children[0])
             if operator in ("x++", "x--", "++x", "--x"):
-                return make("step", inner, value=(1 if "+" in operator else -1, operator.startswith(("+", "-"))))
+                return Expr("step", (inner,), (1 if "+" in operator else -1, operator.startswith(("+", "-"))), decayed(kind_of), place)
             if operator == "&":
                 return address_of(inner, kind_of) if inner.op != "func" else inner
             if operator == "*":

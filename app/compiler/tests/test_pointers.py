@@ -84,15 +84,17 @@ class Pointers(unittest.TestCase):
 
     SUM = "#include <stddef.h>\ntypedef struct { double mass, px, py, pz; int n; } Sum;"
 
-    def fields(self, before, body, used):
+    def fields(self, before, body, used, outside=""):
         """Which fields of `all` are saved."""
-        found = analysed(before, body, f'printf("%g\\n", {" + ".join(f"all.{name}" for name in used)});', outside=self.SUM)
+        found = analysed(before, body, f'printf("%g\\n", {" + ".join(f"all.{name}" for name in used)});', outside=self.SUM + outside)
         return {item.place[1][0] for item in found.plan.points[0].items if item.place[0].name == "all"}
 
     def test_a_pointer_to_a_field_that_moves(self):
         for body in ("double *c = &all.mass; for (int d = 0; d < 3; d++) c[d] += x;", "double *c = &all.mass; for (int d = 0; d < 3; d++) *c++ += x;", "*(&all.mass + rank) += x;"):
             with self.subTest(body=body):
                 self.assertEqual(self.fields("Sum all = {1};", body, ["mass", "px", "n"]), {"mass", "px", "py", "pz"})
+        outside = "static void each(double c[]) { for (int d = 0; d < 3; d++) *c++ += d; }"
+        self.assertEqual(self.fields("Sum all = {1};", "each(&all.mass);", ["mass", "n"], outside), {"mass", "px", "py", "pz"})
         self.assertEqual(self.fields("Sum all = {1};", "double *c = &all.mass; *c += x;", ["mass", "px"]), {"mass"})
 
     def test_a_buffer_that_begins_at_a_field(self):
@@ -100,7 +102,7 @@ class Pointers(unittest.TestCase):
         for body, saved in (
             ("if (x % 2) MPI_Allreduce(&mine.mass, &all.mass, 4, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);", {"mass", "px", "n"}),
             ("if (x % 2) MPI_Allreduce(&mine.mass, &all.mass, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);", {"mass"}),
-            ("if (x % 2) MPI_Bcast(&all.mass, rank, MPI_DOUBLE, 0, MPI_COMM_WORLD);", {"mass", "px", "n"}),
+            ("if (x % 2) MPI_Bcast(&all.mass, rank, MPI_DOUBLE, 0, MPI_COMM_WORLD);", {"mass", "px", "py", "pz", "n"}),
             # What is less than all of it isn't written as a whole.
             ("all.n += x; all.px += x; memset(&all, 0, offsetof(Sum, px));", {"px", "n"}),
             ("memset(&all, 0, sizeof all); all.n += x; all.px += x;", set()),

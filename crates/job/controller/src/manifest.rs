@@ -26,8 +26,10 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 mod lineage;
+mod listing;
 
 pub use lineage::{Line, chain_of, chains, files, lineage};
+pub use listing::{listed, listed_at_first, numbers};
 
 /// Version of the manifest that is written for a job of one world.
 pub const FORMAT: u32 = 4;
@@ -371,39 +373,6 @@ impl ManifestError {
             Self::Format { .. } => "restart it with the release of Mend that wrote it".into(),
             Self::Publish { source, .. } => mend_report::storage_hint(source).into(),
         }
-    }
-}
-
-/// Numbers of the complete checkpoints in `directory`, ascending; none if it can't be listed.
-#[must_use]
-pub fn numbers(directory: &Path) -> Vec<u64> {
-    listed(directory).unwrap_or_else(|error| {
-        if error.kind() != io::ErrorKind::NotFound {
-            tracing::warn!(path = %directory.display(), %error, "checkpoints cannot be listed");
-        }
-        Vec::new()
-    })
-}
-
-/// The same, for whoever would let go of what isn't listed.
-///
-/// # Errors
-/// Those of the file system, also if there is no such directory: its file system may be away.
-pub fn listed(directory: &Path) -> io::Result<Vec<u64>> {
-    let names: Vec<_> = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
-    numbers.sort_unstable();
-    Ok(numbers)
-}
-
-/// The same, at the beginning of a life: a job without a directory has no checkpoints.
-///
-/// # Errors
-/// [`ManifestError::Io`].
-pub fn listed_at_first(directory: &Path) -> Result<Vec<u64>, ManifestError> {
-    match listed(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        listed => listed.map_err(|source| ManifestError::Io { path: directory.to_owned(), source }),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::made_spaces::MadeSpaces;
-use crate::manifest::{self, listed_at_first, numbers};
+use crate::manifest::{self, ManifestError, listed_at_first, numbers};
 use crate::moving::{moving, transport};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
@@ -198,7 +198,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     // Nodes let go of what isn't listed.
-    let listed = listed_at_first(&checkpoints)?;
+    let listed = listed_at_first(&checkpoints).map_err(|source| ManifestError::Io { path: checkpoints.clone(), source })?;
     mend_settings::PID_NAMESPACE.choice()?;
     let unused_features = mend_settings::IGNORE_CPU_FEATURES.features()?;
     let encrypt_data = mend_settings::ENCRYPT_DATA.choice()? == "on";

@@ -98,6 +98,12 @@ class Files(OnMachine):
             expected = file.read().splitlines()[-1]
         self.goes_on(expected, name)
 
+    def test_a_shared_file_pointer_that_was_made_since_is_none(self):
+        program = compile_mpi("shared_pointer.c", os.path.join(self.work, "pointer"))
+        name, done = self.changed(program, ranks="2")
+        self.assertEqual(done["notes"], [])
+        self.goes_on("8 bytes, 0 to 1, good", name)
+
     def test_what_is_kept_is_encrypted_where_images_are(self):
         key = self.key_file("key", "5" * 64)
         expected = self.undisturbed(sys.executable, PROGRAM, "truncate")

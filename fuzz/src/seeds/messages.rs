@@ -416,7 +416,7 @@ fn to_daemon() -> Vec<ToDaemon> {
             stdin: true,
         },
         ToDaemon::Compare { seq: 9, rank: 1, needs: Box::new(needs()) },
-        ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files() })),
+        ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files(), elsewhere: vec!["/srv/.data.shfp.7".into()] })),
         ToDaemon::Discard { rank: 1 },
     ]);
     all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));

@@ -12,7 +12,7 @@
 use crate::put_into_space::{self, place, put};
 use mend_data::space::mounts::Mount;
 use mend_kernel::untrusted::open_within;
-use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, NotPut, PutOrder};
+use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, Keeping, KeptFile, NotPut, PutOrder, is_shared_pointer};
 use mend_report::with_causes;
 use mend_sealed::{Key, Opener};
 use mend_transfer::TransferError;
@@ -20,7 +20,9 @@ use mend_transfer::pipeline::{Nowhere, Rest, Source, Stage, Target, run};
 use mend_transfer::progress::Progress;
 use mend_transfer::stage::Checksum;
 use rustix::fs::{Gid, Mode, OFlags, Timespec, Timestamps, Uid, fchmod, fchown, futimens};
-use std::fs::{File, Metadata, OpenOptions, create_dir_all, remove_file, symlink_metadata};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions, create_dir_all, remove_file, symlink_metadata};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -97,6 +99,7 @@ pub fn put_files(
         };
         contents.push(content);
     }
+    remove_shared_pointers(order, mounts).map_err(|(path, source)| PutError::Write { path, source })?;
     let mut told = Vec::new();
     for (file, content) in order.files.iter().zip(contents) {
         let path = Path::new(&file.path);
@@ -132,6 +135,36 @@ pub fn put_files(
 /// Nothing is written any more for a job that has left.
 fn go_on(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Ordering::Acquire) { Err(io::Error::other("the job has left this node")) } else { Ok(()) }
+}
+
+/// ROMIO gives a shared file pointer its name when a file is opened, but makes it when the pointer is used first, and takes one that is there already for its own. One that
+/// was made since the checkpoint goes: else ranks would go on where they were before they went back.
+fn remove_shared_pointers(order: &PutOrder, mounts: &[Mount]) -> Result<(), (PathBuf, io::Error)> {
+    let mut by_directory: BTreeMap<&Path, Vec<&str>> = BTreeMap::new();
+    for file in order.files.iter().filter(|file| place(mounts, &file.path).is_none()) {
+        let path = Path::new(&file.path);
+        if let (Some(above), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) {
+            by_directory.entry(above).or_default().push(name);
+        }
+    }
+    let kept: BTreeSet<&str> =
+        order.files.iter().map(|file| file.path.as_str()).chain(order.elsewhere.iter().map(String::as_str)).collect();
+    for (above, names) in by_directory {
+        // One that is gone has none; what else is wrong with it is told when the file is put there.
+        for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let (Some(text), Some(name)) = (path.to_str(), name.to_str()) else { continue };
+            let is_ours = names.iter().any(|of| is_shared_pointer(name, Some(of))) && !kept.contains(text);
+            let own = |about: Metadata| about.is_file() && about.uid() == rustix::process::geteuid().as_raw();
+            if is_ours && entry.metadata().is_ok_and(own) {
+                match remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err((path, error)),
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Lets bytes pass until the job leaves.

@@ -11,7 +11,7 @@ use crate::tiering::object_address;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::recovery::{Action, Source};
 use mend_messages::daemon::ToDaemon;
-use mend_messages::files::{KeptFile, NotPut, PutOrder};
+use mend_messages::files::{KeptFile, NotPut, PutOrder, is_shared_pointer};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageLocation, ImageOrigin, ImageRef, TierDone, TierOrder};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,8 +96,13 @@ impl Job {
             }
         }
         self.putting = orders.keys().copied().collect();
+        let pointers = |files: &Vec<KeptFile>| -> Vec<String> {
+            files.iter().filter(|file| is_shared_pointer(&file.path, None)).map(|file| file.path.clone()).collect()
+        };
+        let pointers: Vec<(NodeIndex, Vec<String>)> = orders.iter().map(|(node, files)| (*node, pointers(files))).collect();
         for (node, files) in orders {
-            self.send(node, ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: checkpoint.clone(), files })));
+            let elsewhere = pointers.iter().filter(|(other, _)| *other != node).flat_map(|(_, paths)| paths.clone()).collect();
+            self.send(node, ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: checkpoint.clone(), files, elsewhere })));
         }
         !self.putting.is_empty()
     }

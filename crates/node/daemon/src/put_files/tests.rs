@@ -1,6 +1,4 @@
 use super::*;
-use std::ffi::OsStr;
-use std::fs;
 use std::process::Command;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -48,7 +46,11 @@ impl Case {
     }
 
     fn put(&self, file: &KeptFile) -> Result<Vec<String>, PutError> {
-        put_files(&PutOrder { checkpoint: self.path("1"), files: vec![file.clone()] }, &[], None, &Progress::default(), &Arc::default())
+        self.put_all(vec![file.clone()], Vec::new())
+    }
+
+    fn put_all(&self, files: Vec<KeptFile>, elsewhere: Vec<String>) -> Result<Vec<String>, PutError> {
+        put_files(&PutOrder { checkpoint: self.path("1"), files, elsewhere }, &[], None, &Progress::default(), &Arc::default())
     }
 }
 
@@ -104,6 +106,26 @@ fn only_a_time_that_had_settled_spares_a_file() {
         assert_eq!(put(later), b"AS IT WAS");
     }
     assert_eq!(put(later.unsettled()), b"as it was");
+}
+
+/// ROMIO goes on with a shared pointer that it finds.
+#[test]
+fn shared_file_pointers_that_were_made_since_go() {
+    let case = Case::new();
+    for name in ["data", ".data.shfp.12"] {
+        fs::write(case.path(name), b"as it was").unwrap();
+    }
+    let files = vec![case.file("data", FileUse::Read, false), case.file(".data.shfp.12", FileUse::Write, true)];
+    let others = [".data.shfp.34", ".data.shfp.x", ".data.shfp.", ".other.shfp.56", "data.shfp.78"];
+    for name in others.into_iter().chain([".data.shfp.56", ".data.shfp.-7"]) {
+        fs::write(case.path(name), b"since").unwrap();
+    }
+    case.put_all(files, vec![case.path(".data.shfp.34").to_str().unwrap().to_owned()]).unwrap();
+    let mut left: Vec<_> = fs::read_dir(case.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    let mut stays: Vec<_> = others.into_iter().chain(["1", "data", ".data.shfp.12"]).collect();
+    stays.sort_unstable();
+    assert_eq!(left, stays);
 }
 
 #[test]

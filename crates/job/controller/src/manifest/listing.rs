@@ -7,12 +7,7 @@ use std::path::Path;
 /// Numbers of the complete checkpoints in `directory`, ascending; none if it can't be listed.
 #[must_use]
 pub fn numbers(directory: &Path) -> Vec<u64> {
-    listed(directory).unwrap_or_else(|error| {
-        if error.kind() != io::ErrorKind::NotFound {
-            tracing::warn!(path = %directory.display(), %error, "checkpoints cannot be listed");
-        }
-        Vec::new()
-    })
+    listed(directory).unwrap_or_default()
 }
 
 /// The same, for whoever would let go of what isn't listed.

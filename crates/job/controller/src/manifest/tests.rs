@@ -194,9 +194,9 @@ fn damage_is_told_apart() {
     let place = publish(&part, &manifest(), None).unwrap();
     let file = place.join("manifest.json");
     let good = fs::read_to_string(&file).unwrap();
-    fs::write(&file, good.replace("\"number\": 1", "\"number\": 2")).unwrap();
+    fs::write(&file, good.replace("\"number\":1", "\"number\":2")).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Damaged { .. })));
-    fs::write(&file, good.replace(&format!("\"format\": {FORMAT}"), "\"format\": 9")).unwrap();
+    fs::write(&file, good.replace(&format!("\"format\":{FORMAT}"), "\"format\":9")).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Format { format: 9, .. })));
     fs::write(&file, &good[..good.len() / 2]).unwrap();
     assert!(matches!(load(&place, None), Err(ManifestError::Damaged { .. })));

@@ -278,7 +278,7 @@ fn by_hand_only_what_nobody_needs() {
     assert_eq!(manifest::numbers(directory), [1, 2]);
     // One of another release may need anything.
     let other = directory.join("2/manifest.json");
-    fs::write(&other, fs::read_to_string(&other).unwrap().replace(&format!("\"format\": {}", manifest::FORMAT), "\"format\": 9")).unwrap();
+    fs::write(&other, fs::read_to_string(&other).unwrap().replace(&format!("\"format\":{}", manifest::FORMAT), "\"format\":9")).unwrap();
     assert!(matches!(remove_by_hand(directory, &[1]), Err(RemoveError::Unknown { number: 1 })));
     remove_by_hand(directory, &[2, 1]).unwrap();
 }

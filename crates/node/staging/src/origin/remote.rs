@@ -228,11 +228,13 @@ impl Remote {
         let mut lister = within(silence, lister).await?;
         let (mut names, mut is_empty) = (Vec::new(), true);
         loop {
-            // OpenDAL's service for sftp takes for granted that names are UTF-8.
+            // OpenDAL's service for sftp takes for granted that names are UTF-8: it panics, or the task does that reads for it.
             let next = AssertUnwindSafe(lister.try_next()).catch_unwind();
             let next = async {
                 let found = next.await.map_err(|_| not_text(&self.path))?;
-                found.map_err(|error| fault(&error))
+                found.map_err(
+                    |error| if error.to_string().contains("Background task failed") { not_text(&self.path) } else { fault(&error) },
+                )
             };
             let Some(entry) = within(silence, next).await? else { break };
             is_empty = false;
@@ -267,8 +269,8 @@ impl Remote {
 /// Why a directory is not listed.
 fn not_text(path: &str) -> Fault {
     Fault::Final(format!(
-        "a name in /{path} or below it is not UTF-8, and such a directory is not listed over sftp; rename it there (`find /{path} | grep -axv '.*'` on that host shows it), or \
-         name each file that is wanted"
+        "a name in /{path} or below it is not UTF-8, and such a directory is not listed over sftp, or the connection broke; rename it there (`find /{path} | grep -axv '.*'` on \
+         that host shows it), or name each file that is wanted"
     ))
 }
 

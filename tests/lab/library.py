@@ -5,7 +5,7 @@
     library.py fsspec SPACE DIRECTORY    the same by fsspec's names of things
     library.py read SPACE PATH SHA256    reads a file in pieces of odd lengths, and in threads
     library.py write SPACE COUNT         writes files `fN` of N bytes
-    library.py lost SPACE COUNT          lists them after targets were lost: all of them, some without a size, those that are there with theirs
+    library.py lost SPACE COUNT          lists them after targets were lost: all of them, those that are lost without a size
     library.py rank SPACE GO             a rank that reads in.dat and writes a file of its own again and again, until GO is there; then says the digest of both
 """
 
@@ -182,9 +182,11 @@ def lost(name, count):
     listed = space.list("many")
     must(set(listed) == {f"f{at}" for at in range(int(count))}, "all are listed")
     gone = [path for path, about in listed.items() if about.get("lost")]
-    must(0 < len(gone) < len(listed) and all(listed[path]["size"] is None and listed[path]["mtime"] > 0 for path in gone), "some of them are lost")
+    must(gone and all(listed[path]["size"] is None and listed[path]["mtime"] > 0 for path in gone), "some of them are lost")
     fails(errno.EIO, space.stat, f"many/{gone[0]}")
     must(all(path in gone or about["size"] == int(path[1:]) for path, about in listed.items()), "the others have their sizes")
+    about = space.list()["in.dat"]
+    must(about["size"] > 0 and "lost" not in about, "what was staged has its size")
 
 
 def rank(name, go):

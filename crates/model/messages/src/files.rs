@@ -167,14 +167,17 @@ pub struct PutOrder {
     pub elsewhere: Vec<String>,
 }
 
-/// Whether the last part of a path is that of a file in which ROMIO, the MPI-IO of MPICH and Intel MPI, keeps the shared pointer of this one (`.NAME.shfp.NUMBER`), or
-/// without a name of any file.
+/// Whether the last part of a path is that of a file in which ROMIO, the MPI-IO of MPICH and Intel MPI, keeps the shared pointer of this one (`.NAME.shfp.NUMBER`,
+/// with a second number behind a dot in newer ones), or without a name of any file.
 #[must_use]
 pub fn is_shared_pointer(path: &str, of: Option<&str>) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let Some((file, number)) = name.strip_prefix('.').and_then(|name| name.rsplit_once(".shfp.")) else { return false };
-    let digits = number.strip_prefix('-').unwrap_or(number);
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) && of.is_none_or(|of| of == file)
+    let is_number = |part: &str| {
+        let digits = part.strip_prefix('-').unwrap_or(part);
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    number.split('.').all(is_number) && of.is_none_or(|of| of == file)
 }
 
 /// Why a file could not be put back.

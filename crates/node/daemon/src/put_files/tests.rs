@@ -116,8 +116,8 @@ fn shared_file_pointers_that_were_made_since_go() {
         fs::write(case.path(name), b"as it was").unwrap();
     }
     let files = vec![case.file("data", FileUse::Read, false), case.file(".data.shfp.12", FileUse::Write, true)];
-    let others = [".data.shfp.34", ".data.shfp.x", ".data.shfp.", ".other.shfp.56", "data.shfp.78"];
-    for name in others.into_iter().chain([".data.shfp.56", ".data.shfp.-7"]) {
+    let others = [".data.shfp.34", ".data.shfp.x", ".data.shfp.", ".data.shfp.1.", ".data.shfp.1.x", ".other.shfp.56", "data.shfp.78"];
+    for name in others.into_iter().chain([".data.shfp.56", ".data.shfp.-7", ".data.shfp.3076650213.26328"]) {
         fs::write(case.path(name), b"since").unwrap();
     }
     case.put_all(files, vec![case.path(".data.shfp.34").to_str().unwrap().to_owned()]).unwrap();

@@ -55,12 +55,13 @@ OURS = re.compile(r"^(\d+) passed, (\d+) failed(?:, \d+ skipped)?$")
 SKIPPED = re.compile(r"^skipped: (.+)$")
 UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ")
 UNITTEST_FAILED = re.compile(r"^FAILED \((?:failures=(\d+))?(?:, )?(?:errors=(\d+))?")
-# Which test failed, and why: cargo's names, panics (the reason is on the next line), how a test program ended; unittest's names and exceptions; our own scripts' cases, with
-# what they say in so many lines.
+EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed)\b.*: ")
+# Which test failed, and why: cargo's names, panics (the reason is on the next line), how a test program ended; unittest's names and exceptions, with
+# what follows up to an empty line; our own scripts' cases, with what they say in so many lines.
 TELLING = re.compile(r"FAILED (?!\()|test .* \.\.\. FAILED$|thread '.*' .*panicked at|\s+process didn't exit successfully: |(FAIL|ERROR): |[\w.]*(Error|Exception|Failed)\b.*: |fatal ")
-SAID = 4
+SAID, EXPLAINED = 4, 8
 # Lines of a failed command that are repeated at the end, and how much of each: whoever keeps only the end of the output has all failures.
-REPEATED, LONGEST = 40, 200
+REPEATED, LONGEST = 60, 400
 
 
 def count_lines(lines):
@@ -91,12 +92,18 @@ def judge(count, code, check):
     return count
 
 
+def paragraph(lines):
+    """How many lines of an exception's text are repeated: up to an empty one, and not too many."""
+    return next((number for number, line in enumerate(lines[:EXPLAINED]) if not line.strip()), EXPLAINED)
+
+
 def telling(lines):
     """What a failed command's output says about its failures; its last lines if it says nothing that is known."""
     at = [number for number, line in enumerate(lines) if TELLING.match(line)]
     reasons = {number + 1 for number in at if "panicked at" in lines[number]}
     ours = {number + more for number in at if lines[number].startswith("FAILED ") for more in range(SAID)}
-    chosen = [lines[number] for number in sorted({*at, *reasons, *ours}) if number < len(lines)]
+    exceptions = {number + more for number in at if EXCEPTION.match(lines[number]) for more in range(paragraph(lines[number:]))}
+    chosen = [lines[number] for number in sorted({*at, *reasons, *ours, *exceptions}) if number < len(lines)]
     chosen = chosen[:REPEATED] or [line for line in lines if line.strip()][-REPEATED // 2:]
     return [line if len(line) <= LONGEST else f"{line[:LONGEST]} …" for line in chosen]
 

@@ -75,8 +75,9 @@ class Telling(unittest.TestCase):
             "  process didn't exit successfully: `/target/three` (signal: 11, SIGSEGV: invalid memory reference)",
         ]
         self.assertEqual(telling(cargo), [cargo[number] for number in (1, 2, 3, 6)])
-        unittests = ["ERROR: test_a (test_b.C.test_a)", "Traceback (most recent call last):", "cluster.Failed: no node: why", "FAIL: test_d (test_b.C.test_d)"]
-        self.assertEqual(telling(unittests), [unittests[number] for number in (0, 2, 3)])
+        failed = ["cluster.Failed: no node: why", "  hint: start one", "", "-" * 70]
+        unittests = ["ERROR: test_a (test_b.C.test_a)", "Traceback (most recent call last):", *failed, "FAIL: test_d (test_b.C.test_d)"]
+        self.assertEqual(telling(unittests), [unittests[number] for number in (0, 2, 3, 6)])
 
     def test_what_our_own_scripts_say_of_a_case_is_repeated_and_nothing_long(self):
         ours = ["seed 1 crash 1: equal", "FAILED seed 1 crash 2: the job ended:", "mend: a node is lost", "x" * 500, "said before", "seed 1 crash 3: equal", "2 passed, 1 failed"]

@@ -276,7 +276,8 @@ class Machine:
         done = self.mend(*arguments, "--json")
         if done.returncode:
             log = self.mend("log", *arguments[1:2]).stdout if len(arguments) > 1 else ""
-            raise Failed(f"mend {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}\n{log}".strip())
+            job = self.jobs[-1].stderr()[-2000:] if self.jobs else ""
+            raise Failed(f"mend {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}\n{job}{log}".strip())
         return json.loads(done.stdout)
 
     def start(self, directory, *arguments, stdin=subprocess.DEVNULL):

@@ -14,7 +14,7 @@ use mend_messages::control::{
     RankStatus, StopReason,
 };
 use mend_messages::daemon::{
-    ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreSource, Resumption, Stream, Succession, SuccessorCommand, ToDaemon,
+    ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreBlame, RestoreSource, Resumption, Stream, Succession, SuccessorCommand, ToDaemon,
     Way,
 };
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
@@ -230,7 +230,7 @@ fn from_agent() -> Vec<FromAgent> {
     let mut all = vec![
         FromAgent::Hello(hello),
         FromAgent::Restored { rank: 1, rebuild_us: 900 },
-        FromAgent::RestoreFailed { error: "/tmp/x is gone".into() },
+        FromAgent::RestoreFailed { error: "/tmp/x is gone".into(), files: true },
         FromAgent::FabricUp(FabricAddress { tcp: address(), unix: "mend-fabric-1".into() }),
     ];
     all.extend(replies().into_iter().zip(1..).map(|(reply, seq)| FromAgent::Reply { seq, reply }));
@@ -468,7 +468,7 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::Written { rank: 1, id: id(2), result: Ok(written()) },
         FromDaemon::Written { rank: 1, id: id(2), result: Err(Unwritten::Ended) },
         FromDaemon::Restored { rank: 1, attempt: 3, restart_us: 4000, bytes: 1 << 28 },
-        FromDaemon::RestoreFailed { rank: 1, attempt: 3, error, hint, image: true },
+        FromDaemon::RestoreFailed { rank: 1, attempt: 3, error, hint, blame: RestoreBlame::Image },
         FromDaemon::FilesPut(Ok(vec!["/srv/in has changed since".into()])),
         FromDaemon::FilesPut(Err(NotPut { error: "/srv/out: Permission denied".into(), kept: false })),
         FromDaemon::Exited { rank: 1, attempt: 3, status: ExitStatus::Signal(11) },

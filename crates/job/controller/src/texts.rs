@@ -144,7 +144,7 @@ fn not_rebuilt(why: &TargetTrouble) -> (String, String) {
         TargetTrouble::Processor(why @ CpuMismatch::Registers { .. }) => {
             (why.to_string(), "name a node with the same kind of processor, with --hosts or --spares".into())
         }
-        TargetTrouble::Told(trouble) => (trouble.error.clone(), trouble.hint.clone()),
+        TargetTrouble::Told(trouble) | TargetTrouble::Files(trouble) => (trouble.error.clone(), trouble.hint.clone()),
         TargetTrouble::Ended => ("the restored process ended".into(), String::new()),
         TargetTrouble::NodeLost => ("the node is lost".into(), String::new()),
     }

@@ -219,6 +219,8 @@ pub enum TargetTrouble {
     NodeLost,
     /// Its daemon did not answer in time.
     Silent,
+    /// A file that the rank uses was not there as it was when its image was taken.
+    Files(Trouble),
 }
 
 impl Failure {

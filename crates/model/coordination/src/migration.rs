@@ -10,7 +10,7 @@
 //!     │             │                  └─failure─► Withdrawing ─► Done(Err): nothing was stopped
 //!     └─obstacle────┴─difference─► Done(Err): nothing was stopped, nothing was sent
 //! ```
-//! Where files differ, the rank is inspected once more before that counts: it may have closed and removed them meanwhile.
+//! Where files differ, the rank is inspected some times more before that counts: it, or another rank, may have closed and removed them meanwhile.
 //!
 //! Several ranks may be copied at once, but one at a time stands still: a migration that is held waits for its turn to stop its rank, in
 //! `Waiting`, or in `Precopying`, which goes on meanwhile. The caller holds it ([`Migration::hold`]) and lets it go.
@@ -34,6 +34,8 @@ use mend_policy::precopy::{Precopy, choose};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
+/// A rank is inspected so often more where files differ. Ranks that share files may remove and make them all the time.
+const MOST_INSPECTED_AGAIN: u32 = 4;
 /// An agent that copies speaks at least every second, and counts as gone after so many microseconds without a word.
 const SILENCE_US: u64 = 60_000_000;
 /// A source that failed waits so many microseconds for what its target says: to the source a target that failed is a connection that broke.
@@ -85,7 +87,8 @@ pub struct Migration {
     stop: Option<(StopReason, u64)>,
     /// Another migration stops its rank now.
     held: bool,
-    inspected_again: bool,
+    /// Times that it was inspected once more.
+    inspected_again: u32,
 }
 
 impl Migration {
@@ -114,7 +117,7 @@ impl Migration {
             heard_us: 0,
             stop: None,
             held: false,
-            inspected_again: false,
+            inspected_again: 0,
         };
         let first = machine.inspect();
         (machine, vec![first])
@@ -162,12 +165,13 @@ impl Migration {
         self.state == State::Comparing
     }
 
-    /// What it uses may be other files by now: its agent is asked once more. `None`: that was so before.
+    /// What it uses may be other files by now: its agent is asked once more. `None`: that was so often enough.
     pub fn inspect_again(&mut self) -> Option<Vec<Action>> {
-        if self.inspected_again || !self.compares() {
+        if self.inspected_again == MOST_INSPECTED_AGAIN || !self.compares() {
             return None;
         }
-        (self.inspected_again, self.state) = (true, State::Inspecting);
+        self.inspected_again += 1;
+        self.state = State::Inspecting;
         Some(vec![self.inspect()])
     }
 

@@ -392,6 +392,8 @@ pub enum FromAgent {
     RestoreFailed {
         /// What and why.
         error: String,
+        /// The cause is a file that is no longer as it was when the image was taken.
+        files: bool,
     },
     /// The fabric listens. Sent after each `Welcome`.
     FabricUp(FabricAddress),

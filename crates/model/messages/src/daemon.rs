@@ -121,6 +121,17 @@ pub struct Succession {
     pub session: [u8; 16],
 }
 
+/// What is to blame for a process that could not be rebuilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RestoreBlame {
+    /// The image cannot be used, whatever the node: it is missing, torn, damaged, of something else.
+    Image,
+    /// A file that the process used is no longer as it was when the image was taken.
+    Files,
+    /// The node, or what is not known.
+    Other,
+}
+
 /// Where an image comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestoreSource {
@@ -426,8 +437,8 @@ pub enum FromDaemon {
         error: String,
         /// Way out; may be empty.
         hint: String,
-        /// It is the image that cannot be used, whatever the node: missing, torn, damaged, of something else.
-        image: bool,
+        /// What is to blame.
+        blame: RestoreBlame,
     },
     /// Answer to `PutFiles`: what users should know, or which file could not be put back and why.
     FilesPut(Result<Vec<String>, NotPut>),

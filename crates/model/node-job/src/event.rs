@@ -411,8 +411,13 @@ pub enum Word {
 /// Why a restore is given up that had a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Abandonment {
-    /// In the agent's words.
-    Agent(String),
+    /// Its agent gives it up.
+    Agent {
+        /// Why, in the agent's words.
+        error: String,
+        /// The cause is a file that is no longer as it was when the image was taken.
+        files: bool,
+    },
     /// It spoke before its memory was complete.
     SpokeEarly,
     /// It went away before it was complete.

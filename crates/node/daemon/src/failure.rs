@@ -5,7 +5,7 @@ use crate::restore::RestoreError;
 use crate::spaces::Unseen;
 use crate::supervisor::SpawnError;
 use crate::supervisor::order::{Launch, Step};
-use mend_messages::daemon::{ExitStatus, FromDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreBlame};
 use mend_messages::job::Rank;
 use mend_report::{process_hint, with_causes};
 use rustix::io::Errno;
@@ -110,14 +110,16 @@ impl RankFailure {
         let (error, hint) = (with_causes(self), self.hint());
         match self {
             Self::DiedEarly(status @ ExitStatus::Signal(_)) if restoring => FromDaemon::Exited { rank, attempt, status: *status },
-            _ if restoring => FromDaemon::RestoreFailed { rank, attempt, error, hint, image: self.blames_image() },
+            _ if restoring => FromDaemon::RestoreFailed { rank, attempt, error, hint, blame: self.blame() },
             _ => FromDaemon::StartFailed { rank, attempt, error, hint, code: self.code() },
         }
     }
 
-    /// True if it is the image that cannot be used.
-    pub fn blames_image(&self) -> bool {
-        matches!(self, Self::Restore(error) if error.blames_image())
+    fn blame(&self) -> RestoreBlame {
+        match self {
+            Self::Restore(error) => error.blame(),
+            _ => RestoreBlame::Other,
+        }
     }
 
     /// What a user can do; may be empty.

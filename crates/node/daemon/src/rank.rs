@@ -67,7 +67,7 @@ pub enum Command {
     /// The restored agent reported success: from here on the rank is as if started here.
     Settle,
     /// The restored agent reported this failure.
-    Abandon(String),
+    Abandon(RestoreError),
     /// Its agent has parked the rank: give its process out. Without an answer there is none.
     Pause(oneshot::Sender<RankProcess>),
 }
@@ -483,7 +483,7 @@ impl RankTask {
                 self.deliver_held();
             }
             Command::Pause(taker) => return Transition::Paused(taker),
-            Command::Abandon(error) => return Transition::Failed(RestoreError::Agent(error).into()),
+            Command::Abandon(error) => return Transition::Failed(error.into()),
             command => {
                 self.held.push(command);
                 // What a process was given that failed to go back would be lost to the next one.

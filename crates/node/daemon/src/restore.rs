@@ -13,7 +13,7 @@ use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HE
 use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
 use mend_messages::agent::{ImageId, RollbackOrder};
-use mend_messages::daemon::{JobIntroduction, Way};
+use mend_messages::daemon::{JobIntroduction, RestoreBlame, Way};
 use mend_messages::job::Rank;
 use mend_report::process_hint;
 use mend_sealed::{Key, SealError};
@@ -154,6 +154,9 @@ pub enum RestoreError {
     /// The restored agent cannot go on.
     #[error("{0}")]
     Agent(String),
+    /// The restored agent found a file that is no longer as it was.
+    #[error("{0}")]
+    Files(String),
 }
 
 fn errno_text(errno: i32) -> String {
@@ -161,14 +164,17 @@ fn errno_text(errno: i32) -> String {
 }
 
 impl RestoreError {
-    /// True if it is the image that cannot be used, whatever the node: another checkpoint may do.
-    pub fn blames_image(&self) -> bool {
+    /// What is to blame: of a bad image another one may do, and files may be others by now.
+    pub fn blame(&self) -> RestoreBlame {
         match self {
-            Self::Unreadable { .. } | Self::Image { .. } | Self::Foreign { .. } | Self::Link { .. } | Self::Unsealable { .. } => true,
+            Self::Unreadable { .. } | Self::Image { .. } | Self::Foreign { .. } | Self::Link { .. } | Self::Unsealable { .. } => {
+                RestoreBlame::Image
+            }
             // Damage may look like another key.
-            Self::Sealed { source, .. } => *source != SealError::NoKey,
-            Self::Refused { failure, .. } => matches!(failure, Failure::Image | Failure::Stream),
-            _ => false,
+            Self::Sealed { source, .. } if *source != SealError::NoKey => RestoreBlame::Image,
+            Self::Refused { failure: Failure::Image | Failure::Stream, .. } => RestoreBlame::Image,
+            Self::Refused { failure: Failure::File, .. } | Self::Files(_) => RestoreBlame::Files,
+            _ => RestoreBlame::Other,
         }
     }
 
@@ -200,7 +206,7 @@ impl RestoreError {
             Self::Clocks => "choose a node with Linux 5.6 or newer, or one that has been up longer".into(),
             Self::Refused { failure: Failure::Kernel, errno, .. } => kernel_hint(*errno).into(),
             Self::Refused { failure, .. } => failure.hint().into(),
-            Self::Agent(_) => {
+            Self::Agent(_) | Self::Files(_) => {
                 "what the program used must be on this node as it was when the image was taken; the cause says what was not".into()
             }
             Self::NoImage | Self::Speechless | Self::Control(_) | Self::AgentSilent(_) => "look at mendd's log on that node".into(),

@@ -58,6 +58,13 @@ pub(crate) enum RebuildError {
     State(#[from] StateError),
 }
 
+impl RebuildError {
+    /// True if a file is no longer as it was when the image was taken. Another rank may have removed or cut it since.
+    pub(crate) fn is_for_files(&self) -> bool {
+        matches!(self, Self::Reopen(ReopenError::Open { .. } | ReopenError::Kind { .. } | ReopenError::Short { .. }))
+    }
+}
+
 /// The hand-over, checked.
 pub(crate) fn handoff(scratch: &Scratch) -> Result<Handoff, RebuildError> {
     // SAFETY: scratch memory, written by the restorer before any thread ran; any bytes are valid.

@@ -10,7 +10,7 @@ use crate::node::{Node, Phase, Process, Receiver};
 use mend_job::event::{Event, NodeLoss};
 use mend_messages::agent::{FromAgent, ImageId, Reply, Request, SaveMode, SaveOrder, SaveTarget, Written};
 use mend_messages::control::Ask;
-use mend_messages::daemon::{FromDaemon, RestoreSource, ToDaemon};
+use mend_messages::daemon::{FromDaemon, RestoreBlame, RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_messages::tier::TierReport;
 use mend_node_job::event::Event as NodeEvent;
@@ -82,7 +82,7 @@ impl World {
             Coming::NoTransfer { at, rank, attempt } => {
                 let is_left = |process: &&mut Process| process.phase == Phase::Building && !process.receives;
                 if self.process(at, rank, attempt).filter(is_left).is_some() {
-                    self.not_built(at, rank, "no transfer came");
+                    self.not_built(at, rank, "no transfer came", RestoreBlame::Other);
                 }
                 Ok(())
             }
@@ -94,7 +94,7 @@ impl World {
                 let fails = self.fails(40);
                 match self.process(at, rank, attempt) {
                     None => {}
-                    Some(_) if fails => self.not_built(at, rank, "no memory"),
+                    Some(_) if fails => self.not_built(at, rank, "a file is gone", RestoreBlame::Files),
                     Some(_) => self.rank_is_built(at, rank, attempt),
                 }
                 Ok(())

@@ -9,7 +9,7 @@ use crate::coming::{Coming, NODE_TIMEOUT_US, SECOND_US};
 use crate::feeder::Feeder;
 use crate::node::{Phase, Process, node_at};
 use mend_messages::agent::{FromAgent, Hello, ImageId, Reply, Request};
-use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreSource, Way};
+use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreBlame, RestoreSource, Way};
 use mend_messages::health::NodeHealth;
 use mend_messages::job::Rank;
 use mend_node_job::NodeJob;
@@ -72,7 +72,7 @@ impl World {
             Effect::Send(message) => self.say(at, message),
             Effect::Refuse { seq, rank, why } => self.say(at, FromDaemon::Agent { seq, rank, reply: failed(&format!("{why:?}")) }),
             Effect::NotAdmitted { rank, attempt, restore: true, why } => {
-                self.restore_failed(at, (rank, attempt), &format!("{why:?}"), false)
+                self.restore_failed(at, (rank, attempt), &format!("{why:?}"), RestoreBlame::Other)
             }
             Effect::NotAdmitted { rank, attempt, restore: false, why } => {
                 self.say(at, FromDaemon::StartFailed { rank, attempt, error: format!("{why:?}"), hint: String::new(), code: 1 });
@@ -154,7 +154,7 @@ impl World {
         match self.restore(at, (rank, number), source, (image, fed)) {
             Ok(agent) => vec![Event::AgentAwaited { rank, attempt: number, agent }],
             Err(why) => {
-                self.restore_failed(at, (rank, number), why, true);
+                self.restore_failed(at, (rank, number), why, RestoreBlame::Image);
                 vec![Event::Ended { rank, attempt: number, not_in_place: false }]
             }
         }
@@ -194,15 +194,15 @@ impl World {
         }
     }
 
-    fn restore_failed(&mut self, at: usize, (rank, number): (Rank, u64), why: &str, image: bool) {
+    fn restore_failed(&mut self, at: usize, (rank, number): (Rank, u64), why: &str, blame: RestoreBlame) {
         self.nodes[at].expected.retain(|_, its| *its != rank);
-        self.say(at, FromDaemon::RestoreFailed { rank, attempt: number, error: why.into(), hint: String::new(), image });
+        self.say(at, FromDaemon::RestoreFailed { rank, attempt: number, error: why.into(), hint: String::new(), blame });
     }
 
     /// A process that was to be built is no more.
-    pub(crate) fn not_built(&mut self, at: usize, rank: Rank, why: &str) {
+    pub(crate) fn not_built(&mut self, at: usize, rank: Rank, why: &str, blame: RestoreBlame) {
         let Some(process) = self.nodes[at].ranks.remove(&rank) else { return };
-        self.restore_failed(at, (rank, process.number), why, false);
+        self.restore_failed(at, (rank, process.number), why, blame);
         self.process_is_over(at, rank, &process);
     }
 
@@ -262,7 +262,7 @@ impl World {
                 }
                 self.work_on_input(at, rank);
             }
-            Word::Abandon(_) => self.not_built(at, rank, "its agent failed"),
+            Word::Abandon(_) => self.not_built(at, rank, "its agent failed", RestoreBlame::Other),
             Word::Pmi(_) | Word::Settle => {}
         }
     }
@@ -314,7 +314,7 @@ impl World {
             false if rank == 0 => Some(FromDaemon::StdinLeft { rank, attempt, bytes: process.feeder.left() }),
             // It failed just before.
             true if self.chance(2) => {
-                Some(FromDaemon::RestoreFailed { rank, attempt, error: LATE.into(), hint: String::new(), image: false })
+                Some(FromDaemon::RestoreFailed { rank, attempt, error: LATE.into(), hint: String::new(), blame: RestoreBlame::Other })
             }
             _ => None,
         };
@@ -339,7 +339,7 @@ impl World {
             Phase::Starting => {
                 self.say(at, FromDaemon::StartFailed { rank, attempt, error: "died".into(), hint: String::new(), code: 1 });
             }
-            Phase::Building => self.restore_failed(at, (rank, attempt), "died", false),
+            Phase::Building => self.restore_failed(at, (rank, attempt), "died", RestoreBlame::Other),
             _ => self.say(at, FromDaemon::Exited { rank, attempt, status }),
         }
         self.tell_node(at, Event::Ended { rank, attempt, not_in_place: false });

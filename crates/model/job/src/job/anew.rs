@@ -1,16 +1,17 @@
-//! Operations that fail because ranks end in their middle, in a job that has spawned worlds and goes on without those ranks: they begin anew.
+//! Operations that begin anew after they failed: those that failed because ranks ended in their middle, in a job that has spawned worlds and
+//! goes on without those ranks; and moves whose target missed a file that the other ranks, which run on, have removed or cut meanwhile.
 //!
 //! What a rank, or a peer of it, says of its end comes before the end itself is known. So an operation that failed waits for that, first in the
 //! queue, and fails for good if no end comes.
 
 use super::Job;
 use crate::event::{Asker, Outcome};
-use mend_coordination::failure::{Failure, Gone};
+use mend_coordination::failure::{Failure, Gone, TargetTrouble};
 use mend_messages::control::Ask;
 use mend_messages::job::Rank;
 use serde::{Deserialize, Serialize};
 
-/// Operations begin anew so often, one after the other, because ranks end.
+/// Operations begin anew so often, one after the other.
 const MOST_ANEW: u32 = 8;
 /// From what is first seen of a rank's end until that is known, at most.
 const LEAVE_US: u64 = 3_000_000;
@@ -19,7 +20,7 @@ const LEAVE_US: u64 = 3_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Anew {
     judged: Option<Judged>,
-    /// Times that an operation began anew, since the last that succeeded.
+    /// Times that an operation began anew, since the last that succeeded or failed for good.
     again: u32,
     /// When a rank ended last that the job goes on without.
     ended_us: u64,
@@ -52,6 +53,15 @@ pub(crate) enum Kind {
     Move(Rank),
 }
 
+/// Whether a move failed because a file that its rank uses was no longer as it was.
+fn is_for_files(failure: &Failure) -> bool {
+    match failure {
+        Failure::NotRebuilt { why: TargetTrouble::Files(_), .. } => true,
+        Failure::BothEnds { target, .. } => is_for_files(target),
+        _ => false,
+    }
+}
+
 impl Anew {
     /// When the operation that waits fails for good.
     pub(crate) fn due(&self) -> Option<u64> {
@@ -76,16 +86,21 @@ impl Job {
             Kind::Checkpoint(_) => None,
             Kind::Move(rank) => Some(rank),
         };
-        let by_ranks = match failure {
-            Failure::Lost { rank, how: Gone::Ended } => Some(*rank) != mover,
-            Failure::Refused { .. } => true,
-            _ => false,
-        };
-        if !by_ranks || self.worlds.spawned().next().is_none() || self.anew.again >= MOST_ANEW || self.ending.is_some() {
+        let by_ranks = self.worlds.spawned().next().is_some()
+            && match failure {
+                Failure::Lost { rank, how: Gone::Ended } => Some(*rank) != mover,
+                Failure::Refused { .. } => true,
+                _ => false,
+            };
+        let by_files = is_for_files(failure);
+        if !(by_ranks || by_files) || self.anew.again >= MOST_ANEW || self.ending.is_some() {
+            self.anew.again = 0;
             return false;
         }
         self.anew.again += 1;
-        self.anew.judged = Some(Judged { attempt, asker, failed_us: self.now_us, failure: failure.clone() });
+        if by_ranks {
+            self.anew.judged = Some(Judged { attempt, asker, failed_us: self.now_us, failure: failure.clone() });
+        }
         self.waiting.push_front((ask, asker, self.now_us));
         true
     }

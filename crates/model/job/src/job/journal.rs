@@ -15,7 +15,7 @@ use mend_journal::ranks::Ranks;
 use mend_messages::agent::{ImageId, Reply, Round, SaveMode, Saved, Unasked, Unwritten, Written};
 use mend_messages::chunks::TransportWord;
 use mend_messages::control::{MoveMode, PortableNote};
-use mend_messages::daemon::{ExitStatus, FromDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreBlame};
 use mend_messages::job::{NodeIndex, Rank};
 use std::collections::BTreeMap;
 
@@ -103,8 +103,8 @@ impl Job {
             FromDaemon::Agentless { rank } => (*rank, Event::Agentless),
             FromDaemon::MessagesLost { rank, peer, why } => (*rank, Event::MessagesLost { peer: *peer, why: cut(why.clone()) }),
             FromDaemon::Restored { rank, restart_us, bytes, .. } => (*rank, Event::RankRestored { us: *restart_us, bytes: *bytes }),
-            FromDaemon::RestoreFailed { rank, error, hint, image, .. } => {
-                (*rank, Event::RestoreFailed { error: cut(error.clone()), hint: cut(hint.clone()), image: *image })
+            FromDaemon::RestoreFailed { rank, error, hint, blame, .. } => {
+                (*rank, Event::RestoreFailed { error: cut(error.clone()), hint: cut(hint.clone()), image: *blame == RestoreBlame::Image })
             }
             FromDaemon::Exited { rank, status, .. } => match status {
                 ExitStatus::Code(status) => (*rank, Event::RankExited { status: *status }),

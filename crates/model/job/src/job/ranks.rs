@@ -8,7 +8,7 @@ use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Gone, TargetTrouble, Trouble};
 use mend_coordination::pmi::{self, ClientState};
 use mend_messages::agent::Request;
-use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreBlame, ToDaemon};
 use mend_messages::health::LeaveReason;
 use mend_messages::job::{NodeIndex, Rank};
 
@@ -61,11 +61,18 @@ impl Job {
                 }
             }
             FromDaemon::Restored { rank, attempt, restart_us, .. } => self.target_restored(Process { node, rank, attempt }, restart_us),
-            FromDaemon::RestoreFailed { rank, attempt, error, hint, image } if is_present(rank, attempt, self) => {
-                self.end(End::NotRestored { rank, node, why: TargetTrouble::Told(Trouble { error, hint }), image });
+            FromDaemon::RestoreFailed { rank, attempt, error, hint, blame } if is_present(rank, attempt, self) => {
+                self.end(End::NotRestored {
+                    rank,
+                    node,
+                    why: TargetTrouble::Told(Trouble { error, hint }),
+                    image: blame == RestoreBlame::Image,
+                });
             }
-            FromDaemon::RestoreFailed { rank, attempt, error, hint, .. } => {
-                self.target_failed(Process { node, rank, attempt }, TargetTrouble::Told(Trouble { error, hint }));
+            FromDaemon::RestoreFailed { rank, attempt, error, hint, blame } => {
+                let (files, trouble) = (blame == RestoreBlame::Files, Trouble { error, hint });
+                let why = if files { TargetTrouble::Files(trouble) } else { TargetTrouble::Told(trouble) };
+                self.target_failed(Process { node, rank, attempt }, why);
             }
             FromDaemon::StartFailed { rank, attempt, error, hint, code } => {
                 let is_world = is_present(rank, attempt, self) && self.spawned_rank_not_started(rank, &error, &hint);

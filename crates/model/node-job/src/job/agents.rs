@@ -24,10 +24,10 @@ impl NodeJob {
         match message {
             FromAgent::Hello(hello) => self.hello(id, hello),
             FromAgent::Restored { rank, rebuild_us } => self.restored(id, rank, rebuild_us),
-            FromAgent::RestoreFailed { error } => {
+            FromAgent::RestoreFailed { error, files } => {
                 let waiting = self.ranks.iter().find(|(_, slot)| slot.awaits(id)).map(|(rank, _)| *rank);
                 self.effect(match waiting {
-                    Some(rank) => Effect::Tell { rank, word: Word::Abandon(Abandonment::Agent(error)) },
+                    Some(rank) => Effect::Tell { rank, word: Word::Abandon(Abandonment::Agent { error, files }) },
                     None => Effect::Notice(Notice::UnknownFailure(error)),
                 });
                 self.effect(Effect::Close { agent: id });

@@ -74,7 +74,7 @@ impl NodeJob {
         if let FromAgent::Reply { reply: Reply::Failed { error, .. }, .. } = message
             && self.ranks.contains_key(&rank)
         {
-            self.effect(Effect::Tell { rank, word: Word::Abandon(Abandonment::Agent(error.clone())) });
+            self.effect(Effect::Tell { rank, word: Word::Abandon(Abandonment::Agent { error: error.clone(), files: false }) });
         }
         true
     }

@@ -3,6 +3,7 @@
 use crate::failure::RankFailure;
 use crate::program::Agentless;
 use crate::rank::Command;
+use crate::restore::RestoreError;
 use mend_messages::agent::Reply;
 use mend_messages::job::Rank;
 use mend_node_job::event::{Abandonment, Inadmissible, Notice, Refusal, Word};
@@ -43,9 +44,12 @@ pub(super) fn command(word: Word) -> Command {
         Word::Pmi(bytes) => Command::Pmi(bytes),
         Word::Feed => Command::Feed,
         Word::Settle => Command::Settle,
-        Word::Abandon(Abandonment::Agent(error)) => Command::Abandon(error),
-        Word::Abandon(Abandonment::SpokeEarly) => Command::Abandon("its agent spoke before its memory was complete".into()),
-        Word::Abandon(Abandonment::WentAway) => Command::Abandon("its agent went away before it was complete".into()),
+        Word::Abandon(why) => Command::Abandon(match why {
+            Abandonment::Agent { error, files: true } => RestoreError::Files(error),
+            Abandonment::Agent { error, files: false } => RestoreError::Agent(error),
+            Abandonment::SpokeEarly => RestoreError::Agent("its agent spoke before its memory was complete".into()),
+            Abandonment::WentAway => RestoreError::Agent("its agent went away before it was complete".into()),
+        }),
     }
 }
 

@@ -6,7 +6,7 @@ use mend_messages::PROTOCOL;
 use mend_messages::agent::{
     FromAgent, Hello, ImageId, Inspection, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, ToAgent, Unasked, Welcome, Written,
 };
-use mend_messages::daemon::{ExitStatus, FromDaemon, Question, RestoreSource, ToDaemon, Way};
+use mend_messages::daemon::{ExitStatus, FromDaemon, Question, RestoreBlame, RestoreSource, ToDaemon, Way};
 use mend_messages::frame;
 use mend_messages::job::{FabricAddress, JobMap};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -442,7 +442,7 @@ fn a_save_into_a_transfer_reaches_the_restore_that_waits_for_it() {
         }
         // The header came through, and says that the program is not on this node.
         match receiver.next().await {
-            FromDaemon::RestoreFailed { rank: 0, attempt: 2, error, hint, image: false } => {
+            FromDaemon::RestoreFailed { rank: 0, attempt: 2, error, hint, blame: RestoreBlame::Other } => {
                 assert!(error.contains("/no/such/program is not on this node") && !hint.is_empty(), "{error}");
             }
             other => panic!("{other:?}"),

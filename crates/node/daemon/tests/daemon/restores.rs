@@ -4,7 +4,7 @@ use crate::controller::{Controller, Daemon, User, for_each_isolated_user, for_ea
 use mend_image::cpu::Features;
 use mend_image::{Header, put_text};
 use mend_messages::agent::ImageId;
-use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreSource, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreBlame, RestoreSource, ToDaemon};
 use std::path::PathBuf;
 
 fn header(job: &Controller) -> Header {
@@ -23,9 +23,9 @@ async fn refusal(job: &mut Controller, source: RestoreSource) -> (String, bool) 
 async fn refusal_of(job: &mut Controller, source: RestoreSource, image: Option<ImageId>) -> (String, bool) {
     job.send(ToDaemon::Restore { rank: 0, attempt: 7, source, image, stdin: false }).await;
     match job.next().await {
-        FromDaemon::RestoreFailed { rank: 0, attempt: 7, error, hint, image } => {
+        FromDaemon::RestoreFailed { rank: 0, attempt: 7, error, hint, blame } => {
             assert!(!hint.is_empty(), "{error}");
-            (error, image)
+            (error, blame == RestoreBlame::Image)
         }
         other => panic!("{other:?}"),
     }

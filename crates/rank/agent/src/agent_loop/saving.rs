@@ -139,14 +139,17 @@ impl Agent {
         if let Some(wakeup) = self.wakeup.take() {
             wakeup.forget();
         }
-        let result = restore::rebuild(&quiesced, &handoff).map_err(|error| with_causes(&error)).map(|locks| self.locks = locks);
+        let result = restore::rebuild(&quiesced, &handoff)
+            .map_err(|error| (with_causes(&error), error.is_for_files()))
+            .map(|locks| self.locks = locks);
         self.lifted = Some(LiftedLimit::new());
         self.link.adopt(handoff.agent_fd);
         // Whatever may fail does so while the daemon can still do without this process.
         let listen = || wakeup::WakeupSocket::open().map_err(|error| format!("its agent cannot listen to the program: {error}"));
-        let result = result.and_then(|()| frozen.rebuild()).and_then(|()| listen()).map(|wakeup| self.wakeup = Some(wakeup));
-        if let Err(error) = result {
-            self.link.send(&FromAgent::RestoreFailed { error })?;
+        let others = || frozen.rebuild().and_then(|()| listen()).map_err(|error| (error, false));
+        let result = result.and_then(|()| others()).map(|wakeup| self.wakeup = Some(wakeup));
+        if let Err((error, files)) = result {
+            self.link.send(&FromAgent::RestoreFailed { error, files })?;
             // The daemon ends this process; its threads never run.
             loop {
                 if self.link.receive().is_err() {

@@ -516,7 +516,7 @@ impl Rank {
         rank.await_ready(control)?;
         match read_message(&mut rank.agent) {
             Ok(FromAgent::Restored { rank: 0, .. }) => {}
-            Ok(FromAgent::RestoreFailed { error }) => return Err(Refusal(error)),
+            Ok(FromAgent::RestoreFailed { error, .. }) => return Err(Refusal(error)),
             other => panic!("unexpected {other:?}: {:?} {}", rank.child.try_wait(), rank.drain_output()),
         }
         rank.say(&welcome());

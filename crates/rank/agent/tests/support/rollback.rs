@@ -48,7 +48,7 @@ impl Rank {
         self.await_ready(control)?;
         match read_message(&mut self.agent) {
             Ok(FromAgent::Restored { rank: 0, .. }) => {}
-            Ok(FromAgent::RestoreFailed { error }) => return Err(Refusal(error)),
+            Ok(FromAgent::RestoreFailed { error, .. }) => return Err(Refusal(error)),
             other => panic!("unexpected {other:?}: {:?} {}", self.child.try_wait(), self.drain_output()),
         }
         self.say(&welcome());

@@ -1,0 +1,5 @@
+//! The job's machine as its daemons see it.
+
+mod anew;
+mod spawning;
+mod world;

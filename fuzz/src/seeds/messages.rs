@@ -14,8 +14,8 @@ use mend_messages::control::{
     RankStatus, StopReason,
 };
 use mend_messages::daemon::{
-    ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreBlame, RestoreSource, Resumption, Stream, Succession, SuccessorCommand, ToDaemon,
-    Way,
+    ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreBlame, RestoreSource, Resumption, Stream, Succession,
+    SuccessorCommand, ToDaemon, Way,
 };
 use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
 use mend_messages::frame;
@@ -416,7 +416,11 @@ fn to_daemon() -> Vec<ToDaemon> {
             stdin: true,
         },
         ToDaemon::Compare { seq: 9, rank: 1, needs: Box::new(needs()) },
-        ToDaemon::PutFiles(Box::new(PutOrder { checkpoint: "/srv/7".into(), files: kept_files(), elsewhere: vec!["/srv/.data.shfp.7".into()] })),
+        ToDaemon::PutFiles(Box::new(PutOrder {
+            checkpoint: "/srv/7".into(),
+            files: kept_files(),
+            elsewhere: vec!["/srv/.data.shfp.7".into()],
+        })),
         ToDaemon::Discard { rank: 1 },
     ]);
     all.extend(tier_orders().into_iter().map(|order| ToDaemon::Tier(Box::new(order))));

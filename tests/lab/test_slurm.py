@@ -133,6 +133,16 @@ class Jobs(InSlurm):
         self.completed(4)
         self.assertEqual(self.out().count("run 1"), 1, self.out())
 
+    def test_a_command_that_ended_with_75_by_itself_begins_anew_in_the_same_script(self):
+        command = f"{MEND} run -n 1 sh -c 'until [ -e saved ]; do :; done; exit 75'"
+        again = "[ ${SLURM_RESTART_COUNT:-0} = 1 ] || { scontrol requeue $SLURM_JOB_ID; sleep 600; }"
+        self.submit(f"{command}\necho code $?\n{again}")
+        self.saved()
+        with open(os.path.join(self.directory, "saved"), "w", encoding="utf-8"):
+            pass
+        self.said("code 75", 2)
+        self.assertNotIn("is not finished", self.out())
+
     def test_a_preempted_job_is_queued_again_by_itself(self):
         self.submit(f"{MEND} run -n 2 {PROGRAM}", "-p", "low")
         self.places()

@@ -16,7 +16,7 @@ use crate::error::{NODE_LOST, RunError};
 use crate::hosts::Host;
 use crate::manifest::numbers;
 use crate::nodes::DaemonAddresses;
-use crate::record::{self, BatchRecord, JobRecord};
+use crate::record::{self, BatchRecord, JobRecord, by_itself};
 use crate::signals::Signals;
 use mend_batch::{BatchError, BatchNode, BatchSystem};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,8 @@ enum Daemons {
 
 /// Whether it ended before its program did, so that a restart goes on with it.
 fn may_go_on(record: &JobRecord) -> bool {
-    record.ended.is_none() || record.exit_code == Some(NODE_LOST)
+    let by_itself = record.ended.as_ref().is_some_and(|(_, how)| *how == by_itself(NODE_LOST));
+    record.ended.is_none() || record.exit_code == Some(NODE_LOST) && !by_itself
 }
 
 fn host(node: &BatchNode) -> Host {

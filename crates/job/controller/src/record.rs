@@ -119,6 +119,11 @@ pub struct JobDirectory {
     holder: Option<LockIdentity>,
 }
 
+/// How a job is said to have ended whose program ended it, with this exit code.
+pub(crate) fn by_itself(code: i32) -> String {
+    format!("exit code {code}")
+}
+
 /// Seconds since 1970.
 #[must_use]
 pub fn now() -> u64 {

@@ -27,7 +27,7 @@ use crate::journaling;
 use crate::manifest;
 use crate::nodes::Node;
 use crate::output::Output;
-use crate::record::{JobDirectory, JobRecord};
+use crate::record::{JobDirectory, JobRecord, by_itself};
 use crate::signals::Signals;
 use crate::texts::Names;
 use crate::wish::Wish;
@@ -246,7 +246,7 @@ fn is_open(result: &Result<i32, RunError>) -> bool {
 
 fn put_end_on_record(directory: &JobDirectory, record: &mut JobRecord, result: &Result<i32, RunError>, goes_on: Option<u64>) -> bool {
     let how = match result {
-        Ok(code) => format!("exit code {code}"),
+        Ok(code) => by_itself(*code),
         Err(error) => error.to_string(),
     };
     let over = goes_on.is_none() && !is_open(result);

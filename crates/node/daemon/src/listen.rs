@@ -7,12 +7,12 @@
 use crate::job;
 use crate::node::Node;
 use mend_messages::auth::Purpose;
+use mend_patience::patiently;
 use mend_transfer::peer::{self, Admitted};
 use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeSlot, admit_all};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 
 /// Serves connections until cancelled.
 pub async fn listen(node: Arc<Node>, listener: TcpListener) {
@@ -20,7 +20,7 @@ pub async fn listen(node: Arc<Node>, listener: TcpListener) {
 }
 
 async fn greet(node: Arc<Node>, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) -> Result<(), HandshakeError> {
-    let admitting = async { timeout(HANDSHAKE_TIMEOUT, admit(&node, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
+    let admitting = async { patiently(HANDSHAKE_TIMEOUT, admit(&node, stream)).await.map_err(|_| HandshakeError::TimedOut)? };
     match slot.hold(admitting).await? {
         Caller::Transfer(admitted) => node.deliver(admitted).await,
         Caller::Space(connection) => node.targets.serve(connection).await,

@@ -200,14 +200,20 @@ async fn read_files(monitor: Arc<Monitor>, options: Arc<Options>) {
     loop {
         ticks.tick().await;
         let here = options.clone();
-        let reading = tokio::task::spawn_blocking(move || (edac::read(&here.root), pressure::read(&here.root)));
-        match timeout(FILES_LIMIT, reading).await {
-            Ok(Ok((kernel, pressure))) => {
+        let mut reading = tokio::task::spawn_blocking(move || (edac::read(&here.root), pressure::read(&here.root)));
+        let found = match timeout(FILES_LIMIT, &mut reading).await {
+            Ok(found) => found,
+            Err(_) => {
+                monitor.heard("kernel", Err(unread("kernel", hung(), true)));
+                reading.await
+            }
+        };
+        match found {
+            Ok((kernel, pressure)) => {
                 monitor.heard("kernel", Ok(kernel));
                 monitor.heard(pressure::SENSOR, pressure.map(|sample| vec![sample]));
             }
-            Ok(Err(error)) => monitor.heard("kernel", Err(unread("kernel", error.to_string(), true))),
-            Err(_) => monitor.heard("kernel", Err(unread("kernel", hung(), true))),
+            Err(error) => monitor.heard("kernel", Err(unread("kernel", error.to_string(), true))),
         }
     }
 }

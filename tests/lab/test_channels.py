@@ -55,6 +55,16 @@ class Channels(InDirectory):
         self.assertNotIn("no ofi channels here", again.stderr())
         return again.stdout()
 
+    def test_what_was_sent_comes_whatever_its_sender_does_then(self):
+        """It computes, or ends before its receiver looks: longer before than a peer that cannot be reached is waited for."""
+        late = compile_mpi("mpi_late.c", os.path.join(self.work, "late"))
+        for channels in (None, "ofi"):
+            self.lab.choose_channels(channels)
+            directory = tempfile.mkdtemp(dir=self.work)
+            job = self.lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--", late, "5")
+            job.finish()
+            self.assertEqual(job.stdout(), "late: all came\n")
+
     def test_results_stay_over_every_choice_of_channels(self):
         argv = [self.iters, "-i", "60", "-w", "100", "-m", "8", "-u", "go"]
         expected = self.plain(argv)

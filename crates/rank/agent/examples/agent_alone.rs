@@ -37,7 +37,9 @@ impl Network for Nobody {
     fn losses(&self, _: Duration) -> (Vec<(Rank, String)>, bool) {
         (Vec::new(), false)
     }
-    fn catch_up(&self) {}
+    fn catch_up(&self) -> bool {
+        false
+    }
     fn counters(&self) -> Counters {
         Counters::default()
     }

@@ -41,8 +41,8 @@ pub trait Network: Sync {
     fn broken(&self) -> Vec<(Rank, String)>;
     /// Peers whose channels have not drained yet.
     fn draining(&self) -> Vec<Rank>;
-    /// Does what was put off, unless the program's next call has come meanwhile.
-    fn catch_up(&self);
+    /// Does what was put off, unless the program's next call has come meanwhile. True if this is wanted again, in a while that may grow.
+    fn catch_up(&self) -> bool;
     /// What was counted so far.
     fn counters(&self) -> Counters;
     /// Bytes and messages that were sent to each rank so far, by its number: put behind what `sent` has.

@@ -68,7 +68,19 @@ pub(crate) struct State {
 /// One-sided operations that need no packets between two rounds: a program may do nothing else, and others wait for this rank.
 const MAX_UNSERVED_OPERATIONS: u32 = 16;
 
+/// How long the end of a process waits for a round that is made for it.
+const CEASE_TIME: Duration = Duration::from_millis(100);
+
 impl State {
+    /// A round if something waits for one and the program makes none. True if somebody is to look again.
+    fn catch_up(&mut self) -> bool {
+        let active = self.links.active();
+        if self.links.due() {
+            self.progress();
+        }
+        self.links.looked(active)
+    }
+
     /// One round of progress.
     #[inline]
     pub fn progress(&mut self) -> bool {
@@ -140,6 +152,10 @@ pub struct Fabric {
     used: AtomicBool,
     told: AtomicBool,
     on_use: OnceLock<fn()>,
+    /// Somebody else than the program makes a round.
+    looking: AtomicBool,
+    /// The process ends: nobody is to.
+    ending: AtomicBool,
 }
 
 static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric {
@@ -148,6 +164,8 @@ static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric {
     used: AtomicBool::new(false),
     told: AtomicBool::new(false),
     on_use: OnceLock::new(),
+    looking: AtomicBool::new(false),
+    ending: AtomicBool::new(false),
 });
 
 /// The process-wide fabric; exists before libfabric is touched.
@@ -200,8 +218,8 @@ impl Fabric {
         }
     }
 
-    /// `nudge` is called, with the fabric's lock held, when packets of a burst start to wait for the program's next call.
-    /// Whoever sets it calls [`Fabric::catch_up`] soon after.
+    /// `nudge` is called, with the fabric's lock held, when packets start to wait for the program's next call.
+    /// Whoever sets it calls [`Fabric::catch_up`] soon after, and again and again as long as that says so.
     pub fn on_delay(&self, nudge: fn()) {
         self.state.lock_first().links.on_delay(nudge);
     }
@@ -228,14 +246,22 @@ impl Fabric {
         self.state.lock_first().links.drain_step()
     }
 
-    /// Sends what still waits for a call that the program has not made. True if there was something.
+    /// Sends what still waits for a call that the program has not made. True if somebody is to look again.
     pub fn catch_up(&self) -> bool {
-        let mut state = self.state.lock_first();
-        let delayed = state.links.delayed();
-        if delayed {
-            state.progress();
+        self.looking.store(true, Ordering::SeqCst);
+        let again = !self.ending.load(Ordering::SeqCst) && self.state.lock_first().catch_up();
+        self.looking.store(false, Ordering::SeqCst);
+        again
+    }
+
+    /// The process ends: no round is made for it any more, nor is one under way when this returns, since libraries that channels use may go now.
+    pub(crate) fn cease(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        let mut patience = Patience::with_pause(CEASE_TIME, Duration::from_millis(1));
+        // A signal's handler may end the process of a thread that has the lock which the other waits for.
+        while self.looking.load(Ordering::SeqCst) && !patience.is_over() {
+            std::thread::sleep(patience.pause());
         }
-        delayed
     }
 
     /// Messages and one-sided operations so far, how long this rank waited for others, and a clock for that, both in cycles of the

@@ -68,8 +68,8 @@ impl Network for ProcessFabric {
         fabric().draining()
     }
 
-    fn catch_up(&self) {
-        fabric().catch_up();
+    fn catch_up(&self) -> bool {
+        fabric().catch_up()
     }
 
     fn counters(&self) -> mend_agent::Counters {

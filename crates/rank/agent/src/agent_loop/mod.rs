@@ -57,6 +57,8 @@ use wakeup::WakeupSocket;
 
 /// How long what the fabric put off may wait for the program's next call.
 const DELAYED_SEND_LIMIT: Duration = Duration::from_millis(1);
+/// Longest pause between two looks at messages that wait for receivers that compute.
+const SELDOM_LOOK: Duration = Duration::from_millis(20);
 /// How long a suspended rank listens to its peers before it listens to the daemon again, for which all of them wait. At first: see [`next_look`].
 const SERVICE_TIME: Duration = Duration::from_micros(100);
 /// The same the other way round, where peers have hardly anything to say.
@@ -120,6 +122,8 @@ struct Agent {
     precopy: Option<Box<Precopy>>,
     /// Since when the fabric has put something off, while a copy keeps the loop awake.
     late: Option<Instant>,
+    /// Pause before the next look at messages that wait for their receivers.
+    look_pause: Option<Duration>,
     /// How far the program has come.
     reports: Reports,
     /// With whom it exchanges how much.
@@ -163,6 +167,7 @@ pub(crate) fn run(
         copy_backoff: CopyBackoff::default(),
         precopy: None,
         late: None,
+        look_pause: None,
         reports: Reports::default(),
         traffic: TrafficReports::default(),
     };
@@ -229,6 +234,7 @@ impl Agent {
                 Stage::Running if precopies == Some(Next::Step) => Some(Duration::ZERO),
                 Stage::Running if joins => Some(Duration::ZERO),
                 Stage::Running if wakeup::delayed() => Some(DELAYED_SEND_LIMIT),
+                Stage::Running if self.look_pause.is_some() => self.look_pause,
                 Stage::Running if precopies.is_some() => match precopies {
                     Some(Next::Rest(time)) => Some(time),
                     _ => Some(COPY_LOOK),
@@ -297,6 +303,8 @@ impl Agent {
         }
         if wakeup::delayed() {
             self.catch_up_if_late(DELAYED_SEND_LIMIT);
+        } else if let Some(pause) = self.look_pause {
+            self.catch_up_if_late(pause);
         } else {
             self.late = None;
         }
@@ -332,8 +340,12 @@ impl Agent {
 
     /// Does what the fabric put off.
     fn catch_up(&mut self) {
-        wakeup::take_delayed();
-        self.network.catch_up();
+        let nudged = wakeup::take_delayed();
+        if !nudged && self.look_pause.is_none() {
+            return;
+        }
+        let pause = self.look_pause.filter(|_| !nudged).map_or(DELAYED_SEND_LIMIT, |pause| (2 * pause).min(SELDOM_LOOK));
+        self.look_pause = self.network.catch_up().then_some(pause);
     }
 
     /// Huge pages that the tracking of changes has split are to be joined. Not while a copy has them, too.

@@ -108,8 +108,8 @@ impl Network for OnTableThread {
     fn draining(&self) -> Vec<Rank> {
         run(|| self.0.draining())
     }
-    fn catch_up(&self) {
-        run(|| self.0.catch_up());
+    fn catch_up(&self) -> bool {
+        run(|| self.0.catch_up())
     }
     fn counters(&self) -> Counters {
         self.0.counters()

@@ -183,8 +183,8 @@ pub(crate) fn delayed() -> bool {
     DELAYED.load(Ordering::Acquire)
 }
 
-pub(crate) fn take_delayed() {
-    DELAYED.store(false, Ordering::Release);
+pub(crate) fn take_delayed() -> bool {
+    DELAYED.swap(false, Ordering::AcqRel)
 }
 
 pub(crate) fn take_lost() -> bool {

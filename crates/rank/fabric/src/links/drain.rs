@@ -135,6 +135,7 @@ impl Links {
     pub(crate) fn resume(&mut self) {
         self.reopen();
         self.accept();
+        self.look_anew();
         if let Some(watch) = &self.watch {
             watch.wake();
         }

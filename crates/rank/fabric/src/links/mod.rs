@@ -17,6 +17,7 @@ mod pull_tests;
 mod pulling;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use drain::DrainError;
 pub use inbound::Inbound;
@@ -118,6 +119,7 @@ pub struct Links {
     /// Something waits for the application's next round, and `nudge` was called for the case that it never comes.
     delayed: bool,
     nudge: Option<fn()>,
+    lookout: waiting::Lookout,
     losses: losses::Losses,
 }
 
@@ -264,6 +266,9 @@ impl Links {
             engine.streamed(self, id);
         }
         self.in_round = false;
+        if !self.busy.is_empty() {
+            self.see_to();
+        }
         moved
     }
 
@@ -313,6 +318,10 @@ impl Links {
         peer.queued += payload.len() + crate::engine::packet::HEADER;
         peer.queue.push_back(Queued { header: *header, payload });
         self.list(rank);
+        if !self.in_round {
+            self.delay();
+            self.see_to();
+        }
     }
 
     fn delay(&mut self) {

@@ -11,10 +11,11 @@ use crate::idle::NAP;
 use mend_fabric_sys::*;
 use mend_patience::Patience;
 use std::ffi::{c_int, c_void};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long closing an endpoint waits for a sign of peers that have not taken what was sent to them.
+/// How long closing an endpoint waits for a sign of peers that cannot be reached, or that have not asked for what was announced to them.
 const FLUSH_TIME: Duration = Duration::from_secs(3);
 
 static FID_OPS: FiOps = FiOps { bind: Some(bind), control: Some(control), ..fid_operations(close) };
@@ -61,7 +62,15 @@ pub unsafe extern "C" fn open(_domain: *mut FidDomain, info: *mut FiInfo, place:
         if !matches!(kind, FI_EP_UNSPEC | FI_EP_RDM) {
             return Err(FI_EINVAL);
         }
-        let number = fabric().lock().engine.open_endpoint().ok_or(FI_ENOMEM)?;
+        static AT_EXIT: Once = Once::new();
+        AT_EXIT.call_once(|| {
+            // SAFETY: a function that may be called at any time.
+            unsafe { libc::atexit(cease) };
+        });
+        let mut state = fabric().lock();
+        let number = state.engine.open_endpoint().ok_or(FI_ENOMEM)?;
+        state.links.set_closed(false);
+        drop(state);
         let fid = FidEp {
             fid: Fid { fclass: FI_CLASS_EP, context, ops: &raw const FID_OPS },
             ops: &raw const OPS,
@@ -199,15 +208,15 @@ unsafe extern "C" fn setopt(fid: *mut Fid, level: c_int, name: c_int, value: *co
     })
 }
 
-/// Waits until what this endpoint sent is with its peers: an MPI library closes right after its last (buffered) sends. Those
-/// that have ended are not waited for.
+/// Waits until what this endpoint sent is with its peers: an MPI library closes right after its last (buffered) sends, and a peer may compute for
+/// long before it looks for them. Those that have ended are not waited for.
 fn flush(number: u16) {
     let fabric = fabric();
     let mut patience = Patience::with_pause(FLUSH_TIME, 10 * NAP);
     let mut state = fabric.lock();
     while !state.links.idle() || state.engine.unfinished(number, |peer| state.links.gone(peer)) {
-        if state.links.on_hold() {
-            // A checkpoint or a migration is under way; its time does not count.
+        if state.links.on_hold() || state.links.owes() {
+            // The time of a checkpoint or a migration does not count.
             patience.renew();
         }
         if patience.is_over() {
@@ -221,6 +230,11 @@ fn flush(number: u16) {
     }
 }
 
+/// Called by exit(3), before libraries take leave.
+extern "C" fn cease() {
+    fabric().cease();
+}
+
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: made by `open`, and closed once.
@@ -229,6 +243,9 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         let mut state = fabric().lock();
         let State { engine, links, .. } = &mut *state;
         engine.close_endpoint(links, endpoint.number);
+        if engine.endpoints.iter().all(Option::is_none) {
+            links.set_closed(true);
+        }
         Ok(())
     })
 }

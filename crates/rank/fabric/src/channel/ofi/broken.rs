@@ -17,6 +17,11 @@ impl Broken {
         self.0.is_some()
     }
 
+    /// The first failure.
+    pub fn first(&self) -> Option<ChannelError> {
+        self.0.as_ref().map(|(_, error)| error.clone())
+    }
+
     /// Remembers the first failure; what it means now.
     ///
     /// # Errors

@@ -119,6 +119,9 @@ impl Incoming for OfiIncoming {
             let fault = lock(&self.line.port).fault(self.line.number);
             if let Some(fault) = fault {
                 self.failed(fault)?;
+            } else if let Some(refusal) = self.broken.first() {
+                // What the provider refused at once is no fault of the line, and is not tried again.
+                self.failed(refusal)?;
             }
         }
         // The answer to what has come may take them along.

@@ -82,7 +82,9 @@ impl OfiOutgoing {
     fn put(&mut self, port: &mut Port, bytes: &[u8]) -> Result<usize, ChannelError> {
         let mut put = 0;
         while put < bytes.len() {
-            let Some((number, filled)) = self.stage.or_else(|| Some((port.take_send()?, 0))) else { break };
+            // Without a credit a buffer waits for this peer, and there are few for all of them.
+            let may = port.lines.has_credit(self.line.number) || port.has_spare_sends();
+            let Some((number, filled)) = self.stage.or_else(|| if may { Some((port.take_send()?, 0)) } else { None }) else { break };
             let part = (bytes.len() - put).min(CONTENT - filled);
             port.content(number)[filled..filled + part].copy_from_slice(&bytes[put..put + part]);
             self.stage = Some((number, filled + part));

@@ -341,6 +341,11 @@ impl Port {
         }
     }
 
+    /// Whether a buffer for sending may wait for a peer.
+    pub fn has_spare_sends(&self) -> bool {
+        self.sends < SEND_BUFFERS / 2
+    }
+
     /// A buffer to fill for sending; `None` while too many are under way.
     pub fn take_send(&mut self) -> Option<u32> {
         if self.sends >= SEND_BUFFERS {

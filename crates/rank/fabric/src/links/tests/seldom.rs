@@ -8,6 +8,7 @@ use crate::lock::Gate;
 use crate::peer::Outbound;
 use mend_fabric_sys::FI_COMPLETION;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Twenty looks must do, not as many rounds as a rank makes between two looks that waits.
@@ -31,6 +32,47 @@ fn a_rank_that_polls_seldom_is_reached() {
         assert_eq!(seldom.engine.queues.get_mut(queue).unwrap().entries.len(), 1);
         assert_eq!(memory, *b"whatever");
     }
+}
+
+/// The first message to a rank leaves though its sender calls nothing more: somebody is called for that, and looks until it is there.
+#[test]
+fn what_waits_is_looked_after_until_it_is_gone() {
+    static NUDGES: AtomicUsize = AtomicUsize::new(0);
+    let mut world = World::new(&[0, 1], 1);
+    world.nodes[0].links.on_delay(|| {
+        NUDGES.fetch_add(1, Ordering::Relaxed);
+    });
+    let mut memory = [0; 8];
+    world.post(1, 0, &mut memory);
+    world.send(0, 1, b"whatever").unwrap();
+    assert!(NUDGES.load(Ordering::Relaxed) > 0);
+    let look = |world: &mut World| {
+        let Node { engine, links, .. } = &mut world.nodes[0];
+        let active = links.active();
+        if links.due() {
+            links.progress(engine);
+        }
+        links.looked(active)
+    };
+    let mut looks = 0;
+    while look(&mut world) {
+        assert!(world.nodes[0].links.owes(), "its peer is there");
+        let Node { engine, links, .. } = &mut world.nodes[1];
+        links.urgent = true;
+        links.progress(engine);
+        looks += 1;
+        assert!(looks < 1000);
+    }
+    assert!(!world.nodes[0].links.owes());
+    world.progress();
+    assert_eq!((world.received(1), memory), (1, *b"whatever"));
+    // Who has no endpoint any more goes on taking what comes.
+    let nudged = NUDGES.load(Ordering::Relaxed);
+    world.nodes[0].links.set_closed(true);
+    assert_eq!(NUDGES.load(Ordering::Relaxed), nudged + 1);
+    assert!(look(&mut world));
+    world.nodes[0].links.set_closed(false);
+    assert!(!look(&mut world));
 }
 
 #[test]

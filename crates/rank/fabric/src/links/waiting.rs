@@ -1,0 +1,103 @@
+//! What waits while the program calls nothing. A message has been sent, as far as the program can tell, as soon as it is copied; but its channel may
+//! be full, or not open yet. MPI has such a message arrive whatever its sender does meanwhile (MPI 4.1, 3.5, "Progress"): somebody else makes rounds
+//! then, ever more seldom, until nothing waits or the program makes them itself.
+
+use super::Links;
+use crate::engine::packet::Kind;
+use crate::peer::{Outbound, Peer};
+
+/// Looks after which nobody looks any more, if nothing has waited meanwhile.
+const CALM_LOOKS: u32 = 8;
+
+/// Whether somebody looks after what waits, and what was seen then.
+#[derive(Debug, Default)]
+pub(super) struct Lookout {
+    /// Somebody does.
+    on: bool,
+    /// Rounds at the latest look.
+    rounds: u32,
+    /// Looks since something waited.
+    calm: u32,
+    /// The program has closed its last endpoint. What still comes is taken and dropped: its senders may wait for that before they end.
+    closed: bool,
+}
+
+impl Links {
+    /// Has what waits looked after.
+    pub(super) fn see_to(&mut self) {
+        if !self.lookout.on
+            && let Some(nudge) = self.nudge
+        {
+            self.lookout.on = true;
+            nudge();
+        }
+    }
+
+    /// Whoever looked may have forgotten it, in a process that was put back.
+    pub(super) fn look_anew(&mut self) {
+        self.lookout.on = false;
+        if self.lookout.closed || !self.busy.is_empty() {
+            self.see_to();
+        }
+    }
+
+    /// The program has no endpoint, or has one again.
+    pub fn set_closed(&mut self, closed: bool) {
+        self.lookout.closed = closed;
+        if closed {
+            self.see_to();
+        }
+    }
+
+    /// Something waits that a round may move.
+    fn waits(&self) -> bool {
+        let waits = |peer: &Peer| peer.pending() && !peer.held && !peer.gone();
+        let busy = || self.busy.iter().any(|rank| self.peers.get(*rank as usize).is_some_and(waits));
+        !self.suspended && (self.lookout.closed || busy())
+    }
+
+    /// Whether it takes a round of somebody else's now: something waits, and the program has made none since the latest look.
+    pub fn due(&mut self) -> bool {
+        let waits = self.rounds == self.lookout.rounds && self.waits();
+        self.urgent |= waits;
+        waits || self.delayed
+    }
+
+    /// After a look: whether there is to be another. As long as the program makes rounds there are some more than needed: calling somebody each
+    /// time anew takes longer.
+    pub fn looked(&mut self, active: bool) -> bool {
+        let waits = self.waits();
+        let lookout = &mut self.lookout;
+        (lookout.rounds, lookout.calm) = (self.rounds, if waits { 0 } else { lookout.calm + 1 });
+        lookout.on = waits || active && lookout.calm < CALM_LOOKS;
+        lookout.on
+    }
+
+    /// Whether the program has made rounds since the latest look.
+    pub fn active(&self) -> bool {
+        self.rounds != self.lookout.rounds
+    }
+
+    /// Whether a living peer has not taken all that it is to hear of this rank: who ends now would take that along. Peers that compute take it
+    /// when they next look, and those that have closed their last endpoint at once.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.peers.iter().any(|peer| peer.shows_life() && !peer.gone() && peer.owes())
+    }
+}
+
+impl Peer {
+    /// Its kernel at least answers.
+    fn shows_life(&self) -> bool {
+        !matches!(self.outbound, Outbound::Unknown { .. } | Outbound::Lost { .. } | Outbound::Loopback)
+    }
+
+    fn owes(&self) -> bool {
+        let for_its_program =
+            |kind| matches!(kind, Kind::Eager | Kind::Rts | Kind::Cts | Kind::Data | Kind::Ack | Kind::Write | Kind::Read);
+        self.queue.iter().any(|packet| packet.header.kind().is_some_and(for_its_program))
+            || !self.streams.is_empty()
+            || self.lent.is_some()
+            || self.outbound.channel_ref().is_some_and(|channel| channel.unsent())
+    }
+}

@@ -51,6 +51,8 @@ struct settings {
     bool incremental, behind, shuffle, quiet;
 };
 int settings_read(struct settings *s, const char *configuration);
+/* All of them, as variables of the environment. */
+void settings_each(const struct settings *s, void (*tell)(void *data, const char *variable, const char *value), void *data);
 
 /* ---- tables: what one rank's file holds ---- */
 struct dimension {

@@ -124,6 +124,12 @@ static void quoted(FILE *file, const char *text) {
     fputc('\'', file);
 }
 
+static void export(void *file, const char *variable, const char *value) {
+    fprintf(file, "export %s=", variable);
+    quoted(file, value);
+    fputc('\n', file);
+}
+
 /* Whether the shell finds the program from where this process was started. */
 static bool is_found(const char *program) {
     char path[10 * TEXT];
@@ -152,6 +158,8 @@ static int write_script(char error[TEXT]) {
                     quoted(file, equals + 1);
                     fputc('\n', file);
                 }
+        /* After those: the ranks must have the same, whatever stands in the file of settings now. */
+        settings_each(&app.settings, export, file);
         fprintf(file, "export MEND_APP_ARRIVES=1\nexec");
     }
     for (int c; file && arguments && (c = fgetc(arguments)) != EOF && length < sizeof word - 1;) {

@@ -1,6 +1,7 @@
 /* The configuration: a file of `key = value` lines, overridden by the environment (MEND_APP_KEY). */
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -223,7 +224,9 @@ int settings_read(struct settings *s, const char *configuration) {
     for (int i = 0; i < SETTINGS; i++)
         set(s, &all[i], all[i].initial, "initial value");
     const char *named = configuration ? configuration : getenv("MEND_APP_CONFIG");
-    done = named && *named ? read_file(s, named, true) : read_file(s, "mend-app.conf", false);
+    /* A process that arrives has all of them from the old one, in the environment: the file may be another one by now. */
+    if (!app.transport.arriving)
+        done = named && *named ? read_file(s, named, true) : read_file(s, "mend-app.conf", false);
     for (int i = 0; i < SETTINGS && done == 0; i++) {
         char variable[64];
         name_of(variable, &all[i]);
@@ -236,6 +239,37 @@ int settings_read(struct settings *s, const char *configuration) {
     if (done == 0)
         done = check(s);
     return done ? done : make_absolute(s);
+}
+
+static void value_of(char into[TEXT], const struct settings *s, const struct setting *setting) {
+    const void *at = (const char *)s + setting->offset;
+    switch (setting->kind) {
+    case TEXT_VALUE:
+        snprintf(into, TEXT, "%s", (const char *)at);
+        break;
+    case SECONDS:
+        snprintf(into, TEXT, "%.17g", *(const double *)at);
+        break;
+    case COUNT:
+        snprintf(into, TEXT, "%" PRIu64, *(const uint64_t *)at);
+        break;
+    case SWITCH:
+        snprintf(into, TEXT, "%s", *(const bool *)at ? "yes" : "no");
+        break;
+    }
+    /* A program may have chosen another locale since. */
+    char *comma = setting->kind == SECONDS ? strchr(into, ',') : NULL;
+    if (comma)
+        *comma = '.';
+}
+
+void settings_each(const struct settings *s, void (*tell)(void *data, const char *variable, const char *value), void *data) {
+    for (int i = 0; i < SETTINGS; i++) {
+        char variable[64], value[TEXT];
+        name_of(variable, &all[i]);
+        value_of(value, s, &all[i]);
+        tell(data, variable, value);
+    }
 }
 
 EXPORT const char *mend_app_settings(void) {

@@ -15,6 +15,7 @@ static double seconds[STAGES], started;
 
 /* This process isn't wanted. */
 static void go(void) {
+    requests_leave();
     app.transport.settle(app.transport.state, 0);
     fflush(NULL);
     app.transport.depart(app.transport.state, 0);
@@ -244,6 +245,7 @@ void arrival_complete(void) {
     /* The old process of rank 0 has let go of it before it said so. */
     if (app.transport.rank == 0) {
         lock_directory();
+        launcher_start(&app.settings, app.program, app.transport.size);
         places_published(app.newest);
     }
     requests_restart_clock();

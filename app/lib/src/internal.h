@@ -273,8 +273,11 @@ bool launcher_look(void);
 void launcher_taking(void);
 void launcher_published(uint64_t bytes);
 void launcher_answer(uint64_t checkpoint, const char *why);
-void launcher_stop(void);
+/* `why`: the answer to a request that is there still. */
+void launcher_stop(const char *why);
 void requests_stop(void);
+/* The same in a process whose rank is in another one. */
+void requests_leave(void);
 /* Set by a signal handler or the watching thread. */
 extern _Atomic int request_raised;
 enum { REQUEST_CHECKPOINT = 1, REQUEST_MOVE = 2 };

@@ -21,6 +21,7 @@ enum { ID = 33, PATH = 2 * TEXT };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char place[TEXT + 32];                        /* DIRECTORY/R; empty: nobody asks */
+static _Atomic bool announces;                       /* the library's thread may use that */
 static char announced[3 * TEXT];                     /* what R.library says */
 static char seen[ID], answering[ID], answered[ID];   /* requests */
 static uint64_t bytes_published;
@@ -61,6 +62,7 @@ static void read_request(char id[ID]) {
 }
 
 void launcher_start(const struct settings *s, const char *program, int ranks) {
+    atomic_store(&announces, false);
     place[0] = seen[0] = answering[0] = answered[0] = 0;
     if (!s->requests[0])
         return;
@@ -74,12 +76,13 @@ void launcher_start(const struct settings *s, const char *program, int ranks) {
     name_of(path, "directory", "");
     snprintf(text, sizeof text, "%skey = %s\n", announced, places_key());
     store_text(path, text);
+    atomic_store(&announces, true);
 }
 
 /* The library's thread: whether there is a new request. */
 bool launcher_look(void) {
     char id[ID];
-    if (!place[0])
+    if (!atomic_load(&announces))
         return false;
     announce();
     read_request(id);
@@ -131,12 +134,12 @@ void launcher_answer(uint64_t checkpoint, const char *why) {
     }
 }
 
-void launcher_stop(void) {
+void launcher_stop(const char *why) {
     char path[PATH];
     if (!place[0])
         return;
     launcher_look();
-    launcher_answer(0, "the program has ended");
+    launcher_answer(0, why);
     name_of(path, "library", "");
     unlink(path);
     place[0] = 0;

@@ -158,6 +158,9 @@ static int write_script(char error[TEXT]) {
                     quoted(file, equals + 1);
                     fputc('\n', file);
                 }
+        /* Until the library handles it there. */
+        if (strcmp(app.settings.signal, "none") != 0)
+            fprintf(file, "trap '' %s\n", app.settings.signal);
         /* After those: the ranks must have the same, whatever stands in the file of settings now. */
         settings_each(&app.settings, export, file);
         fprintf(file, "export MEND_APP_ARRIVES=1\nexec");
@@ -361,7 +364,7 @@ static void free_data(void) {
 }
 
 static void leave(struct source *s) {
-    requests_stop();
+    requests_leave();
     writing_stop();
     source_free(s);
     table_free(app.base);

@@ -183,7 +183,8 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     /* A new process knows which one was taken. */
     move_at_start = looked_at < 0 ? touched(watched_moves) : 0;
     atomic_store(&ending, 0);
-    if (app.transport.rank == 0)
+    /* A process that arrives says that it is there when the move counts: until then the old one is asked. */
+    if (app.transport.rank == 0 && !app.arriving)
         launcher_start(s, app.program, app.transport.size);
     sigset_t every, mask;
     sigfillset(&every);
@@ -198,7 +199,7 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     return 0;
 }
 
-void requests_stop(void) {
+static void stop(const char *why) {
     if (signal_number)
         sigaction(signal_number, &before, NULL);
     signal_number = 0;
@@ -213,8 +214,18 @@ void requests_stop(void) {
     if (app.transport.rank == 0) {
         /* What the last checkpoint was is known to those who copy it when the program has ended. */
         places_look();
-        launcher_stop();
+        launcher_stop(why);
     }
     retain();
     request_clear(REQUEST_CHECKPOINT | REQUEST_MOVE);
+}
+
+void requests_stop(void) {
+    stop("the program has ended");
+}
+
+/* Who sends a signal to all processes of the job reaches those that aren't ranks any more, too. */
+void requests_leave(void) {
+    before.sa_handler = SIG_IGN;
+    stop("rank 0 has moved: ask again");
 }

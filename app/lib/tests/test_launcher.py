@@ -89,6 +89,28 @@ class Files(InDirectory):
         answer = until(lambda: content(self.path("asked", "0.answer-a1")), "an answer")
         self.assertIn("weren't at the same call in time", answer["why"])
 
+    def test_rank_0_moves_while_a_request_waits(self):
+        """Its new process is another rank to its launcher, as under `mend run`. Where the move fails nobody is told of that one, and the old process answers."""
+        for other, told, left in (((), "why", ["0.directory", "7.answer-a1", "7.directory"]), (("-a", "missing"), "checkpoint", ["7.answer-a1", "7.directory"])):
+            with self.subTest(other):
+                room = self.path("-".join(("room", *other)))
+                os.makedirs(os.path.join(room, "asked"))
+                own = ["sh", "-c", 'MEND_RANK=$((PMI_RANK + 7)) exec "$0" "$@"', program("moves"), "1000", "60", "-p", "20000", "-u", "2", *other]
+                process = start(2, own, room, requests=os.path.join(room, "asked"), watch_seconds=0.05, restart="none")
+                self.addCleanup(process.communicate)
+                self.addCleanup(process.kill)
+                until(lambda: os.path.exists(os.path.join(room, "log-1")), "ranks compute")
+                os.rename(self.write("part", "ranks = 0\n"), os.path.join(room, "checkpoints", "move"))
+                os.rename(self.write("part", "id = a1\n"), os.path.join(room, "asked", "7.request"))
+                until(lambda: os.path.exists(os.path.join(room, "checkpoints", "request")), "the request is seen, and so is the move")
+                os.rename(self.write("part", ""), os.path.join(room, "go"))
+                answer = until(lambda: content(os.path.join(room, "asked", "7.answer-a1")), "an answer")
+                self.assertIn(told, answer)
+                self.assertEqual(answer.get("why", "rank 0 has moved: ask again"), "rank 0 has moved: ask again")
+                output, _ = process.communicate(timeout=PATIENCE)
+                self.assertEqual(process.returncode, 0, output)
+                self.assertEqual(sorted(os.listdir(os.path.join(room, "asked"))), left, output)
+
     def test_a_directory_that_is_not_there_harms_nobody(self):
         output = self.good(run(2, [program("heat"), "50", "3"], self.directory, requests=self.path("not", "there")))
         self.assertEqual(output, self.good(run(2, [program("heat"), "50", "3"], self.directory, restart="none")))

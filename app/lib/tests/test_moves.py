@@ -35,6 +35,12 @@ def kibibytes(pid):
         return {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in file) if key in ("VmHWM", "VmRSS", "RssAnon")}
 
 
+def signals(pid, which):
+    """A set of signals that /proc tells of a process, as bits."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return next(int(line.split()[1], 16) for line in file if line.startswith(which))
+
+
 class Moving(InDirectory):
     def moves(self, ranks, *arguments, mpi="", cells=1000, steps=60, pause=20000, **settings):
         mpiexec = shutil.which(f"mpiexec.{mpi}") if mpi else None
@@ -98,7 +104,7 @@ class Moved(Moving):
                     self.assertIn("moved: rank 0;", self.same(output, 2, cells=200000))
 
     def test_asked_for_by_a_file_beside_a_checkpoint(self):
-        process = start(2, [program("moves"), "1000", "60", "-p", "100000"], self.directory, watch_seconds=0.05, restart="none")
+        process = start(2, [program("moves"), "1000", "60", "-p", "50000", "-u", "2"], self.directory, watch_seconds=0.05, restart="none", signal="USR2")
         until = time.monotonic() + PATIENCE
         while not os.path.exists(self.path("log-1")) and time.monotonic() < until:
             time.sleep(0.02)
@@ -106,9 +112,28 @@ class Moved(Moving):
             with open(self.path(f"{name}.part"), "w", encoding="utf-8") as file:
                 file.write(text)
             os.rename(self.path(f"{name}.part"), self.path("checkpoints", name))
-        output, _ = process.communicate(timeout=PATIENCE)
+        self.write("go", "")
+        output = ""
+        for line in process.stdout:
+            output += line
+            if "moved:" in line:
+                self.ask_the_old_process(until)
+        process.stdout.close()
+        process.wait(timeout=PATIENCE)
         self.assertIn("moved: rank 1 (localhost);", self.same((process.returncode, output), 2))
         self.assertEqual(len(self.checkpoints()), 1, output)
+
+    def ask_the_old_process(self, until):
+        """The signal that asks for a checkpoint is sent to the process that isn't a rank any more, as mpirun does when it is sent to the job."""
+        while time.monotonic() < until and (all_of_them := processes(program("moves"))):
+            for pid in all_of_them:
+                try:
+                    if not signals(pid, "SigCgt") & 1 << signal.SIGUSR2 - 1:
+                        os.kill(pid, signal.SIGUSR2)
+                        return
+                except OSError:
+                    continue
+            time.sleep(0.005)
 
     def test_a_checkpoint_after_a_move_and_a_restart_from_it(self):
         self.write("mend-app.conf", "directory = checkpoints\n")

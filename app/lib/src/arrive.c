@@ -31,9 +31,10 @@ static int heard(const struct move_message *m, uint32_t kind) {
 
 static int ask(struct cursor from) {
     struct move_message m = {.kind = MOVE_ASK, .from = cursor_settled(app.saved.own, from)};
+    /* What it held is the current one by now. */
+    next = (struct fragment){0};
     if (m.from.block >= app.saved.own->blocks_count)
         return 0;
-    next = (struct fragment){0};
     asked = true;
     if (move_tell(&m) != 0 || move_listen(&coming) != 0)
         return MEND_APP_SYSTEM;
@@ -215,11 +216,17 @@ static bool conclude(uint32_t kind) {
     seconds[STAGE_RESTART] = seconds_now() - started - seconds[STAGE_WAIT] - seconds[STAGE_READ];
     struct move_message m = {.kind = kind};
     memcpy(m.seconds, seconds, sizeof seconds);
-    if (move_tell(&m) != 0 || move_listen(&verdict) != 0)
+    if (move_tell(&m) != 0)
         return false;
-    unsigned looks = 0;
-    while (app.transport.done(app.transport.state, SLOT_HEARD) == 0)
-        pause_between_looks(&looks);
+    /* What comes before it is for what this process didn't come to. */
+    do {
+        unsigned looks = 0;
+        int done = move_listen(&verdict);
+        while (done == 0 && (done = app.transport.done(app.transport.state, SLOT_HEARD)) == 0)
+            pause_between_looks(&looks);
+        if (done < 0)
+            return false;
+    } while (verdict.kind != MOVE_COMMIT && verdict.kind != MOVE_DROP);
     return verdict.kind == MOVE_COMMIT && kind == MOVE_ARRIVED;
 }
 

@@ -79,6 +79,7 @@ struct source {
     struct fragment ahead, sent, *all; /* all: with move_through = memory, written before the new process is there */
     size_t all_count;
     bool is_ahead;
+    struct image outline; /* all but the data, of what the table says */
 };
 
 static int write_fragment(struct source *s, struct fragment *f, char error[TEXT]) {
@@ -229,6 +230,7 @@ static void source_free(struct source *s) {
     table_free(s->table);
     fragment_free(&s->ahead);
     fragment_free(&s->sent);
+    image_free(&s->outline);
     for (size_t i = 0; i < s->all_count; i++)
         fragment_free(&s->all[i]);
     free(s->all);
@@ -298,14 +300,13 @@ static int serve(struct source *s, char error[TEXT]) {
     static struct move_message heard;
     struct move_message hello = {.kind = MOVE_HELLO, .attempt = app.rank.attempt, .call = app.call, .newest = app.newest, .number_offset = app.number_offset,
                                  .looked_at = requests_known(), .taken = taken, .requested = (uint64_t)atomic_load(&request_raised)};
-    struct image outline = {0};
     bool disk = strcmp(app.settings.move_through, "disk") == 0;
     sending = 0;
-    int done = disk ? 0 : rank_file_outline(s->table, &outline, error);
-    hello.length = outline.length;
+    int done = disk ? 0 : rank_file_outline(s->table, &s->outline, error);
+    hello.length = s->outline.length;
     if (done == 0)
         done = move_tell(&hello);
-    if (done == 0 && !disk && app.transport.transfer(app.transport.state, SLOT_OUTLINE, 1, 1, outline.bytes, outline.length) < 0)
+    if (done == 0 && !disk && app.transport.transfer(app.transport.state, SLOT_OUTLINE, 1, 1, s->outline.bytes, s->outline.length) < 0)
         done = MEND_APP_SYSTEM;
     if (done == 0)
         done = move_listen(&heard);
@@ -340,9 +341,11 @@ static int serve(struct source *s, char error[TEXT]) {
             usleep(50);
         }
     }
-    if (move_wait(SLOT_OUTLINE) == 0)
-        image_free(&outline);
-    move_wait(SLOT_FRAGMENT);
+    /* A new process that has failed may never receive these: settle() drops them, before their memory goes. */
+    if (done == 0) {
+        move_wait(SLOT_OUTLINE);
+        move_wait(SLOT_FRAGMENT);
+    }
     if (done && !error[0])
         snprintf(error, TEXT, "a message between the old and the new process of rank %d can't be sent", app.transport.rank);
     return done;

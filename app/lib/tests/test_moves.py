@@ -82,6 +82,30 @@ int PMPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *made) {
 """
 
 
+# A new process has no memory for as many bytes, where the library asks for them.
+POOR = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+static int arrives;
+static __attribute__((constructor)) void look(void) { arrives = getenv("MEND_APP_ARRIVES") != NULL; }
+void *mmap64(void *at, size_t length, int protection, int flags, int fd, off_t offset) {
+    static void *(*real)(void *, size_t, int, int, int, off_t);
+    Dl_info from;
+    if (!real)
+        real = (void *(*)(void *, size_t, int, int, int, off_t))dlsym(RTLD_NEXT, "mmap64");
+    if (arrives && length >= strtoull(getenv("MEND_TEST_BYTES"), NULL, 10) && dladdr(__builtin_return_address(0), &from) && strstr(from.dli_fname, "libmend-app")) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return real(at, length, protection, flags, fd, offset);
+}
+"""
+
+
 class Moved(Moving):
     def test_one_half_and_all_ranks(self):
         for ranks, who, told in ((1, "0", "rank 0"), (2, "1", "rank 1"), (4, "0,2-3", "ranks 0, 2, 3"), (8, "all", "ranks 0, 1, 2, 3, 4, 5, 6, 7")):
@@ -264,6 +288,17 @@ class Refused(Moving):
                     output = self.same(self.moves(3, "-m", "5", "1", ""), 3)
                 self.assertIn("no move: the communicators can't be made again", output)
                 self.assertNotIn("moved:", output)
+
+    def test_new_processes_without_memory(self):
+        """They receive neither the table nor the first part of the data, which the old process has sent."""
+        shim = self.path("poor.so")
+        subprocess.run(["gcc", "-shared", "-fPIC", self.write("poor.c", POOR), "-o", shim], check=True)
+        for size, word in (("4096", "the old process's table can't be read"), ("1000000", "a message from the old process can't be received")):
+            with self.subTest(size=size):
+                with unittest.mock.patch.dict(os.environ, {"LD_PRELOAD": shim, "MEND_TEST_BYTES": size}):
+                    output = self.same(self.moves(2, "-m", "5", "0", "", cells=400000, steps=20), 2, cells=400000, steps=20)
+                self.assertIn(word, output)
+                self.assertIn("the new process of rank 0 can't go on from its state", output)
 
     def test_programs_that_use_another_world(self):
         script = """

@@ -191,7 +191,7 @@ bool arrival_start(void) {
     /* What the old process had seen and not done yet. */
     request_raise((int)hello.requested & REQUEST_CHECKPOINT);
     safe_point_start(hello.attempt);
-    requests_restart_clock();
+    requests_set_clock(hello.due);
     if (strcmp(app.settings.move_through, "memory") == 0 && receive_all() != 0)
         return fail(MEND_APP_SYSTEM, "the old process's data can't be received"), false;
     return true;
@@ -247,13 +247,11 @@ void arrival_complete(void) {
     app.transport.settle(app.transport.state, 1);
     app.arriving = app.restarting = false;
     saved_clear();
-    if (app.settings.calls)
-        app.scheduled_in = app.settings.calls - app.call % app.settings.calls;
+    app.scheduled_in = hello.scheduled_in;
     /* The old process of rank 0 has let go of it before it said so. */
     if (app.transport.rank == 0) {
         lock_directory();
         launcher_start(&app.settings, app.program, app.transport.size);
         places_published(app.newest);
     }
-    requests_restart_clock();
 }

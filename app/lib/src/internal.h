@@ -285,6 +285,9 @@ void request_raise(int what);
 void request_clear(int what);
 /* A checkpoint counts now: the next is due an interval later. */
 void requests_restart_clock(void);
+/* Seconds until the next is due by the time, or 0: none is. */
+void requests_set_clock(double seconds);
+double requests_clock(void);
 void requests_retain(uint64_t newest);
 
 /* ---- behind ---- */
@@ -351,8 +354,8 @@ struct move_message {
     uint64_t length; /* HELLO: of the outline, 0: it is on disk; FRAGMENT: of the image */
     uint64_t call, newest;
     int64_t number_offset;
-    double looked_at, taken; /* HELLO: what is known of requests */
-    uint64_t requested;
+    double looked_at, taken, due; /* HELLO: what is known of requests; due: in so many seconds, or 0 */
+    uint64_t requested, scheduled_in;
     double seconds[STAGES];
 };
 enum { LOOKS_BETWEEN = 8 };

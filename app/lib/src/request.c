@@ -46,10 +46,22 @@ EXPORT void mend_app_request(void) {
     raised(0);
 }
 
-void requests_restart_clock(void) {
+void requests_set_clock(double seconds) {
     pthread_mutex_lock(&lock);
-    due = app.settings.interval > 0 ? seconds_now() + app.settings.interval : 0;
+    due = seconds > 0 ? seconds_now() + seconds : 0;
     pthread_mutex_unlock(&lock);
+}
+
+void requests_restart_clock(void) {
+    requests_set_clock(app.settings.interval);
+}
+
+double requests_clock(void) {
+    pthread_mutex_lock(&lock);
+    double left = due > 0 ? due - seconds_now() : 0;
+    left = due > 0 && left <= 0 ? 0.001 : left;
+    pthread_mutex_unlock(&lock);
+    return left;
 }
 
 static void retain(void) {

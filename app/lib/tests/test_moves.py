@@ -113,8 +113,10 @@ class Moved(Moving):
                 self.assertIn(f"moved: {told};", self.same(self.moves(ranks, "-m", "5", who, ""), ranks))
 
     def test_twice_in_a_row_to_a_host(self):
-        output = self.same(self.moves(4, "-m", "5", "1-2", "localhost", "-m", "25", "all", "localhost", steps=70), 4, steps=70)
+        output = self.same(self.moves(4, "-n", "2", "-m", "5", "1-2", "localhost", "-m", "25", "all", "localhost", steps=70, calls=20, keep=5), 4, steps=70)
         self.assertEqual(len(re.findall(r"moved: ranks .*\(localhost\)", output)), 2, output)
+        # A call of mend_app_checkpoint_now() isn't one of the 20.
+        self.assertEqual(self.checkpoints(), [3, 21, 41, 61], output)
         logs = [open(self.path(f"log-{rank}"), encoding="utf-8") for rank in range(4)]
         for log in logs:
             with log:

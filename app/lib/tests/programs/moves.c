@@ -1,10 +1,11 @@
 /* Heat on a rod and sums over rows, columns and a ring, on ranks that move. The last line is the same with moves and without.
  *
- *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP]
+ *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP] [-n STEP]
  *
  * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for forty steps: window, request, persistent, exscan, communicator, graph, inter, file. -a: in a new process:
  * order (registers in another order), missing (doesn't register `total`), more (registers another variable), early (ends before the safe point), silent (leaves out a
  * communicator). -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step. -u: rank 0 waits at STEP until there is a file `go`.
+ * -n: a checkpoint is taken at STEP by mend_app_checkpoint_now().
  */
 #include <inttypes.h>
 #include <mend_app_mpi.h>
@@ -100,7 +101,7 @@ static uint64_t mixed(const void *value, uint64_t index) {
 int main(int argc, char **argv) {
     struct request asks[MOST];
     int asked = 0, done;
-    int64_t steps, open_at = -1, checkpoint_at = -1, kill_at = -1, pause = 0, until = -1;
+    int64_t steps, open_at = -1, checkpoint_at = -1, kill_at = -1, pause = 0, until = -1, now_at = -1;
     cells = argc > 1 ? atoll(argv[1]) : 1000;
     steps = argc > 2 ? atoll(argv[2]) : 60;
     for (int i = 3; i < argc; i++) {
@@ -120,6 +121,8 @@ int main(int argc, char **argv) {
             pause = atoll(argv[++i]);
         } else if (is(argv[i], "-u") && i + 1 < argc) {
             until = atoll(argv[++i]);
+        } else if (is(argv[i], "-n") && i + 1 < argc) {
+            now_at = atoll(argv[++i]);
         }
     }
     MPI_Init(&argc, &argv);
@@ -179,7 +182,7 @@ int main(int argc, char **argv) {
             mend_app_request();
         if (step == open_at)
             open_it(mend_app_world());
-        done = mend_app_checkpoint();
+        done = step == now_at && !mend_app_restarting() ? mend_app_checkpoint_now() : mend_app_checkpoint();
         if (done == MEND_APP_MOVED && rank == 0)
             printf("moves: at step %" PRId64 " others have moved\n", step);
         if (done == MEND_APP_RESTORED && rank == 0)

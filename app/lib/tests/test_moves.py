@@ -357,6 +357,27 @@ class Languages(InDirectory):
             output = self.same("travel digest", 2, [PYTHON, TRAVEL, "40"], "5", "1", what)
             self.assertIn(f"no move: {word}", output)
 
+    def test_what_python_has_printed_is_written_before_an_old_process_sleeps(self):
+        script = """
+import io, os, sys
+from mend_app import _transport
+class Asleep(BaseException):
+    pass
+class Merged:
+    def Iprobe(self, **_):
+        os.write(2, sys.stdout.buffer.raw.getvalue())
+        raise Asleep
+transport = _transport.Transport.__new__(_transport.Transport)
+transport.merged, transport.peer = Merged(), 0
+sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.BytesIO()))
+print("printed before")
+try:
+    transport._depart(None, 1)
+except Asleep:
+    os._exit(0)
+"""
+        self.assertIn("printed before", self.good(self.python(script)))
+
     def test_fortran(self):
         output = self.same("carry sum", 3, [program("carry"), "50"], "5", "0,1", mpiexec=shutil.which("mpiexec.openmpi"))
         self.assertIn("moved: ranks 0, 1;", output)

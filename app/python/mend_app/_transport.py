@@ -1,5 +1,6 @@
 """The library's messages and moves over mpi4py: what app/lib/mpi is for C. Only the main thread comes here."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -30,6 +31,13 @@ def _guarded(function):
             return -1
 
     return guarded
+
+
+def _flush():
+    for stream in (sys.stdout, sys.stderr):
+        # Where there is none, or nobody reads it, the rank goes on in its new process all the same.
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 class Transport:
@@ -258,6 +266,8 @@ class Transport:
         self.before = MPI.COMM_NULL
 
     def _depart(self, _, sleeps):
+        # What has been printed isn't kept until the job's end.
+        _flush()
         nap = 1e-3
         while sleeps and not MAY_END:
             time.sleep(nap)
@@ -266,7 +276,7 @@ class Transport:
                 self.merged.Recv([bytearray(0), MPI.BYTE], source=self.peer, tag=WAKE_TAG)
                 break
         self._wake()
-        sys.stdout.flush()
+        _flush()
         MPI.Finalize()
         # Python's own end would run the program's handlers.
         ctypes.CDLL(None).exit(0)

@@ -77,6 +77,12 @@ static int make_worlds(struct state *s, int place) {
     return one == MPI_SUCCESS && other == MPI_SUCCESS ? 0 : -1;
 }
 
+/* Of all old and new processes. Where one hasn't its worlds, the others would wait for it in what is made of them. */
+static int all_have_worlds(struct state *s, int made) {
+    long long least = made;
+    return least_of(s->merged, &least) == 0 && least == 0;
+}
+
 /* Open MPI waits for ever where it has no slot left for a process. */
 static int has_slots(const struct state *s, int more) {
 #ifdef OPEN_MPI
@@ -152,7 +158,7 @@ static int spawn(void *state, const mend_app_move *move, char *error, size_t roo
         free(recipes);
     }
     int made = make_worlds(s, mine < 0 ? rank : -1);
-    if (mine < 0 && make_again() != 0)
+    if (all_have_worlds(s, made) && mine < 0 && make_again() != 0)
         made = -1;
     if (made != 0)
         snprintf(error, room, "the communicators can't be made again");
@@ -185,7 +191,8 @@ static int arrive(struct state *s, int *rank, int *size) {
         log_add(&recipes[i]);
     free(recipes);
     is_arriving = 1;
-    return make_worlds(s, *rank) == 0 ? make_again() : -1;
+    int made = make_worlds(s, *rank);
+    return all_have_worlds(s, made) ? make_again() : made;
 }
 
 static int transfer(void *state, int slot, int sends, int fragment, void *bytes, size_t length) {

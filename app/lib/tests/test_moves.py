@@ -68,15 +68,18 @@ FAILING = """
 #include <stdlib.h>
 static int arrives;
 static __attribute__((constructor)) void look(void) { arrives = getenv("MEND_APP_ARRIVES") != NULL; }
-int PMPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *made) {
+#define TEXT(name) #name
+#define TEXT_OF(name) TEXT(name)
+int SPLIT(MPI_Comm comm, int color, int key, MPI_Comm *made) {
     static int failed;
-    int (*split)(MPI_Comm, int, int, MPI_Comm *) = (int (*)(MPI_Comm, int, int, MPI_Comm *))dlsym(RTLD_NEXT, "PMPI_Comm_split");
+    int (*split)(MPI_Comm, int, int, MPI_Comm *) = (int (*)(MPI_Comm, int, int, MPI_Comm *))dlsym(RTLD_NEXT, TEXT_OF(SPLIT));
     int rank, all, old, done = split(comm, color, key, made);
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &old);
     PMPI_Comm_size(comm, &all);
     if (arrives || all <= old || rank != atoi(getenv("MEND_TEST_RANK")) || failed++)
         return done;
+    *made = MPI_COMM_NULL;
     return MPI_ERR_OTHER;
 }
 """
@@ -281,13 +284,17 @@ class Refused(Moving):
 
     def test_communicators_that_fail_in_one_old_process(self):
         """The new process is there and waits for a word from it: it hears that it isn't wanted, and the program goes on where it was."""
-        shim = self.path("failing.so")
-        subprocess.run([os.path.join(VENV, "bin", "mpicc"), "-shared", "-fPIC", self.write("failing.c", FAILING), "-o", shim], check=True)
-        for failing in ("0", "1"):
-            with self.subTest(failing=failing):
+        for failing, split in (("0", "PMPI_Comm_split"), ("1", "PMPI_Comm_split"), ("0", "MPI_Comm_split")):
+            with self.subTest(failing=failing, split=split):
+                shim = self.path(f"{split}.so")
+                subprocess.run([os.path.join(VENV, "bin", "mpicc"), "-shared", "-fPIC", f"-DSPLIT={split}", self.write("failing.c", FAILING), "-o", shim], check=True)
                 before = {"LD_PRELOAD": shim, "MEND_TEST_RANK": failing}
                 with unittest.mock.patch.dict(os.environ, before):
-                    output = self.same(self.moves(3, "-m", "5", "1", ""), 3)
+                    # mpi4py calls MPI's own names.
+                    if split.startswith("P"):
+                        output = self.same(self.moves(3, "-m", "5", "1", ""), 3)
+                    else:
+                        output = self.good(run(3, [PYTHON, TRAVEL, "30", "5", "1"], self.directory, watch_seconds=0.05, restart="none"))
                 self.assertIn("no move: the communicators can't be made again", output)
                 self.assertNotIn("moved:", output)
 
@@ -377,6 +384,20 @@ except Asleep:
     os._exit(0)
 """
         self.assertIn("printed before", self.good(self.python(script)))
+
+    def test_open_mpi_is_asked_for_slots_by_python_too(self):
+        script = """
+import os
+from types import SimpleNamespace
+from mend_app import _transport
+transport = _transport.Transport.__new__(_transport.Transport)
+transport.processes = 3
+_transport.OPEN_MPI, _transport.MPI = True, SimpleNamespace(UNIVERSE_SIZE=0, COMM_WORLD=SimpleNamespace(Get_attr=lambda _: 4))
+print("oversubscribed", transport._has_slots(2))
+del os.environ["OMPI_MCA_rmaps_base_oversubscribe"]
+print("one", transport._has_slots(1), "two", transport._has_slots(2))
+"""
+        self.assertEqual(self.good(self.python(script)), "oversubscribed True\none True two False\n")
 
     def test_fortran(self):
         output = self.same("carry sum", 3, [program("carry"), "50"], "5", "0,1", mpiexec=shutil.which("mpiexec.openmpi"))

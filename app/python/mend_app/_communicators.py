@@ -2,6 +2,8 @@
 change."""
 
 import ctypes
+import sys
+import traceback
 
 from mpi4py import MPI
 
@@ -36,6 +38,7 @@ class Communicators:
         self.fresh_world = MPI.COMM_NULL
         self.entries = []
         self.arriving = False
+        self.failed = False  # one that is made again couldn't be
         self.world_is_used = False  # by the program: it isn't tied to MPI.COMM_WORLD
 
     def recipes(self):
@@ -106,14 +109,22 @@ class Communicators:
         if not self.arriving and entry.made != MPI.COMM_NULL:
             entry.made.Free()
 
-    def make_again(self, fresh_world):
+    def attempt(self, make, *arguments):
+        """What MPI makes. The others go on to what comes next, and wait there: so this rank does, too, where it fails."""
+        try:
+            return make(*arguments)
+        except MPI.Exception:
+            traceback.print_exc(file=sys.stderr)
+            self.failed = True
+            return MPI.COMM_NULL
+
+    def make_again(self):
         """By all ranks of the new world."""
-        self.fresh_world = fresh_world
         for entry in self.entries:
-            parent = fresh_world if entry.recipe[2] < 0 else self.entries[entry.recipe[2]].fresh
-            entry.fresh = entry.make(parent) if parent != MPI.COMM_NULL else MPI.COMM_NULL
+            parent = self.fresh_world if entry.recipe[2] < 0 else self.entries[entry.recipe[2]].fresh
+            entry.fresh = self.attempt(entry.make, parent) if parent != MPI.COMM_NULL else MPI.COMM_NULL
         if self.arriving:
-            set_handle(self.world, fresh_world)
+            set_handle(self.world, self.fresh_world)
 
     def settle(self, moved):
         """The new ones take the place of the old ones, or go."""

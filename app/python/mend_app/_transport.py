@@ -33,6 +33,12 @@ def _guarded(function):
     return guarded
 
 
+def _tell(error, room, text):
+    """Into C's memory."""
+    told = text.encode(errors="replace")[: room - 1] + b"\0"
+    ctypes.memmove(error, told, len(told))
+
+
 def _flush():
     for stream in (sys.stdout, sys.stderr):
         # Where there is none, or nobody reads it, the rank goes on in its new process all the same.
@@ -55,11 +61,16 @@ class Transport:
         arriving = os.environ.pop("MEND_APP_ARRIVES", None) is not None
         if arriving:
             self.comm = MPI.COMM_NULL
-            rank, size = self._arrive()
+            try:
+                rank, size = self._arrive()
+            except Exception:
+                traceback.print_exc(file=sys.stderr)
+                print("mend-app: the new process of a rank that moves can't reach the old ones", file=sys.stderr, flush=True)
+                MPI.COMM_WORLD.Abort(1)
         else:
             self.comm = comm.Dup()
             self.communicators.world = comm.Dup()
-            rank, size = self.comm.rank, self.comm.size
+            rank, size, self.processes = self.comm.rank, self.comm.size, MPI.COMM_WORLD.size
         self.table = _library.TransportTable(
             rank=rank, size=size, state=None, send=_library.SEND(_guarded(self._send)), receive=_library.EXCHANGE(_guarded(self._receive)),
             broadcast=_library.EXCHANGE(_guarded(self._broadcast)), least=_library.LEAST(_guarded(self._least)), end=_library.END(self._end), stop=_library.STOP(self._stop),
@@ -156,14 +167,26 @@ class Transport:
         return None if why is None else ctypes.addressof(self.hindered)
 
     def _make_worlds(self, place):
-        color = MPI.UNDEFINED if place < 0 else 0
-        fresh_world = self.merged.Split(color, max(place, 0))
-        self.fresh = self.merged.Split(color, max(place, 0))
-        return fresh_world
+        color, made = MPI.UNDEFINED if place < 0 else 0, self.communicators
+        made.failed = False
+        made.fresh_world, self.fresh = (made.attempt(self.merged.Split, color, max(place, 0)) for _ in range(2))
+        # Where one hasn't its worlds, the others would wait for it in what is made of them.
+        if not self.merged.allreduce(made.failed, op=MPI.LOR) and place >= 0:
+            made.make_again()
+        return not made.failed
+
+    def _has_slots(self, more):
+        """Open MPI waits for ever where it has no slot left for a process."""
+        universe = MPI.COMM_WORLD.Get_attr(MPI.UNIVERSE_SIZE) if OPEN_MPI else None
+        oversubscribes = os.environ.get("OMPI_MCA_rmaps_base_oversubscribe", "").startswith("1") or "OVERSUBSCRIBE" in os.environ.get("OMPI_MCA_rmaps_base_mapping_policy", "")
+        return universe is None or oversubscribes or self.processes + more <= universe
 
     def _spawn(self, _, move, error, room):
         move = move[0]
         ranks = [move.ranks[i] for i in range(move.count)]
+        if not self._has_slots(len(ranks)):
+            _tell(error, room, "Open MPI has no slots left for new processes: start the job with more (--host node1:4,node2:4), or with --oversubscribe")
+            return -1
         infos = []
         for i in range(move.count):
             infos.append(MPI.Info.Create())
@@ -174,31 +197,32 @@ class Transport:
             scripts = [[move.scripts[i].decode()] for i in range(move.count)]
             self.between = self.comm.Spawn_multiple(["/bin/sh"] * move.count, scripts, [1] * move.count, infos, root=0)
         except MPI.Exception as why:
-            text = f"MPI can't start new processes here: {str(why).strip().splitlines()[-1]}".encode(errors="replace")[: room - 1]
-            ctypes.memmove(error, text + b"\0", len(text) + 1)
+            _tell(error, room, f"MPI can't start new processes here: {str(why).strip().splitlines()[-1]}")
             return -1
         finally:
             for info in infos:
                 info.Free()
         self.merged = self.between.Merge(high=False)
-        self.merged.bcast((self.comm.size, ranks), root=0)
+        self.processes += len(ranks)
+        self.merged.bcast((self.comm.size, ranks, self.processes), root=0)
         rank = self.comm.rank
         self.peer = self.comm.size + ranks.index(rank) if rank in ranks else -1
         if self.peer >= 0:
             self.merged.send(self.communicators.recipes(), dest=self.peer, tag=RECIPES_TAG)
-        fresh_world = self._make_worlds(-1 if self.peer >= 0 else rank)
-        if self.peer < 0:
-            self.communicators.make_again(fresh_world)
-        return 0
+        if self._make_worlds(-1 if self.peer >= 0 else rank):
+            return 0
+        _tell(error, room, "the communicators can't be made again")
+        return -2
 
     def _arrive(self):
         """The same in a new process: its parents are the old ones."""
         self.between = MPI.Comm.Get_parent()
         self.merged = self.between.Merge(high=True)
-        size, ranks = self.merged.bcast(None, root=0)
+        size, ranks, self.processes = self.merged.bcast(None, root=0)
         self.peer = ranks[MPI.COMM_WORLD.rank]
         self.communicators.load(self.merged.recv(source=self.peer, tag=RECIPES_TAG))
-        self.communicators.make_again(self._make_worlds(self.peer))
+        if not self._make_worlds(self.peer):
+            raise RuntimeError("the communicators can't be made again")
         return self.peer, size
 
     def _transfer(self, _, slot, sends, fragment, address, length):

@@ -75,6 +75,9 @@ int restore_variable(struct variable *v) {
     if (!element_kinds_agree(b->type, v->type))
         return fail_restore(MEND_APP_REFUSED, "`%s`%s was %s when checkpoint %" PRIu64 " was taken, and is %s now", v->name, where, element_name(b->type), t->checkpoint, element_name(v->type));
     if (v->whose == WHOSE_SPREAD && b->whose == WHOSE_SPREAD && !(app.saved.same_ranks && same_distribution(v, b))) {
+        /* The data of this rank alone come. */
+        if (app.arriving)
+            return fail_restore(MEND_APP_REFUSED, "`%s`%s is spread otherwise than in the old process", v->name, where);
         int done = spread_restore(v, b);
         v->restored = done == 0;
         return done == 0 ? MEND_APP_RESTORED : done;

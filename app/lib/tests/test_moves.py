@@ -277,7 +277,7 @@ class Refused(Moving):
         self.refused("\"-o\" isn't the name of a host", "-m", "5", "1", "-o")
 
     def test_programs_that_do_otherwise_in_the_new_process(self):
-        for what, word in (("missing", "`total`: the program hasn't registered that"), ("more", "has no variable `more`"), ("early", "ended before it came to the safe point where rank 1 moved"),
+        for what, word in (("missing", "`total`: the program hasn't registered that"), ("more", "has no variable `more`"), ("spread", "`u` in context main is spread otherwise than in the old process"), ("early", "ended before it came to the safe point where rank 1 moved"),
                            ("silent", "hasn't made communicator `ring`")):
             with self.subTest(what):
                 self.assertIn("can't go on from its state", self.refused(word, "-m", "5", "1", "", "-a", what))

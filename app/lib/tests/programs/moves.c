@@ -3,7 +3,7 @@
  *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP] [-n STEP]
  *
  * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for forty steps: window, request, persistent, exscan, communicator, graph, inter, file. -a: in a new process:
- * order (registers in another order), missing (doesn't register `total`), more (registers another variable), early (ends before the safe point), silent (leaves out a
+ * order (registers in another order), missing (doesn't register `total`), more (registers another variable), spread (`u` with another halo), early (ends before the safe point), silent (leaves out a
  * communicator). -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step. -u: rank 0 waits at STEP until there is a file `go`.
  * -n: a checkpoint is taken at STEP by mend_app_checkpoint_now().
  */
@@ -154,6 +154,8 @@ int main(int argc, char **argv) {
     scratch = calloc(4096, sizeof *scratch);
     mend_app_departing(release, NULL);
     mend_app_dimension rod = mend_app_block(cells, start, count, 1, 1);
+    if (is(what_else, "spread"))
+        rod = mend_app_block(cells, start - 1, count + 1, 0, 1);
     for (int64_t i = 0; i < count; i++)
         u[i + 1] = (start + i) % 17 == 3 ? 100.0 : 0.0;
 

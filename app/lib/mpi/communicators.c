@@ -113,7 +113,16 @@ static void give(const struct logged *l, MPI_Comm handle) {
         *(MPI_Comm *)l->where = handle;
 }
 
+static int give_again(struct logged *l, void *made, int fortran) {
+    l->asked = 1;
+    l->where = made;
+    l->fortran = fortran;
+    give(l, l->fresh);
+    return MEND_APP_OK;
+}
+
 static int make_logged(struct recipe *r, const char *name, MPI_Comm comm, void *made, int fortran) {
+    struct logged *again = NULL;
     if (world == MPI_COMM_NULL && !is_arriving)
         return refuse(name, "mend_app_init_mpi comes first");
     if (!name || !*name || strlen(name) >= COMM_NAME)
@@ -127,20 +136,24 @@ static int make_logged(struct recipe *r, const char *name, MPI_Comm comm, void *
         MPI_Comm handle = is_arriving ? l->fresh : l->made;
         if ((l->where || is_arriving) && handle != MPI_COMM_NULL && handle == comm)
             r->parent = i;
-        if (strcmp(l->recipe.name, name) != 0 || (is_arriving ? l->asked && l->recipe.freed && !l->where : l->recipe.freed))
+        if (strcmp(l->recipe.name, name) != 0)
             continue;
+        if (is_arriving ? l->asked && l->recipe.freed && !l->where : l->recipe.freed) {
+            /* drop_older() has left one entry of several. */
+            if (is_arriving && r->kind == COMM_DUP && same_recipe(&l->recipe, r))
+                again = l;
+            continue;
+        }
         if (!is_arriving || l->asked)
             return refuse(name, "there is one of that name already: mend_app_comm_free comes first");
         if (!same_recipe(&l->recipe, r))
             return refuse(name, "it was made in another way before the rank moved");
-        l->asked = 1;
-        l->where = made;
-        l->fortran = fortran;
-        give(l, l->fresh);
-        return MEND_APP_OK;
+        return give_again(l, made, fortran);
     }
     if (r->parent == -2)
         return refuse(name, "it can be made of mend_app_world() and of what was made of it by the library only");
+    if (again)
+        return give_again(again, made, fortran);
     if (is_arriving)
         return refuse(name, "it wasn't there when the rank moved");
     drop_older(r);
@@ -185,11 +198,16 @@ static int free_logged(void *made) {
         struct logged *l = &comm_log[i];
         if (l->where != made)
             continue;
-        if (is_arriving && !l->recipe.freed)
+        if (is_arriving && !l->recipe.freed && l->recipe.kind != COMM_DUP)
             return refuse(l->recipe.name, "it wasn't freed before the rank moved");
-        l->recipe.freed = 1;
         give(l, MPI_COMM_NULL);
         l->where = NULL;
+        /* An older one of that name, which isn't in the log: this one is still to be asked for. */
+        if (is_arriving && !l->recipe.freed) {
+            l->asked = 0;
+            return MEND_APP_OK;
+        }
+        l->recipe.freed = 1;
         /* With the other ranks, when the move is settled. */
         if (is_arriving || l->made == MPI_COMM_NULL)
             return MEND_APP_OK;

@@ -60,18 +60,21 @@ class Communicators:
 
     def make(self, name, kind, comm, arguments=()):
         """One more; in a process that arrives what was made again, by its name."""
-        recipe = (name, kind, self._number(comm), arguments)
+        recipe, again = (name, kind, self._number(comm), arguments), None
         for entry in self.entries:
-            if entry.recipe[0] != name or (entry.asked and entry.freed and entry.kept is None if self.arriving else entry.freed):
+            if entry.recipe[0] != name:
+                continue
+            if entry.asked and entry.freed and entry.kept is None if self.arriving else entry.freed:
+                # _drop_older has left one entry of several.
+                again = entry if self.arriving and kind == "dup" and entry.recipe == recipe else again
                 continue
             if not self.arriving or entry.asked:
                 raise ValueError(f"communicator {name}: there is one of that name already: free it first")
             if entry.recipe != recipe:
                 raise ValueError(f"communicator {name}: it was made in another way before the rank moved")
-            entry.asked = True
-            entry.kept = self._object(kind)
-            set_handle(entry.kept, entry.fresh)
-            return entry.kept
+            return self._give_again(entry)
+        if again is not None:
+            return self._give_again(again)
         if self.arriving:
             raise ValueError(f"communicator {name}: it wasn't there when the rank moved")
         self._drop_older(recipe)
@@ -81,6 +84,12 @@ class Communicators:
         self.entries.append(entry)
         entry.kept = self._object(kind)
         set_handle(entry.kept, entry.made)
+        return entry.kept
+
+    def _give_again(self, entry):
+        entry.asked = True
+        entry.kept = self._object(entry.recipe[1])
+        set_handle(entry.kept, entry.fresh)
         return entry.kept
 
     @staticmethod
@@ -102,10 +111,15 @@ class Communicators:
         entry = self.entries[self._number(comm)] if comm is not self.world else None
         if entry is None:
             raise ValueError("session.world stays to the end")
-        if self.arriving and not entry.freed:
+        if self.arriving and not entry.freed and entry.recipe[1] != "dup":
             raise ValueError(f"communicator {entry.recipe[0]}: it wasn't freed before the rank moved")
-        entry.freed, entry.kept = True, None
+        entry.kept = None
         set_handle(comm, MPI.COMM_NULL)
+        if self.arriving and not entry.freed:
+            # An older one of that name, which isn't in the log: this one is still to be asked for.
+            entry.asked = False
+            return
+        entry.freed = True
         if not self.arriving and entry.made != MPI.COMM_NULL:
             entry.made.Free()
 

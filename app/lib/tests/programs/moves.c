@@ -139,12 +139,20 @@ int main(int argc, char **argv) {
         return 1;
     }
 
-    static MPI_Comm half, row, ring, twin;
+    static MPI_Comm half, row, ring, twin, once, kept;
     int sides[1] = {ranks}, round[1] = {1};
     mend_app_comm_split("half", mend_app_world(), rank % 2, rank, &half);
     mend_app_comm_dup("twin", half, &twin);
     mend_app_comm_split("row", twin, rank / 4, -rank, &row);
     mend_app_comm_free(&twin);
+    for (int i = 0; i < 3; i++) {
+        /* One name several times, as in a function of the program. */
+        if (mend_app_comm_dup("once", mend_app_world(), &once) < 0 || mend_app_comm_dup("kept", mend_app_world(), &kept) < 0)
+            MPI_Abort(MPI_COMM_WORLD, 1);
+        mend_app_comm_free(&once);
+        if (i < 2)
+            mend_app_comm_free(&kept);
+    }
     if (!is(what_else, "silent"))
         mend_app_cart_create("ring", mend_app_world(), 1, sides, round, &ring);
 
@@ -208,6 +216,7 @@ int main(int argc, char **argv) {
         int64_t sums[3] = {0}, mine = (rank + 1) * (step + 1) % 1000003;
         int before, after;
         MPI_Allreduce(&mine, &sums[0], 1, MPI_INT64_T, MPI_SUM, half);
+        MPI_Barrier(kept);
         MPI_Allreduce(&mine, &sums[1], 1, MPI_INT64_T, MPI_SUM, row);
         MPI_Cart_shift(ring, 0, 1, &before, &after);
         MPI_Sendrecv(&mine, 1, MPI_INT64_T, after, 1, &sums[2], 1, MPI_INT64_T, before, 1, ring, MPI_STATUS_IGNORE);

@@ -22,8 +22,12 @@ with mend_app.Session(MPI.COMM_WORLD, program="travel 1") as session:
     world = session.world
     pairs = session.split("pairs", world, world.rank // 2, world.rank)
     ring = session.cart("ring", world, [world.size], [True])
-    once = session.dup("once", pairs)
-    session.free(once)
+    for last in (False, False, True):
+        # One name several times, as in a function of the program.
+        once, kept = session.dup("once", pairs), session.dup("kept", world)
+        session.free(once)
+        if not last:
+            session.free(kept)
     start, end = (PARTICLES * (world.rank + part) // world.size for part in (0, 1))
     x = numpy.zeros((end - start, 2))
     window = MPI.Win.Create(numpy.zeros(4), comm=world) if what == "window" else None
@@ -44,7 +48,7 @@ with mend_app.Session(MPI.COMM_WORLD, program="travel 1") as session:
             x += noise.normal(size=(PARTICLES, 2))[start:end]
             before, after = ring.Shift(0, 1)
             state.sum += pairs.allreduce(world.rank + state.step) + ring.sendrecv(world.rank, dest=after, source=before) * 0 + world.allreduce(1)
-            state.sum = world.bcast(state.sum)
+            state.sum = kept.bcast(state.sum)
             state.step += 1
             time.sleep(float(os.environ.get("PAUSE", "0.01")))
         if window is not None:

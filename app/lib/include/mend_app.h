@@ -90,7 +90,7 @@ int mend_app_init(const char *program, const char *configuration);
 int mend_app_finalize(void);
 /* Ends the library on this rank alone, after an error: nobody is waited for, and what is being written doesn't count. What
  * mend_app_fopen opened stays open. The next run goes on from the newest checkpoint. The other ranks wait for this one at their next checkpoint or in mend_app_finalize: in
- * a job of several ranks have MPI end all of it afterwards (MPI_Abort). */
+ * a job of several ranks have MPI end all of it afterwards (MPI_Abort). The library may be started again, by all ranks. */
 void mend_app_abandon(void);
 
 /* 1 from the start until a saved state is restored, else 0. */
@@ -183,6 +183,8 @@ typedef struct mend_app_transport {
     int (*settle)(void *state, int moved);
     /* This process isn't a rank any more: with `sleeps` at the job's end, else at once, it ends. Doesn't return. */
     void (*depart)(void *state, int sleeps);
+    /* The library ends on this rank alone: nobody is waited for, and the process in whose place this one came may end. NULL: nothing is to be done. */
+    void (*abandon)(void *state);
 } mend_app_transport;
 /* For a transport's own errors: says it on standard error and keeps it for mend_app_error(). Returns `code`. */
 int mend_app_report(int code, const char *text);

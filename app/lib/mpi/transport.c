@@ -77,7 +77,7 @@ static int least(void *state, int64_t *value) {
     return 0;
 }
 
-static struct state *running; /* from mend_app_init_mpi to mend_app_finalize */
+static struct state *running; /* from mend_app_init_mpi to mend_app_finalize or mend_app_abandon */
 
 static void end(void *state) {
     struct state *s = state;
@@ -96,6 +96,16 @@ static void end(void *state) {
     free(s);
 }
 
+/* The communicators stay: to free them takes all ranks. */
+static void abandon(void *state) {
+    struct state *s = state;
+    if (running == s)
+        running = NULL;
+    end_messages(s);
+    wake(s);
+    free(s);
+}
+
 static void stop(void *state, int code) {
     PMPI_Abort(((struct state *)state)->comm, code);
 }
@@ -105,10 +115,10 @@ int mend_app_init_mpi(MPI_Comm comm, const char *program, const char *configurat
         return mend_app_report(MEND_APP_INVALID, "mend_app_init_mpi was called already: mend_app_finalize comes before the next call");
     struct state *s = calloc(1, sizeof *s);
     mend_app_transport transport = {.state = s, .send = send_message, .receive = receive_message, .broadcast = broadcast, .least = least, .end = end, .stop = stop,
-                                    .hindrance = hindrance, .spawn = spawn, .transfer = transfer, .done = transfer_done, .settle = settle, .depart = depart};
+                                    .hindrance = hindrance, .spawn = spawn, .transfer = transfer, .done = transfer_done, .settle = settle, .depart = depart, .abandon = abandon};
     if (!s)
         return mend_app_report(MEND_APP_SYSTEM, "mend_app_init_mpi: there is no memory");
-    world_is_used = 0;
+    world_is_used = comm_count = 0;
     s->comm = s->between = s->merged = s->fresh = s->before = MPI_COMM_NULL;
     if (getenv("MEND_APP_ARRIVES")) {
         /* Processes that this one starts don't. */

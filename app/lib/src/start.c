@@ -358,4 +358,6 @@ EXPORT void mend_app_abandon(void) {
     /* The job may be ended next, without an exit. */
     files_flush();
     clear();
+    if (app.transport.abandon)
+        app.transport.abandon(app.transport.state);
 }

@@ -115,6 +115,11 @@ class Moved(Moving):
             with self.subTest(ranks=ranks):
                 self.assertIn(f"moved: {told};", self.same(self.moves(ranks, "-m", "5", who, ""), ranks))
 
+    def test_a_program_that_abandons_the_library_wakes_the_old_process_and_begins_again(self):
+        output = self.good(self.moves(1, "-m", "2", "0", "", "-b", "50"))
+        self.assertIn("moved: rank 0;", output)
+        self.assertIn("moves: begins again: 0, and ends: 0", output)
+
     def test_twice_in_a_row_to_a_host(self):
         output = self.same(self.moves(4, "-n", "2", "-m", "5", "1-2", "localhost", "-m", "25", "all", "localhost", steps=70, calls=20, keep=5), 4, steps=70)
         self.assertEqual(len(re.findall(r"moved: ranks .*\(localhost\)", output)), 2, output)

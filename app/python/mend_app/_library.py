@@ -43,7 +43,7 @@ class TransportTable(ctypes.Structure):
 
     _fields_ = [("rank", ctypes.c_int), ("size", ctypes.c_int), ("state", ctypes.c_void_p), ("send", SEND), ("receive", EXCHANGE),
                 ("broadcast", EXCHANGE), ("least", LEAST), ("end", END), ("stop", STOP),
-                ("arriving", ctypes.c_int), ("hindrance", HINDRANCE), ("spawn", SPAWN), ("transfer", TRANSFER), ("done", SLOT), ("settle", SLOT), ("depart", STOP)]
+                ("arriving", ctypes.c_int), ("hindrance", HINDRANCE), ("spawn", SPAWN), ("transfer", TRANSFER), ("done", SLOT), ("settle", SLOT), ("depart", STOP), ("abandon", END)]
 
 
 def _find():

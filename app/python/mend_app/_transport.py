@@ -76,7 +76,7 @@ class Transport:
             broadcast=_library.EXCHANGE(_guarded(self._broadcast)), least=_library.LEAST(_guarded(self._least)), end=_library.END(self._end), stop=_library.STOP(self._stop),
             arriving=int(arriving), hindrance=_library.HINDRANCE(self._hindrance), spawn=_library.SPAWN(_guarded(self._spawn)),
             transfer=_library.TRANSFER(_guarded(self._transfer)), done=_library.SLOT(_guarded(self._done)), settle=_library.SLOT(_guarded(self._settle)),
-            depart=_library.STOP(self._depart))
+            depart=_library.STOP(self._depart), abandon=_library.END(_guarded(self._abandon)))
 
     # Messages between ranks.
 
@@ -143,6 +143,11 @@ class Transport:
         self._end_messages()
         self.communicators.end()
         self.comm.Free()
+        self._wake()
+
+    def _abandon(self, _):
+        """The communicators stay: to free them takes all ranks."""
+        self._end_messages()
         self._wake()
 
     def _stop(self, _, code):

@@ -1,11 +1,12 @@
 /* Heat on a rod and sums over rows, columns and a ring, on ranks that move. The last line is the same with moves and without.
  *
- *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP] [-n STEP]
+ *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP] [-n STEP] [-b STEP]
  *
  * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for forty steps: window, request, persistent, exscan, communicator, graph, inter, file. -a: in a new process:
  * order (registers in another order), missing (doesn't register `total`), more (registers another variable), spread (`u` with another halo), early (ends before the safe point), silent (leaves out a
  * communicator). -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step. -u: rank 0 waits at STEP until there is a file `go`.
- * -n: a checkpoint is taken at STEP by mend_app_checkpoint_now().
+ * -n: a checkpoint is taken at STEP by mend_app_checkpoint_now(). -b: the library is
+ * abandoned at STEP and started anew, and the program ends.
  */
 #include <inttypes.h>
 #include <mend_app_mpi.h>
@@ -101,7 +102,7 @@ static uint64_t mixed(const void *value, uint64_t index) {
 int main(int argc, char **argv) {
     struct request asks[MOST];
     int asked = 0, done;
-    int64_t steps, open_at = -1, checkpoint_at = -1, kill_at = -1, pause = 0, until = -1, now_at = -1;
+    int64_t steps, open_at = -1, checkpoint_at = -1, kill_at = -1, pause = 0, until = -1, now_at = -1, abandon_at = -1;
     cells = argc > 1 ? atoll(argv[1]) : 1000;
     steps = argc > 2 ? atoll(argv[2]) : 60;
     for (int i = 3; i < argc; i++) {
@@ -123,6 +124,8 @@ int main(int argc, char **argv) {
             until = atoll(argv[++i]);
         } else if (is(argv[i], "-n") && i + 1 < argc) {
             now_at = atoll(argv[++i]);
+        } else if (is(argv[i], "-b") && i + 1 < argc) {
+            abandon_at = atoll(argv[++i]);
         }
     }
     MPI_Init(&argc, &argv);
@@ -201,6 +204,14 @@ int main(int argc, char **argv) {
             close_it(mend_app_world());
         if (step == kill_at && rank == 0 && !restarted)
             raise(SIGKILL);
+        if (step == abandon_at) {
+            mend_app_abandon();
+            done = mend_app_init_mpi(MPI_COMM_WORLD, "moves 1", NULL);
+            mend_app_comm_dup("half", mend_app_world(), &half);
+            printf("moves: begins again: %d, and ends: %d\n", done, mend_app_finalize());
+            MPI_Finalize();
+            return done < 0;
+        }
         if (pause)
             usleep(pause);
         while (step == until && rank == 0 && access("go", F_OK) != 0)

@@ -1,6 +1,7 @@
 /* Requests that whoever started the job puts into a directory, and their answers: `mend checkpoint --portable`. Rank 0 alone looks there; the others learn of a request as of any other.
  *
- *   DIRECTORY/R.library     written here: there is a program to be asked, by its launcher's rank R; removed at its end
+ *   DIRECTORY/R.library     written here: there is a program to be asked, by its launcher's rank R; removed at its end. A process that arrives
+ *                           writes it when the move counts, and the old one removes its own then
  *   DIRECTORY/R.directory   the same, and the key of its directory (places.c); stays when the program has ended
  *   DIRECTORY/R.request     put there whole: `id = HEX`; removed when it is answered
  *   DIRECTORY/R.answer-ID   written here

@@ -320,7 +320,7 @@ import sys, time, numpy, mend_app
 from mpi4py import MPI
 with mend_app.Session(MPI.COMM_WORLD, program="tied 1") as session:
     state = session.scalars(step=0)
-    while state.step < 300:
+    while state.step < 100:
         if state.step == 5 and MPI.COMM_WORLD.rank == 0:
             session.migrate("1")
         session.checkpoint()
@@ -331,8 +331,8 @@ with mend_app.Session(MPI.COMM_WORLD, program="tied 1") as session:
 """
         output = self.good(run(2, [PYTHON, "-c", script], self.directory, watch_seconds=0.05))
         self.assertIn("no move: the program doesn't use session.world: with MPI.COMM_WORLD ranks can't move", output)
-        self.assertEqual(output.count("tied ends 300"), 2, output)
-        process = start(2, [program("heat"), "1000", "200", "-p", "0", "50000"], self.directory, watch_seconds=0.05, restart="none", directory="other")
+        self.assertEqual(output.count("tied ends 100"), 2, output)
+        process = start(2, [program("heat"), "1000", "100", "-p", "0", "50000"], self.directory, watch_seconds=0.05, restart="none", directory="other")
         until = time.monotonic() + PATIENCE
         while not os.path.exists(self.path("other", "lock")) and time.monotonic() < until:
             time.sleep(0.02)

@@ -127,6 +127,8 @@ int mend_app_init_mpi(MPI_Comm comm, const char *program, const char *configurat
         if (arrive(s, &transport.rank, &transport.size) != 0) {
             mend_app_report(MEND_APP_SYSTEM, "the new process of a rank that moves can't reach the old ones");
             PMPI_Abort(MPI_COMM_WORLD, 1);
+            /* MPICH 5 comes back. */
+            exit(1);
         }
     } else {
         int made = PMPI_Comm_dup(comm, &s->comm);

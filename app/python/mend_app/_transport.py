@@ -67,6 +67,7 @@ class Transport:
                 traceback.print_exc(file=sys.stderr)
                 print("mend-app: the new process of a rank that moves can't reach the old ones", file=sys.stderr, flush=True)
                 MPI.COMM_WORLD.Abort(1)
+                raise
         else:
             self.comm = comm.Dup()
             self.communicators.world = comm.Dup()

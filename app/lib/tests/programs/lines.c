@@ -3,6 +3,7 @@
 #include <mend_app_mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 int main(int argc, char **argv) {
     int rank, size;
@@ -26,6 +27,8 @@ int main(int argc, char **argv) {
         if (step == stop && rank == 0) {
             fflush(NULL);
             MPI_Abort(MPI_COMM_WORLD, 1);
+            for (;;) /* It returns in MPICH 5, and the run could end before it is killed. */
+                pause();
         }
         if (!out || step < first)
             continue;

@@ -240,4 +240,7 @@ void requests_stop(void) {
 void requests_leave(void) {
     before.sa_handler = SIG_IGN;
     stop("rank 0 has moved: ask again");
+    /* What this process alone was asked for, and its thread hasn't passed on. */
+    if (atomic_exchange(&from_here, 0))
+        touch();
 }

@@ -139,6 +139,11 @@ impl Wire {
         self.flush()
     }
 
+    /// True if all that was written is with the kernel: there is a connection then.
+    pub fn sent(&self) -> bool {
+        self.output.is_empty()
+    }
+
     /// Sends what is queued, as far as the socket takes it.
     pub fn flush(&mut self) -> Result<(), ChannelError> {
         while !self.output.is_empty() {

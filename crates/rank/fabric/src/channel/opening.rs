@@ -105,6 +105,11 @@ impl Opening {
         Ok(Self { wire, stage: Stage::Greeting, ours, hello, encrypted, port, since: Instant::now() })
     }
 
+    /// True if the peer's kernel has answered.
+    pub fn connected(&self) -> bool {
+        self.wire.sent()
+    }
+
     /// Goes on as far as the peer's answers allow.
     ///
     /// # Errors

@@ -193,8 +193,6 @@ impl Links {
         }
         self.pending_handshakes.clear();
         for peer in &mut self.peers {
-            // The port that is opened next may do what this one could not.
-            peer.refused = None;
             let gone = match &peer.outbound {
                 Outbound::Opening(_) => true,
                 Outbound::Open(channel) | Outbound::Suspended(channel) | Outbound::Draining { channel, .. } => !channel.keeps(),

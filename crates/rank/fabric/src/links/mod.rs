@@ -320,7 +320,6 @@ impl Links {
         self.list(rank);
         if !self.in_round {
             self.delay();
-            self.see_to();
         }
     }
 

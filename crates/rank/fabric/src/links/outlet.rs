@@ -42,9 +42,7 @@ impl Outlet for Links {
                         peer.used = true;
                         if channel.unsent() {
                             self.list(rank);
-                            if burst {
-                                self.delay();
-                            }
+                            if burst { self.delay() } else { self.left() }
                         }
                         return;
                     }
@@ -89,6 +87,7 @@ impl Outlet for Links {
                 if unsent {
                     peer.lent = Some(operation);
                     self.list(rank);
+                    self.left();
                 }
                 return !unsent;
             }
@@ -103,6 +102,7 @@ impl Outlet for Links {
         if let Some(peer) = self.peers.get_mut(rank as usize) {
             peer.streams.push_back(stream);
             self.list(rank);
+            self.left();
         }
     }
 

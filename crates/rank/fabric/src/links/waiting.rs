@@ -33,6 +33,13 @@ impl Links {
         }
     }
 
+    /// Something is left of what a call has sent. At the end of a round that is looked for.
+    pub(super) fn left(&mut self) {
+        if !self.in_round {
+            self.see_to();
+        }
+    }
+
     /// Whoever looked may have forgotten it, in a process that was put back.
     pub(super) fn look_anew(&mut self) {
         self.lookout.on = false;
@@ -51,7 +58,7 @@ impl Links {
 
     /// Something waits that a round may move.
     fn waits(&self) -> bool {
-        let waits = |peer: &Peer| peer.pending() && !peer.held && !peer.gone();
+        let waits = |peer: &Peer| peer.pending() && !peer.held && !peer.gone() && !peer.has_ended();
         let busy = || self.busy.iter().any(|rank| self.peers.get(*rank as usize).is_some_and(waits));
         !self.suspended && (self.lookout.closed || busy())
     }
@@ -82,14 +89,23 @@ impl Links {
     /// when they next look, and those that have closed their last endpoint at once.
     #[must_use]
     pub fn owes(&self) -> bool {
-        self.peers.iter().any(|peer| peer.shows_life() && !peer.gone() && peer.owes())
+        self.peers.iter().any(|peer| peer.shows_life() && !peer.gone() && !peer.has_ended() && peer.owes())
     }
 }
 
 impl Peer {
     /// Its kernel at least answers.
     fn shows_life(&self) -> bool {
-        !matches!(self.outbound, Outbound::Unknown { .. } | Outbound::Lost { .. } | Outbound::Loopback)
+        match &self.outbound {
+            Outbound::Unknown { .. } | Outbound::Lost { .. } | Outbound::Loopback => false,
+            Outbound::Opening(opening) => opening.connected(),
+            Outbound::Open(_) | Outbound::Draining { .. } | Outbound::Suspended(_) => true,
+        }
+    }
+
+    /// The map says so. A process that it has forked may still hold its sockets.
+    fn has_ended(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.ended)
     }
 
     fn owes(&self) -> bool {

@@ -9,14 +9,17 @@ use crate::engine::{Binding, Class};
 use crate::fabric::{State, fabric};
 use crate::idle::NAP;
 use mend_fabric_sys::*;
-use mend_patience::Patience;
+use mend_patience::{Patience, next_look};
 use std::ffi::{c_int, c_void};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long closing an endpoint waits for a sign of peers that cannot be reached, or that have not asked for what was announced to them.
 const FLUSH_TIME: Duration = Duration::from_secs(3);
+
+/// Least pause between two looks meanwhile.
+const LEAST_PAUSE: Duration = Duration::from_micros(20);
 
 static FID_OPS: FiOps = FiOps { bind: Some(bind), control: Some(control), ..fid_operations(close) };
 
@@ -213,6 +216,7 @@ unsafe extern "C" fn setopt(fid: *mut Fid, level: c_int, name: c_int, value: *co
 fn flush(number: u16) {
     let fabric = fabric();
     let mut patience = Patience::with_pause(FLUSH_TIME, 10 * NAP);
+    let mut moved = Instant::now();
     let mut state = fabric.lock();
     while !state.links.idle() || state.engine.unfinished(number, |peer| state.links.gone(peer)) {
         if state.links.on_hold() || state.links.owes() {
@@ -224,8 +228,12 @@ fn flush(number: u16) {
         }
         if state.progress() {
             patience.renew();
+            moved = Instant::now();
         } else {
-            state = fabric.sleep(state, NAP);
+            // Some channels cannot be slept on, and others want the lock.
+            drop(fabric.sleep(state, NAP));
+            std::thread::sleep(next_look(moved.elapsed(), LEAST_PAUSE));
+            state = fabric.lock();
         }
     }
 }

@@ -58,7 +58,7 @@ UNITTEST_FAILED = re.compile(r"^FAILED \((?:failures=(\d+))?(?:, )?(?:errors=(\d
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Failed)\b.*: ")
 # Which test failed, and why: cargo's names, panics (the reason is on the next line), how a test program ended; unittest's names and exceptions, with
 # what follows up to an empty line; our own scripts' cases, with what they say in so many lines.
-TELLING = re.compile(r"FAILED (?!\()|test .* \.\.\. FAILED$|thread '.*' .*panicked at|\s+process didn't exit successfully: |(FAIL|ERROR): |[\w.]*(Error|Exception|Failed)\b.*: |fatal ")
+TELLING = re.compile(rf"FAILED (?!\()|test .* \.\.\. FAILED$|thread '.*' .*panicked at|\s+process didn't exit successfully: |(FAIL|ERROR): |{EXCEPTION.pattern}|fatal ")
 SAID, EXPLAINED = 4, 8
 # Lines of a failed command that are repeated at the end, and how much of each: whoever keeps only the end of the output has all failures.
 REPEATED, LONGEST = 60, 400

@@ -47,8 +47,8 @@ enum Daemons {
 
 /// Whether it ended before its program did, so that a restart goes on with it.
 fn may_go_on(record: &JobRecord) -> bool {
-    let by_itself = record.ended.as_ref().is_some_and(|(_, how)| *how == by_itself(NODE_LOST));
-    record.ended.is_none() || record.exit_code == Some(NODE_LOST) && !by_itself
+    let Some((_, how)) = &record.ended else { return true };
+    record.exit_code == Some(NODE_LOST) && *how != by_itself(NODE_LOST)
 }
 
 fn host(node: &BatchNode) -> Host {

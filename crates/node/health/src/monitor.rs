@@ -165,6 +165,19 @@ fn ticks(period: Duration) -> tokio::time::Interval {
     ticks
 }
 
+/// Reads on a thread. A source that hangs is told of, and awaited: it is not asked again meanwhile.
+async fn read_aside<T: Send + 'static>(monitor: &Monitor, source: &str, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Unread> {
+    let mut reading = tokio::task::spawn_blocking(read);
+    let read = match timeout(FILES_LIMIT, &mut reading).await {
+        Ok(read) => read,
+        Err(_) => {
+            monitor.heard(source, Err(unread(source, hung(), true)));
+            reading.await
+        }
+    };
+    read.map_err(|error| unread(source, error.to_string(), true))
+}
+
 /// What the chips say: on a thread, as some take long. While one hangs they are not asked again.
 async fn read_chips(monitor: Arc<Monitor>, options: Arc<Options>) {
     let mut ticks = ticks(options.interval);
@@ -173,23 +186,16 @@ async fn read_chips(monitor: Arc<Monitor>, options: Arc<Options>) {
         ticks.tick().await;
         let (here, list) = (options.clone(), round.is_multiple_of(LIST_EVERY));
         let known = std::mem::take(&mut chips);
-        let mut reading = tokio::task::spawn_blocking(move || {
+        let reading = read_aside(&monitor, CHIPS, move || {
             let chips = if list { hwmon::list(&here.root) } else { known };
             (chips.iter().filter_map(hwmon::read).collect::<Vec<Sample>>(), chips)
         });
-        let read = match timeout(FILES_LIMIT, &mut reading).await {
-            Ok(read) => read,
-            Err(_) => {
-                monitor.heard(CHIPS, Err(unread(CHIPS, hung(), true)));
-                reading.await
-            }
-        };
-        match read {
+        match reading.await {
             Ok((samples, found)) => {
                 chips = found;
                 monitor.heard(CHIPS, Ok(samples));
             }
-            Err(error) => monitor.heard(CHIPS, Err(unread(CHIPS, error.to_string(), true))),
+            Err(why) => monitor.heard(CHIPS, Err(why)),
         }
     }
 }
@@ -200,20 +206,12 @@ async fn read_files(monitor: Arc<Monitor>, options: Arc<Options>) {
     loop {
         ticks.tick().await;
         let here = options.clone();
-        let mut reading = tokio::task::spawn_blocking(move || (edac::read(&here.root), pressure::read(&here.root)));
-        let found = match timeout(FILES_LIMIT, &mut reading).await {
-            Ok(found) => found,
-            Err(_) => {
-                monitor.heard("kernel", Err(unread("kernel", hung(), true)));
-                reading.await
-            }
-        };
-        match found {
+        match read_aside(&monitor, "kernel", move || (edac::read(&here.root), pressure::read(&here.root))).await {
             Ok((kernel, pressure)) => {
                 monitor.heard("kernel", Ok(kernel));
                 monitor.heard(pressure::SENSOR, pressure.map(|sample| vec![sample]));
             }
-            Err(error) => monitor.heard("kernel", Err(unread("kernel", error.to_string(), true))),
+            Err(why) => monitor.heard("kernel", Err(why)),
         }
     }
 }
@@ -229,15 +227,7 @@ async fn read_disk(monitor: Arc<Monitor>, options: Arc<Options>, directory: Path
     loop {
         ticks.tick().await;
         let here = directory.clone();
-        let mut reading = tokio::task::spawn_blocking(move || disks::read(&here));
-        let found = match timeout(FILES_LIMIT, &mut reading).await {
-            Ok(found) => found,
-            Err(_) => {
-                monitor.heard(&source, Err(unread(&source, hung(), true)));
-                reading.await
-            }
-        };
-        let found = found.unwrap_or_else(|error| Err(unread(&source, error.to_string(), true)));
+        let found = read_aside(&monitor, &source, move || disks::read(&here)).await.unwrap_or_else(Err);
         monitor.heard(&source, found.map(|sample| sample.into_iter().collect()));
     }
 }

@@ -161,6 +161,11 @@ impl Peer {
         matches!(self.outbound, Outbound::Lost { .. }) || self.ended.is_some_and(|ended| ended >= generation)
     }
 
+    /// True if the map says that it has ended. A process that it has forked may still hold its sockets.
+    pub fn has_ended(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.ended)
+    }
+
     /// True if anything waits, the rest of a packet that its channel took in part included.
     pub fn pending(&self) -> bool {
         !self.queue.is_empty()

@@ -110,8 +110,7 @@ impl Links {
 
     /// Peers whose channel broke with packets under way, but those that are known to have ended.
     pub(crate) fn lost(&self) -> Vec<Rank> {
-        let ended = |peer: &crate::peer::Peer| peer.entry.as_ref().is_some_and(|entry| entry.ended);
-        let is_lost = |peer: &crate::peer::Peer| matches!(peer.outbound, Outbound::Lost { .. }) && !ended(peer);
+        let is_lost = |peer: &crate::peer::Peer| matches!(peer.outbound, Outbound::Lost { .. }) && !peer.has_ended();
         let lost = |(rank, peer): (usize, &crate::peer::Peer)| is_lost(peer).then_some(rank as Rank);
         self.peers.iter().enumerate().filter_map(lost).collect()
     }

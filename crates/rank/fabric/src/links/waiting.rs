@@ -12,7 +12,7 @@ const CALM_LOOKS: u32 = 8;
 /// Whether somebody looks after what waits, and what was seen then.
 #[derive(Debug, Default)]
 pub(super) struct Lookout {
-    /// Somebody does.
+    /// Somebody has been called, and looks until [`Links::looked`] says that it is enough.
     on: bool,
     /// Rounds at the latest look.
     rounds: u32,
@@ -101,11 +101,6 @@ impl Peer {
             Outbound::Opening(opening) => opening.connected(),
             Outbound::Open(_) | Outbound::Draining { .. } | Outbound::Suspended(_) => true,
         }
-    }
-
-    /// The map says so. A process that it has forked may still hold its sockets.
-    fn has_ended(&self) -> bool {
-        self.entry.as_ref().is_some_and(|entry| entry.ended)
     }
 
     fn owes(&self) -> bool {

@@ -29,7 +29,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from tiers import ROOT, TIERS, NotHere
+from tiers import ROOT, TIERS, NotHere, drawn_by
 
 LOGS = os.path.join(ROOT, "target", "test-logs")
 # Tiers that may run beside others wait more than they compute: so many run at a time.
@@ -305,6 +305,8 @@ def main():
     os.makedirs(LOGS, exist_ok=True)
     rows, total, remarks = [], Count(), Remarks()
     chosen = [tier for tier in TIERS if not wanted or tier.name in wanted]
+    seed, whose = drawn_by()
+    print(f"what is drawn is drawn by the seed {seed} ({whose}); MEND_TEST_SEED={seed} repeats it", flush=True)
     alone = ((tier, *run_timed(tier)) for tier in chosen if not tier.beside)
     for tier, count, told, seconds in itertools.chain(alone, run_together([tier for tier in chosen if tier.beside])):
         rows.append((tier.name, count, seconds))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import cache
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests", "vm"))
@@ -56,13 +57,22 @@ class Tier:
     at_once: int = 1
 
 
-def commit_seed():
-    """What is drawn is drawn anew with each commit, and again alike for the same one."""
+@cache
+def drawn_by():
+    """The seed of what is drawn, and where it comes from: it is drawn anew with each commit, and again alike for the same one."""
     named = os.environ.get("MEND_TEST_SEED")
     if named:
-        return int(named)
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return int(done.stdout[:7], 16) if done.returncode == 0 and done.stdout else 1
+        return int(named), "MEND_TEST_SEED"
+    # The checkout may be another user's.
+    head = ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"]
+    done = subprocess.run(head, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout:
+        return 1, f"not the commit's: {(done.stderr.splitlines() or ['git says nothing'])[0]}"
+    return int(done.stdout[:7], 16), "the commit's"
+
+
+def commit_seed():
+    return drawn_by()[0]
 
 
 def is_root():

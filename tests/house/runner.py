@@ -12,7 +12,7 @@ import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from run import LOGS, LONGEST, REPEATED, Count, Remarks, count_lines, judge, run_tier, telling  # noqa: E402
-from tiers import NotHere, Step, Tier  # noqa: E402
+from tiers import ROOT, NotHere, Step, Tier, drawn_by  # noqa: E402
 
 
 def alive(process):
@@ -22,6 +22,27 @@ def alive(process):
             return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+class Seed(unittest.TestCase):
+    def setUp(self):
+        drawn_by.cache_clear()
+        self.addCleanup(drawn_by.cache_clear)
+
+    @unittest.skipUnless(os.path.exists(os.path.join(ROOT, ".git")), "this is no checkout")
+    def test_another_user_s_checkout_has_its_commit_s_seed(self):
+        # By the first of these git takes the checkout for another user's.
+        with unittest.mock.patch.dict(os.environ, GIT_TEST_ASSUME_DIFFERENT_OWNER="1", MEND_TEST_SEED=""):
+            self.assertEqual(drawn_by()[1], "the commit's")
+
+    def test_a_seed_that_is_not_the_commit_s_is_told(self):
+        with unittest.mock.patch.dict(os.environ, MEND_TEST_SEED="", GIT_DIR="/nonexistent"):
+            seed, whose = drawn_by()
+        self.assertEqual(seed, 1)
+        self.assertIn("not the commit's: ", whose)
+        drawn_by.cache_clear()
+        with unittest.mock.patch.dict(os.environ, MEND_TEST_SEED="7"):
+            self.assertEqual(drawn_by(), (7, "MEND_TEST_SEED"))
 
 
 class Counting(unittest.TestCase):

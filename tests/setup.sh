@@ -19,6 +19,12 @@ fail() {
   exit 1
 }
 
+here=$(pwd -P)
+case $here in
+  *[[:space:]:\;]*)
+    fail "the path of this checkout, $here, has a blank, a colon or a semicolon, which split the lists of paths of make and of LD_PRELOAD: move it to a path without" ;;
+esac
+
 # Debian's package for each tool.
 missing=()
 need() {

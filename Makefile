@@ -60,7 +60,7 @@ lint: setup ## format, clippy and house rules only
 bench: setup build ## measure what SPECIFICATION.md promises; figures go to docs/results
 	@./benches/one_node.py --record
 	@./benches/network.py --record
-	@./benches/images.py
+	@./benches/images.py --record
 	@./benches/migration.py --record
 	@./benches/moving_cost.py --record --runs 3
 	@./benches/placement.py --record

@@ -226,7 +226,10 @@ def lost(runs, work):
     for mib, rate, computing in LOSSES:
         # Without computing all would be read before a target could be lost in the middle.
         shares = {"before": 1 / 4, **({"midway": 1 / 8} if computing else {})}
-        took = {when: [job_time(program, mib, rate, computing, when) for _ in range(runs)] for when in ("never", *shares)}
+        took = {when: [] for when in ("never", *shares)}
+        for _ in range(runs):
+            for when, times in took.items():
+                times.append(job_time(program, mib, rate, computing, when))
         for when, share in shares.items():
             patch = share * (mib << 20) / (rate * 1e6)
             extra = [with_loss - without for with_loss, without in zip(took[when], took["never"])]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures how long a job that has lost a node takes to compute again, beside a restart by hand, in one run.
 
-    healing.py [--runs N] [NAME ...]
+    healing.py [--runs N] [--record] [NAME ...]
 
     lammps  LAMMPS, 4 ranks on two of three lab nodes, checkpoints in a directory in memory: the daemon of one node is killed. From that
             until all ranks run again: the job goes on by itself, against a job that ends (--on-failure stop) and is restarted at once
@@ -14,7 +14,7 @@
 
     warned  LAMMPS, 4 ranks on two of three lab nodes: a health plug-in of one node says that the low mark is passed (MEND_BENCH_GRADE=2: the high
             one), and 5 s later the whole node is killed. How often no rank was lost and the result is the same, of 50 times (MEND_BENCH_TIMES), and
-            how long the ranks took to leave. Takes ten minutes
+            how long the ranks took to leave. Exit code 1 if one was lost. Takes ten minutes
     back    a program that tells its time steps, 2 ranks on two of three lab nodes: one node is sick for a while, and its rank leaves for a spare that
             gets 50, 30 or 10 % of a processor. From the moment at which the old node is well again until the end: with back migration, against
             the best that could be (all that is left at the speed before, and one move), and against staying. Takes five minutes
@@ -33,7 +33,7 @@ import time
 import results
 from side_by_side import main, report
 import melt
-from cluster import DAEMON_KILLED, MEND, OTHERS, Lab, compile_mpi
+from cluster import DAEMON_KILLED, MEND, OTHERS, Failed, Lab, compile_mpi
 from throttle import processor_group, throttled
 
 # All of a node stands still.
@@ -108,6 +108,9 @@ def large(runs, work):
                 rewritten += went_back
     report("a killed daemon, large ranks, until all run again", restarted, paused, "ms", "all ranks restarted")
     report("a killed daemon, large ranks, until all run again", stopped, paused, "ms", "mend restart at once")
+    if not rewritten:
+        raise Failed("no rank went back in place")
+    results.note("a killed daemon, large ranks: rewritten of each rank that went back", "MiB", [size / 2**20 for size in rewritten])
     print(f"rewritten of each rank that went back: {', '.join(f'{bytes / 2**20:.1f} MiB' for bytes in rewritten)}")
 
 
@@ -201,8 +204,11 @@ def warned(_, work):
     took = [warn(work, expected) for _ in range(TIMES)]
     left = sorted(one for one in took if one is not None)
     print(f"warned, and dead 5 s later: no rank lost in {len(left)} of {TIMES}", flush=True)
+    results.note(f"warned, and dead 5 s later: no rank lost, of {TIMES} times", "times", [len(left)])
     if left:
+        results.note("from the warning until all ranks have left", "s", left)
         print(f"from the warning until all ranks have left: median {left[len(left) // 2]:.2f} s, longest {left[-1]:.2f} s", flush=True)
+    return int(len(left) < TIMES)
 
 
 # Long enough for the rank to be measured on both nodes.

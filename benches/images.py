@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Measures checkpoints, drains and migrations beside what they are to be compared with, in one run.
+"""Measures encrypted checkpoints, drains and migrations beside what they are to be compared with, in one run.
 
-    images.py [--runs N] [NAME ...]
+    images.py [--runs N] [--record] [NAME ...]
 
-    checkpoint  one rank with 256 MiB, to the temporary directory: time to write / dd bs=1M conv=fsync of as many bytes
-    encrypted   the same with --encryption-key / without
+    encrypted   one rank with 256 MiB, stopped, to the temporary directory: time to write with --encryption-key / without. Beside dd: checkpoints.py full
     drain       8 ranks on two lab nodes: from the order to suspend until nothing is in flight, in heavy traffic and in a computation;
                 the checkpoint's other phases, each the slowest rank's
     migration   one rank with 256 MiB to another lab node: time it was stopped / raw TCP of as many bytes between these nodes
@@ -15,7 +14,6 @@ Times are wall-clock; the machine should have nothing else to do.
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,26 +22,6 @@ import results
 from side_by_side import main, report
 from cluster import Lab, Machine, compile_mpi
 from raw_tcp import RawTcp
-
-
-def checkpoint(runs, work):
-    program = compile_mpi("mpi_iters.c", os.path.join(work, "iters"))
-    ours, theirs = [], []
-    with Machine() as machine:
-        job = machine.start(work, "run", "--checkpoint-dir", work, program, "-i", "1000000", "-w", "10", "-m", "256")
-        name = machine.running(job)
-        time.sleep(2)
-        for _ in range(runs):
-            done = machine.verb("checkpoint", name)
-            ours.append(done["phases"]["write_us"] / 1e3)
-            image, copy = os.path.join(done["directory"], "rank-0.image"), os.path.join(work, "copy")
-            start = time.monotonic()
-            subprocess.run(["dd", f"if={image}", f"of={copy}", "bs=1M", "conv=fsync"], check=True, capture_output=True)
-            theirs.append((time.monotonic() - start) * 1e3)
-            os.remove(copy)
-            shutil.rmtree(done["directory"])
-        machine.mend("kill", name)
-    report(f"checkpoint of {done['bytes'] / 2**20:.0f} MiB, write + fsync", theirs, ours, "ms", "dd")
 
 
 def encrypted(runs, work):
@@ -62,7 +40,7 @@ def encrypted(runs, work):
         time.sleep(2)
         for _ in range(runs):
             for kind, name in names.items():
-                done = machine.verb("checkpoint", name)
+                done = machine.verb("checkpoint", name, "--mode", "stop")
                 times[kind].append(done["phases"]["write_us"] / 1e3)
                 shutil.rmtree(done["directory"])
         for name in names.values():
@@ -112,7 +90,7 @@ def migration(runs, work):
     report(f"migration of {size / 2**20:.0f} MiB, time stopped", theirs, ours, "ms", "raw TCP")
 
 
-BENCHES = {"checkpoint": checkpoint, "encrypted": encrypted, "drain": drain, "migration": migration}
+BENCHES = {"encrypted": encrypted, "drain": drain, "migration": migration}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

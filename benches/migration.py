@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures moves of ranks between two lab nodes beside what they are to be compared with, in one run.
 
-    migration.py [--runs N] [NAME ...]
+    migration.py [--runs N] [--record] [NAME ...]
 
     live      one rank with 1 GiB, of which it rewrites 8 MiB all the time, live and frozen in turns: how long it stands still, how long
               the whole move takes, what is sent in all and while it stands still; frozen against raw TCP of as many bytes
@@ -23,6 +23,7 @@ MEND_BENCH_MIB sizes the rank of `live`. Times are wall-clock; the machine shoul
 import os
 import statistics
 import sys
+import tempfile
 import time
 
 import results
@@ -45,8 +46,7 @@ class Job:
     def __init__(self, lab, work, ranks, footprint, dirty):
         self.lab, self.ranks, self.here = lab, ranks, 1
         program = compile_mpi("mpi_rewrites.c", os.path.join(work, "rewrites"))
-        self.directory = os.path.join(work, f"{ranks}-{footprint}")
-        os.mkdir(self.directory)
+        self.directory = tempfile.mkdtemp(dir=work)
         argv = [program, "-f", str(footprint), "-d", str(dirty), "-u", "go"]
         placed = ("-n", str(ranks), "--hosts", "node1", "--spares", "node2")
         self.job = lab.start(self.directory, "run", *placed, "--", *argv)
@@ -111,20 +111,25 @@ def empty(runs, work):
 
 
 def together(runs, work):
-    times = {}
+    times = {(ranks, mode): [] for ranks in (1, 2, 4, 8) for mode in ("frozen", "live")}
     with Lab(2) as lab:
-        for ranks in (1, 2, 4, 8):
-            job = Job(lab, work, ranks, TOGETHER_MIB // ranks, 1)
-            job.move("frozen")
-            for mode in ("frozen", "live"):
-                times[ranks, mode] = [job.move(mode)[1] for _ in range(runs)]
-            job.end()
+        # One job at a time, since all of its ranks compute; the numbers of ranks take turns.
+        for _ in range(runs):
+            for ranks in (1, 2, 4, 8):
+                job = Job(lab, work, ranks, TOGETHER_MIB // ranks, 1)
+                job.move("frozen")
+                for mode in ("frozen", "live"):
+                    times[ranks, mode].append(job.move(mode)[1])
+                job.end()
     for mode in ("frozen", "live"):
         for ranks in (2, 4, 8):
             report(f"{TOGETHER_MIB} MiB in {ranks} ranks, {mode}, in all", times[1, mode], times[ranks, mode], "ms", "one rank")
+    moved = []
     with Lab(2) as lab:
-        chosen = ("--sizes", f"{TOGETHER_MIB}M", "--ranks", "1,2,4,8", "--runs", str(runs), "--strategies", "pipeline")
-        moved = lab.verb("bench", "migrate", "--hosts", "node1,node2", *chosen)
+        # It goes from one number of ranks to the next: these take turns if it is asked for one run each time.
+        chosen = ("--sizes", f"{TOGETHER_MIB}M", "--ranks", "1,2,4,8", "--runs", "1", "--strategies", "pipeline")
+        for _ in range(runs):
+            moved += lab.verb("bench", "migrate", "--hosts", "node1,node2", *chosen)
     of = lambda ranks: [one["whole_us"] / 1e3 for one in moved if one["ranks"] == ranks]
     for ranks in (2, 4, 8):
         report(f"{TOGETHER_MIB} MiB in {ranks} ranks that rest, stopped, in all", of(1), of(ranks), "ms", "one rank")

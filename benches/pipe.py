@@ -3,7 +3,8 @@
 
     pipe.py [--runs N] [--record]
 
-What is sent is 1 GiB of zeros in writes of 1 MiB. The pipe's time goes from the first write to the reader's end; the connection's to the receiver's answer. Runs alternate (A B A B …). The pipe encrypts,
+What is sent is 1 GiB of zeros in writes of 1 MiB. The pipe's time goes from before the first write, as the
+writer takes it, to the end of the stream, as the reader does: the clock is that of the machine, on both lab nodes. The connection's goes from the sender's first write to the receiver's answer. Runs alternate (A B A B …). The pipe encrypts,
 sums up, and copies to and from the kernel on both nodes; the connection does none of that.
 """
 
@@ -12,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "lab"))
 from cluster import MEND, Failed, Lab
@@ -20,14 +20,28 @@ from raw_tcp import RawTcp
 import results
 
 SIZE = 1 << 30
-WRITE = "import sys\nwith open(sys.argv[1], 'wb', buffering=0) as file:\n    for _ in range(int(sys.argv[2]) >> 20):\n        assert file.write(bytes(1 << 20)) == 1 << 20"
+# The reader stands ready, as the receiver of the connection does.
 READ = """
-import sys
+import os, sys, time
+print("ready", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.0005)
 size = 0
-with open(sys.argv[1], 'rb', buffering=0) as file:
+with open(sys.argv[1], "rb", buffering=0) as file:
     while part := file.read(1 << 17):
         size += len(part)
+end = time.monotonic()
 assert size == int(sys.argv[2]), size
+print(end)
+"""
+WRITE = """
+import sys, time
+zeros = bytes(1 << 20)
+with open(sys.argv[1], "wb", buffering=0) as file:
+    start = time.monotonic()
+    for _ in range(int(sys.argv[2]) >> 20):
+        assert file.write(zeros) == len(zeros)
+print(start)
 """
 
 
@@ -41,16 +55,17 @@ def mount(lab, node, *arguments):
 
 def piped(lab, out, into):
     """Milliseconds from the first write to the reader's end."""
-    begun = time.monotonic()
-    command = [MEND, "lab", "exec", "--name", lab.name, "node1", "--", sys.executable, "-c", WRITE, f"{out}/stream", str(SIZE)]
-    writer = subprocess.Popen(command)
-    while not lab.on("node2", "test", "-e", f"{into}/stream").returncode == 0:
-        time.sleep(0.005)
-    read = lab.on("node2", sys.executable, "-c", READ, f"{into}/stream", str(SIZE))
-    taken = (time.monotonic() - begun) * 1e3
-    if writer.wait() or read.returncode:
-        raise Failed(f"the stream did not come: {read.stderr}")
-    return taken
+    command = [MEND, "lab", "exec", "--name", lab.name, "node2", "--", sys.executable, "-c", READ, f"{into}/stream", str(SIZE)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        reader.stdout.readline()
+        written = lab.on("node1", sys.executable, "-c", WRITE, f"{out}/stream", str(SIZE))
+        if written.returncode:
+            reader.terminate()
+            raise Failed(f"the stream was not written: {written.stderr}")
+        end = reader.stdout.read()
+    if reader.returncode:
+        raise Failed("the stream did not come")
+    return (float(end) - float(written.stdout)) * 1e3
 
 
 def main():

@@ -57,7 +57,7 @@ def note(what, unit, numbers):
 
 def main(about, benches, within=contextlib.nullcontext, together=None):
     """The command line of a script of benchmarks: those named, or all, each called as `bench(runs, work)`, or as
-    `bench(context, runs, work)` with what `within` gives. With --record each one's figures go to a file of their own, or all to `together`."""
+    `bench(context, runs, work)` with what `within` gives; one whose promise was broken returns 1, and so does this. With --record each one's figures go to a file of their own, or all to `together`."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--record", action="store_true", help="also write the figures to docs/results/*.json (then run render.py)")
@@ -67,11 +67,12 @@ def main(about, benches, within=contextlib.nullcontext, together=None):
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}")
     names = arguments.names or list(benches)
+    code = 0
     with within() as context:
         for name in names:
             work = tempfile.mkdtemp(prefix="mend-bench-")
             try:
-                benches[name](*([] if context is None else [context]), arguments.runs, work)
+                code = benches[name](*([] if context is None else [context]), arguments.runs, work) or code
             finally:
                 shutil.rmtree(work, ignore_errors=True)
             if arguments.record and not together:
@@ -79,4 +80,4 @@ def main(about, benches, within=contextlib.nullcontext, together=None):
                 results.save(f"{script}-{name}", results.record(name))
     if arguments.record and together:
         results.save(together, results.record(" ".join(arguments.names)))
-    return 0
+    return code

@@ -58,6 +58,26 @@ fn romio_hints() -> Result<String, Failure> {
     Ok(path.display().to_string())
 }
 
+/// What `--data` and its variable look like.
+const SPACES_HINT: &str = "for example --data input:/mnt/data, output:/mnt/out:rw for ranks that write, or scratch:/mnt/scratch:create for one that is made for the job";
+/// What `--offload` and its variable look like.
+const OFFLOAD_HINT: &str = "for example --offload output=file:///archive/run7, with --data output:/mnt/out:rw";
+
+/// Looks at what the environment of a job's program says of its data, from wherever that came. What is wrong there would be found when the job has ended, and its data spaces are about to go.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(env: &[(String, String)]) -> Result<(), Failure> {
+    let mounts =
+        mounts::read(mounts::of_environment(env)).map_err(|why| Failure::usage(format!("{}: {why}", mounts::VARIABLE), SPACES_HINT))?;
+    let refuse = |why: String| Failure::usage(format!("{}: {why}", offload::VARIABLE), OFFLOAD_HINT);
+    let all = offload::read(offload::of_environment(env)).map_err(refuse)?;
+    match offload::unwritten(&all, &mounts) {
+        Some(other) => Err(refuse(format!("ranks do not write into the data space {}", other.space))),
+        None => Ok(()),
+    }
+}
+
 impl JobData {
     /// Puts it into the environment of a program, with which it goes into checkpoints and to the nodes. The names of the spaces that its ranks see and that must be there.
     ///
@@ -66,9 +86,7 @@ impl JobData {
     pub fn put_into(self, env: &mut Vec<(String, String)>) -> Result<Vec<String>, Failure> {
         let from = if self.data.is_some() { "--data" } else { mounts::VARIABLE };
         let text = self.data.as_deref().unwrap_or_else(|| mounts::of_environment(env));
-        let mounts = mounts::read(text).map_err(|why| {
-            Failure::usage(format!("{from}: {why}"), "for example --data input:/mnt/data, output:/mnt/out:rw for ranks that write, or scratch:/mnt/scratch:create for one that is made for the job")
-        })?;
+        let mounts = mounts::read(text).map_err(|why| Failure::usage(format!("{from}: {why}"), SPACES_HINT))?;
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));
@@ -84,11 +102,9 @@ impl JobData {
         }
         if !self.offload.is_empty() {
             let words: Vec<String> = self.offload.iter().map(|given| offload::word(given)).collect();
-            let hint = "for example --offload output=file:///archive/run7, with --data output:/mnt/out:rw";
-            let all = offload::read(&words.join(" ")).map_err(|why| Failure::usage(format!("--offload: {why}"), hint))?;
-            let written = |space: &str| mounts.iter().any(|mount| mount.space == space && mount.writable);
-            if let Some(other) = all.iter().find(|one| !written(&one.space)) {
-                return Err(Failure::usage(format!("--offload: ranks do not write into the data space {}", other.space), hint));
+            let all = offload::read(&words.join(" ")).map_err(|why| Failure::usage(format!("--offload: {why}"), OFFLOAD_HINT))?;
+            if let Some(other) = offload::unwritten(&all, &mounts) {
+                return Err(Failure::usage(format!("--offload: ranks do not write into the data space {}", other.space), OFFLOAD_HINT));
             }
             set(offload::VARIABLE, offload::write(&all));
         }

@@ -3,6 +3,7 @@
 use crate::arguments::{Input, Restart, Run};
 use crate::data;
 use crate::failure::Failure;
+use crate::job_data;
 use crate::programs::{self, Given};
 use mend_controller::candidates::Candidates;
 use mend_controller::detached::{self, Started};
@@ -37,6 +38,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
     }
     let (ranks, own, wdir, program) = (arguments.ranks, arguments.env, arguments.wdir, arguments.program);
     let (program, ranks) = Given { ranks, env, own, wdir, program }.programs(&here)?;
+    job_data::check(&program.env)?;
     let spec = RunSpec {
         ranks,
         hosts,

@@ -297,6 +297,25 @@ fn second_copies_of_nonsense_follow_no_queue() {
 }
 
 #[test]
+fn files_that_could_be_sent_nowhere_are_no_job() {
+    let home = with_a_job();
+    let spaces = ["--data", "output:/mnt/out:create,input:/mnt/in"];
+    let cases: [(&[&str], &str, &str); 4] = [
+        (&[], "otput=file:///archive", "MEND_OFFLOAD: ranks do not write into the data space otput"),
+        (&[], "input=file:///archive", "MEND_OFFLOAD: ranks do not write into the data space input"),
+        (&["--genv", "MEND_OFFLOAD", "output"], "", "MEND_OFFLOAD: `output` is no NAME=URI"),
+        (&["--env", "MEND_OFFLOAD", "output=tar:///x"], "", "MEND_OFFLOAD: tar:///x: files cannot be sent to tar://"),
+    ];
+    for (options, set, expected) in cases {
+        let arguments = [&["run"], &spaces[..], options, &["true"]].concat();
+        let said = mend(home.path(), &arguments, &[("MEND_OFFLOAD", set)]);
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(64), "{arguments:?}: {text}");
+        assert!(text.contains(expected) && text.contains("hint: for example --offload"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn a_setting_that_cannot_be_used_is_named() {
     let home = with_a_job();
     let cases = [

@@ -20,6 +20,7 @@ use crate::kill_request;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
 use crate::manifest::numbers;
+use crate::offload::Offloads;
 use crate::record::{JobDirectory, JobRecord, put_end_on_record, put_unsent_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::Signals;
@@ -157,6 +158,7 @@ async fn see_through(life: Life, constants: Constants, mut strays: mpsc::Unbound
     let mut left = Vec::new();
     if let Some(offloads) = offloads.filter(|_| !matches!(result, Err(RunError::TimeUp { checkpoint: Some(_), .. }))) {
         let holder = rest.as_ref().map(|(lock, _)| lock.identity());
+    let unclear = offloads.as_ref().is_some_and(Offloads::is_unclear);
         // Should this process be killed meanwhile, whoever asks for the job's end is told.
         put_unsent_on_record(&id, holder, offloads.places());
         let unsent = offloads.finish(&id, constants.quiet, &mut strays).await;
@@ -166,6 +168,9 @@ async fn see_through(life: Life, constants: Constants, mut strays: mpsc::Unbound
     let goes_on = result.as_ref().is_err_and(|error| error.exit_code() == NODE_LOST);
     if !goes_on {
         spaces.end(&id, &left).await;
+    if unclear {
+        left = spaces.names();
+    }
     }
     // It serves targets of data spaces until then.
     if let Some((_lock, Some(embedded))) = rest {

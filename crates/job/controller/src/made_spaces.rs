@@ -90,7 +90,12 @@ impl MadeSpaces {
         Ok(anew)
     }
 
-    /// The job is over: they go, but for those of which something `left` was to be sent away.
+    /// Their names.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.all.keys().cloned().collect()
+    }
+
+    /// The job is over: they go, but for those of which something that is `left` was to be sent away.
     pub(crate) async fn end(&self, job: &str, left: &[String]) {
         if self.all.is_empty() {
             return;

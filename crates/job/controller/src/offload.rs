@@ -38,6 +38,20 @@ pub(crate) struct Offloads {
     options: OffloadOptions,
     /// What the job's program sees: credentials may be there.
     env: Vec<(String, String)>,
+    /// More was to be sent than is understood.
+    unclear: bool,
+}
+
+/// What is sent, of what a program's environment says, and why that is not all.
+fn wanted(env: &[(String, String)]) -> (Vec<Offload>, Option<String>) {
+    let mounts = mounts::read(mounts::of_environment(env)).unwrap_or_default();
+    let mut all = match offload::read(offload::of_environment(env)) {
+        Ok(all) => all,
+        Err(why) => return (Vec::new(), Some(why)),
+    };
+    let lack = offload::unwritten(&all, &mounts).map(|one| format!("ranks do not write into the data space {}", one.space));
+    all.retain(|one| offload::is_written(&one.space, &mounts));
+    (all, lack)
 }
 
 /// What the program's environment says, else this one's.
@@ -47,21 +61,19 @@ fn value(program: &Program, setting: &Setting) -> String {
 }
 
 impl Offloads {
-    /// Of this program; `None` if none of its files are sent away.
+    /// Of this program; `None` if none of its files are to be sent away.
     ///
     /// # Errors
     /// If a setting makes no sense.
     pub(crate) fn of(program: &Program, identity: [u8; 16]) -> Result<Option<Self>, SettingError> {
-        let mounts = mounts::read(mounts::of_environment(&program.env)).unwrap_or_default();
-        let mut all = match offload::read(offload::of_environment(&program.env)) {
-            Ok(all) => all,
-            Err(why) => {
-                mend_report::tell!("mend: nothing is sent away: {}: {why}", offload::VARIABLE);
-                return Ok(None);
-            }
-        };
-        all.retain(|one| mounts.iter().any(|mount| mount.space == one.space && mount.writable));
-        let Some(found) = mend_settings::find_part(PROGRAM).filter(|_| !all.is_empty()) else { return Ok(None) };
+        let (all, lack) = wanted(&program.env);
+        if let Some(why) = &lack {
+            mend_report::tell!("mend: not all is sent away that was to be: {}: {why}", offload::VARIABLE);
+        }
+        if all.is_empty() && lack.is_none() {
+            return Ok(None);
+        }
+        let found = mend_settings::find_part(PROGRAM).unwrap_or_else(|| PROGRAM.into());
         let default = mend_settings::OFFLOAD_SETTLE.number()?;
         let settle_s = value(program, &mend_settings::OFFLOAD_SETTLE).parse().unwrap_or(default);
         let options = OffloadOptions {
@@ -70,7 +82,12 @@ impl Offloads {
             job: Some(ForJob { identity, ended: false }),
             ..OffloadOptions::default()
         };
-        Ok(Some(Self { program: found, all, options, env: program.env.clone() }))
+        Ok(Some(Self { program: found, all, options, env: program.env.clone(), unclear: lack.is_some() }))
+    }
+
+    /// Whether more was to be sent than is understood: nobody knows then which spaces may go.
+    pub(crate) fn is_unclear(&self) -> bool {
+        self.unclear
     }
 
     /// Spaces, and where their files go.
@@ -196,4 +213,27 @@ async fn last_said(errors: ChildStderr) -> String {
         }
     }
     if last.is_empty() { format!("{PROGRAM} ended without saying why") } else { last }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(offload: &str) -> Vec<(String, String)> {
+        vec![(mounts::VARIABLE.to_owned(), "out:/mnt/out:create,in:/mnt/in".to_owned()), (offload::VARIABLE.to_owned(), offload.to_owned())]
+    }
+
+    #[test]
+    fn what_is_not_understood_is_no_reason_to_forget_it() {
+        let of = |text: &str| {
+            let program = Program { argv: vec!["a".into()], env: environment(text), cwd: "/".into(), further: Vec::new() };
+            Offloads::of(&program, [0; 16]).unwrap().map(|found| (found.places().len(), found.is_unclear()))
+        };
+        assert_eq!(of(""), None);
+        assert_eq!(of("out=file:///archive"), Some((1, false)));
+        // A name that was mistyped, a space that is only read, and a text that says nothing.
+        assert_eq!(of("otu=file:///archive"), Some((0, true)));
+        assert_eq!(of("out=file:///archive in=file:///archive"), Some((1, true)));
+        assert_eq!(of("output file:///archive"), Some((0, true)));
+    }
 }

@@ -7,6 +7,7 @@ pub mod ledger;
 pub mod quiet;
 
 use crate::space::is_name;
+use crate::space::mounts::Mount;
 use crate::uri::{Address, encoded};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,18 @@ pub fn read(text: &str) -> Result<Vec<Offload>, String> {
         }
     }
     Ok(all)
+}
+
+/// The first of these whose space ranks do not write into, as they see spaces: nothing of it can be sent.
+#[must_use]
+pub fn unwritten<'a>(all: &'a [Offload], mounts: &[Mount]) -> Option<&'a Offload> {
+    all.iter().find(|one| !is_written(&one.space, mounts))
+}
+
+/// Whether ranks write into a space.
+#[must_use]
+pub fn is_written(space: &str, mounts: &[Mount]) -> bool {
+    mounts.iter().any(|mount| mount.space == space && mount.writable)
 }
 
 /// One of these, as it was given: blanks in an address stand as `%20`.

@@ -26,6 +26,7 @@ use crate::error::RunError;
 use crate::lock_identity::LockIdentity;
 use crate::record::JobDirectory;
 use mend_messages::daemon::SuccessorCommand;
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -87,16 +88,31 @@ pub(crate) fn begin_log(directory: &Path, holder: LockIdentity, life: &LifeRecor
 pub(crate) fn command(directory: &Path) -> Option<SuccessorCommand> {
     let executable = std::env::current_exe().ok()?;
     let directory = directory.canonicalize().ok()?;
-    let ours = |(name, _): &(String, String)| name.starts_with("MEND_") || name == "HOME";
-    let mut environment: Vec<(String, String)> = std::env::vars().filter(ours).filter(|(name, _)| name != "MEND_HOME").collect();
+    let mut environment = settings(std::env::vars_os());
     let home = directory.parent()?.parent()?;
     environment.push(("MEND_HOME".into(), home.to_str()?.to_owned()));
     Some(SuccessorCommand { executable, directory, environment })
 }
 
+/// What of an environment is for Mend, but for where the job is. The rest may hold anything, also what is no UTF-8.
+fn settings(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+    let ours = |name: &str| name.starts_with("MEND_") && name != "MEND_HOME" || name == "HOME";
+    all.filter_map(|(name, value)| Some((name.into_string().ok().filter(|name| ours(name))?, value.into_string().ok()?))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn a_successor_gets_settings_beside_which_anything_may_stand() {
+        let bad = || OsString::from_vec(vec![0xff]);
+        let all = [("MEND_HOME".into(), "/h".into()), ("MEND_LEASE_MS".into(), "9000".into()), ("HOME".into(), "/u".into())];
+        let odd = [("LC_ALL".into(), bad()), (bad(), "1".into()), ("PATH".into(), "/bin".into())];
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(settings(odd.into_iter().chain(all)), [pair("MEND_LEASE_MS", "9000"), pair("HOME", "/u")]);
+    }
 
     #[test]
     fn a_clock_that_is_ahead_makes_nothing_old() {

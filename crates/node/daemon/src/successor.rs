@@ -7,7 +7,8 @@ use crate::node::Node;
 use crate::stay::Stay;
 use mend_messages::daemon::{BETWEEN_LIVES, JobIntroduction, SuccessorCommand};
 use mend_messages::job::NodeIndex;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,11 +43,21 @@ pub async fn start(stay: Arc<Stay>, command: SuccessorCommand, node: NodeIndex, 
     run(&command, options).await;
 }
 
-/// Runs it to its end: that of the job, if it has become the controller.
-async fn run(command: &SuccessorCommand, options: &[&str]) -> Option<ExitStatus> {
-    let mut successor = Command::new(executable(command)?);
+/// As it is started by a daemon that has variables of these names. The controller's settings are its own, also where the controller left them at their defaults; of the daemon's
+/// it has only where the parts of Mend are on this node.
+fn prepared(executable: &Path, command: &SuccessorCommand, options: &[&str], ours: impl Iterator<Item = OsString>) -> Command {
+    let mut successor = Command::new(executable);
+    for name in ours.filter(|name| name.as_encoded_bytes().starts_with(b"MEND_") && name != mend_settings::LIBDIR.name) {
+        successor.env_remove(name);
+    }
     // A directory that may go away is not held by it.
     successor.arg("take-over").arg(&command.directory).args(options).envs(command.environment.iter().cloned()).current_dir("/");
+    successor
+}
+
+/// Runs it to its end: that of the job, if it has become the controller.
+async fn run(command: &SuccessorCommand, options: &[&str]) -> Option<ExitStatus> {
+    let mut successor = prepared(&executable(command)?, command, options, std::env::vars_os().map(|(name, _)| name));
     match successor.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
         Ok(mut child) => child.wait().await.ok(),
         Err(error) => {
@@ -75,5 +86,28 @@ pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
             return;
         }
         pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_has_the_controllers_settings_and_not_the_daemons() {
+        let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let command = SuccessorCommand {
+            executable: "/opt/mend".into(),
+            directory: "/home/u/.mend/jobs/a".into(),
+            environment: vec![set("MEND_LEASE_MS", "9000"), set("MEND_HOME", "/home/u/.mend")],
+        };
+        let ours = ["MEND_LEASE_MS", "MEND_RETRIES", "MEND_HOME", "MEND_LIBDIR", "PATH", "MENDED"].map(OsString::from);
+        let successor = prepared(Path::new("/opt/mend"), &command, &["--silent"], ours.into_iter());
+        let changed = |name: &str| successor.as_std().get_envs().find(|(known, _)| *known == name).map(|(_, value)| value);
+        assert_eq!(changed("MEND_LEASE_MS"), Some(Some("9000".as_ref())));
+        assert_eq!(changed("MEND_HOME"), Some(Some("/home/u/.mend".as_ref())));
+        assert_eq!(changed("MEND_RETRIES"), Some(None));
+        // They stay as they are.
+        assert_eq!([changed("MEND_LIBDIR"), changed("PATH"), changed("MENDED")], [None; 3]);
     }
 }

@@ -126,6 +126,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
         encryption_key: key_file(arguments.encryption_key),
         quiet: arguments.quiet,
         batch: None,
+        run_began: None,
     };
     Ok(mend_controller::restart(spec).await?)
 }

@@ -24,7 +24,7 @@ use crate::offload::Offloads;
 use crate::record::{JobDirectory, JobRecord, put_end_on_record, put_unsent_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::Signals;
-use crate::start::{RunSpec, begin_clock, first_life};
+use crate::start::{RunSpec, first_life, process_began};
 use crate::wish::Wish;
 use mend_job::choice::Blame;
 use mend_report::with_causes;
@@ -42,7 +42,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// # Errors
 /// See [`RunError`].
 pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
-    begin_clock();
+    // The clock of `MEND_TIME_LIMIT_S` runs from now on.
+    let _ = process_began();
     let (signals, mut strays) = Signals::new();
     let mut batch = None;
     if spec.hosts.is_empty()
@@ -98,6 +99,7 @@ async fn go_on_in_batch(
         healing: spec.healing,
         quiet: spec.quiet,
         batch: Some(in_batch.clone()),
+        run_began: None,
     };
     let first = first_life_of_restart(restart, signals, &mut strays).await;
     see_through_in_batch(first, Some(in_batch), strays).await
@@ -130,7 +132,8 @@ pub(crate) async fn see_through_in_batch(
 /// # Errors
 /// See [`RunError`].
 pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
-    begin_clock();
+    // The clock of `MEND_TIME_LIMIT_S` runs from now on.
+    let _ = process_began();
     let (signals, mut strays) = Signals::new();
     if spec.hosts.is_empty()
         && let Some(session) = BatchSession::find().await?
@@ -155,22 +158,22 @@ async fn see_through(life: Life, constants: Constants, mut strays: mpsc::Unbound
     let (id, offloads, spaces) = (life.id.clone(), life.offloads.clone(), life.spaces.clone());
     let (result, rest) = to_its_end(life, &constants, &mut strays).await;
     // A job that goes on later sends what it has then; and its time is up.
+    let unclear = offloads.as_ref().is_some_and(Offloads::is_unclear);
     let mut left = Vec::new();
     if let Some(offloads) = offloads.filter(|_| !matches!(result, Err(RunError::TimeUp { checkpoint: Some(_), .. }))) {
         let holder = rest.as_ref().map(|(lock, _)| lock.identity());
-    let unclear = offloads.as_ref().is_some_and(Offloads::is_unclear);
         // Should this process be killed meanwhile, whoever asks for the job's end is told.
         put_unsent_on_record(&id, holder, offloads.places());
         let unsent = offloads.finish(&id, constants.quiet, &mut strays).await;
         left = unsent.iter().map(|(space, _)| space.clone()).collect();
         put_unsent_on_record(&id, holder, unsent);
     }
-    let goes_on = result.as_ref().is_err_and(|error| error.exit_code() == NODE_LOST);
-    if !goes_on {
-        spaces.end(&id, &left).await;
     if unclear {
         left = spaces.names();
     }
+    let goes_on = result.as_ref().is_err_and(|error| error.exit_code() == NODE_LOST);
+    if !goes_on {
+        spaces.end(&id, &left).await;
     }
     // It serves targets of data spaces until then.
     if let Some((_lock, Some(embedded))) = rest {
@@ -208,7 +211,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         let patience = Instant::now() + constants.options.patience()?;
         loop {
             notes.leave_if_succeeded();
-            let mut spec = RestartSpec::of_next_life(&checkpoints, &id, &tiers, constants);
+            let mut spec = RestartSpec::of_next_life(&checkpoints, &id, &tiers, constants, end.run_began);
             match restart_newest(&mut spec, constants.key.as_ref(), end.healing.clone(), &signals, &mut notes).await {
                 Err(error) if wants_nodes(&id, &error) && Instant::now() < patience => {
                     tracing::info!(error = with_causes(&error), "nodes are waited for");

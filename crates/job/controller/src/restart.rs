@@ -20,7 +20,9 @@ use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobRecord, RecordError, put_end_on_record};
 use crate::run::LifeEnd;
 use crate::signals::Signals;
-use crate::start::{JobStart, absent, begin, configured, drop_credentials, load_key, names, reference, tell_beyond_slots, tier_rate};
+use crate::start::{
+    JobStart, absent, begin, configured, drop_credentials, load_key, names, process_began, reference, tell_beyond_slots, tier_rate,
+};
 use crate::tiers::is_plain;
 use crate::wish::Wish;
 use mend_coordination::checkpoint::image_name;
@@ -72,10 +74,12 @@ pub struct RestartSpec {
     /// The batch job that it goes on in.
     pub batch: Option<InBatch>,
 }
+    /// When the run began that it is a life of, seconds since 1970; `None`: it begins with this process.
+    pub run_began: Option<u64>,
 
 impl RestartSpec {
     /// A job goes on by itself, from its newest checkpoint that is good, on the hosts that it had.
-    pub(crate) fn of_next_life(checkpoints: &Path, id: &str, tiers: &[TierSpec], constants: &Constants) -> Self {
+    pub(crate) fn of_next_life(checkpoints: &Path, id: &str, tiers: &[TierSpec], constants: &Constants, run_began: u64) -> Self {
         Self {
             candidates: Candidates::numbered(checkpoints, Some(id), None),
             hosts: Vec::new(),
@@ -91,6 +95,7 @@ impl RestartSpec {
             quiet: constants.quiet,
             batch: constants.batch.clone(),
         }
+            run_began: Some(run_began),
     }
 }
 
@@ -394,6 +399,7 @@ fn with_gone<T: Default>(gone: &[Rank], entries: Vec<T>) -> Vec<T> {
     let mut entries = entries.into_iter();
     let mut all = Vec::with_capacity(entries.len() + gone.len());
     for rank in gone {
+        run_began: spec.run_began.unwrap_or_else(process_began),
         all.extend(entries.by_ref().take((*rank as usize).saturating_sub(all.len())));
         all.push(T::default());
     }

@@ -93,6 +93,8 @@ pub struct Shell {
     pub healing: Healing,
     /// How long a node goes on with the job without a word from here.
     pub lease: Duration,
+    /// As in [`LifeRecord`].
+    pub run_began: u64,
     /// For a successor of this controller; `None`: there is none.
     pub told: Option<ToldLog>,
     /// What daemons keep for that.
@@ -141,7 +143,7 @@ impl Shell {
     pub fn of(life: LifeRecord, parts: Parts) -> Self {
         let Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch, traffic } = parts;
         let names = names(&life);
-        let LifeRecord { setup, program, lease_ms, healing, tiers, .. } = life;
+        let LifeRecord { setup, program, lease_ms, healing, tiers, run_began, .. } = life;
         // Manifests of the shared directory alone name no tiers.
         let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
         let heard = heard.unwrap_or_else(|| vec![0; nodes.len()]);
@@ -168,6 +170,7 @@ impl Shell {
             arrivals,
             healing,
             lease,
+            run_began,
             told,
             confirmations,
             traffic,
@@ -199,6 +202,8 @@ pub struct LifeEnd {
     pub reaped: Option<Instant>,
     /// What is remembered of its failures.
     pub healing: Healing,
+    /// As in [`LifeRecord`].
+    pub run_began: u64,
     /// What came too late for its machine.
     pub(crate) late: Vec<Wish>,
 }
@@ -263,7 +268,7 @@ pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, recor
     let goes_on = goes_on.or_else(|| manifest::numbers(&record.checkpoints).last().copied().filter(|_| is_open(&result)));
     // Ranks may live for so long where they cannot be seen to have ended.
     let reaped = Instant::now() + Duration::from_millis(life.lease_ms) + LEASE_END_TIME;
-    LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing, late: Vec::new() }
+    LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing, run_began: life.run_began, late: Vec::new() }
 }
 
 fn exit_code(result: &Result<i32, RunError>) -> i32 {
@@ -515,6 +520,10 @@ impl Running {
         while let Some(arrival) = arrivals.recv().await {
             late.extend(arrival.wish());
         }
-        LifeEnd { result, goes_on, reaped: self.reaped, healing: self.shell.healing, late }
+        let Shell { healing, run_began, .. } = self.shell;
+        LifeEnd { result, goes_on, reaped: self.reaped, healing, run_began, late }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,7 +52,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
@@ -90,19 +89,18 @@ pub struct RunSpec {
     pub quiet: bool,
 }
 
-/// When this process began to run a job.
-static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// When this process began to run a job, seconds since 1970.
+static BEGAN: LazyLock<u64> = LazyLock::new(now);
 
-/// Has the clock of `MEND_TIME_LIMIT_S` run from now on, if it does not yet.
-pub(crate) fn begin_clock() {
-    LazyLock::force(&BEGAN);
+/// When this process began to run a job: the first time that it was asked. Seconds since 1970.
+pub(crate) fn process_began() -> u64 {
+    *BEGAN
 }
 
-/// Seconds for which the job may still run, as the user or the batch system says.
-async fn time_left_s(in_batch: Option<&InBatch>) -> Result<Option<u64>, SettingError> {
-    let ran_s = BEGAN.elapsed().as_secs();
+/// Seconds for which a job may still run whose run began then, as the user or the batch system says.
+async fn time_left_s(run_began: u64, in_batch: Option<&InBatch>) -> Result<Option<u64>, SettingError> {
     Ok(match mend_settings::TIME_LIMIT.word_or_number(None)? {
-        WordOrNumber::Number(limit) => Some(limit.saturating_sub(ran_s)),
+        WordOrNumber::Number(limit) => Some(limit.saturating_sub(now().saturating_sub(run_began))),
         WordOrNumber::Word(_) => match in_batch {
             Some((session, _)) => session.ends_at().await.map(|end| end.saturating_sub(now())),
             None => None,
@@ -157,6 +155,8 @@ pub(crate) struct JobStart {
     pub(crate) options: HealingOptions,
     /// Take checkpoints that another user wrote.
     pub(crate) any_owner: bool,
+    /// When the run began that it is a life of, seconds since 1970.
+    pub(crate) run_began: u64,
 }
 
 /// How images are taken, as the settings say.
@@ -303,7 +303,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         program_rates: program.argv.first().filter(|_| program.further.is_empty()).and_then(|program| programs::rates(program)),
         goes_back: mend_settings::BACK_MIGRATION.choice()? == "on",
         follows_data: data_watch::mode(&program)?,
-        time_left_s: time_left_s(beginning.batch.as_ref()).await?,
+        time_left_s: time_left_s(beginning.run_began, beginning.batch.as_ref()).await?,
         worlds: beginning.worlds,
         gone: beginning.gone,
         stdin: source.is_some(),
@@ -333,6 +333,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         local: embedded.is_some(),
         batch: batch_life,
     };
+        run_began: beginning.run_began,
     let told = failover::begin_log(directory.path(), beginning.lock.identity(), &life)?;
     let lock_watch = told.is_some().then(|| LockWatch::begin(directory.path().to_owned(), id.clone(), beginning.lock.identity(), lease));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();
@@ -511,6 +512,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         options: spec.healing,
         any_owner: false,
     };
+        run_began: process_began(),
     let life = begin(beginning, reached, embedded).await?;
     let (options, encryption_key, quiet) = (spec.healing, spec.encryption_key, spec.quiet);
     let constants = Constants { options, encryption_key, key, any_owner: false, quiet, batch: in_batch };

@@ -35,7 +35,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The file's name in the job's directory.
 const FILE_NAME: &str = "told";
 /// First bytes of the file; the number is the format's.
-const HEAD: &[u8; 8] = b"mendtol2";
+const HEAD: &[u8; 8] = b"mendtol3";
 /// Length from which on the log is begun anew, bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
@@ -76,6 +76,8 @@ pub struct LifeRecord {
     pub local: bool,
     /// The allocation that it is in.
     pub(crate) batch: Option<BatchLife>,
+    /// When the `mend run` or `mend restart` that it is a life of began, seconds since 1970: `MEND_TIME_LIMIT_S` counts from there, whoever controls it.
+    pub run_began: u64,
 }
 
 /// What was read.

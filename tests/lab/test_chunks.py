@@ -117,7 +117,7 @@ class Moves(ByChunks):
         self.addCleanup(self.lab.set, "MEND_MIGRATE_POOL_KIB", None)
         refused = self.lab.mend("run", "-n", "1", "--hosts", "node1", "--", "true")
         self.assertEqual(refused.returncode, 64)
-        self.assertIn("MEND_MIGRATE_POOL_KIB=64 holds fewer than 4 chunks of MEND_MIGRATE_CHUNK_KIB=128", refused.stderr)
+        self.assertIn("MEND_MIGRATE_POOL_KIB=64 holds 0 chunks of MEND_MIGRATE_CHUNK_KIB=128, and has to hold 4 to 65536", refused.stderr)
 
 
 class Losses(ByChunks):

@@ -7,6 +7,7 @@ use crate::record::RecordError;
 use crate::spool_reader::SpoolError;
 use mend_coordination::placement::PlacementError;
 use mend_job::choice::Blame;
+use mend_messages::chunks::CHUNKS;
 use mend_sealed::KeyError;
 use mend_settings::SettingError;
 use mend_wire::HandshakeError;
@@ -228,15 +229,13 @@ pub enum RunError {
         "MEND_ENCRYPT_DATA=on and MEND_MIGRATE_TRANSPORT=ofi exclude each other: memory that moves over a libfabric provider is not encrypted"
     )]
     UnencryptableMoves,
-    /// The pool is too small for its chunks.
-    #[error("MEND_MIGRATE_POOL_KIB={pool} holds fewer than {least} chunks of MEND_MIGRATE_CHUNK_KIB={chunk}")]
+    /// The pool holds too few or too many chunks.
+    #[error("MEND_MIGRATE_POOL_KIB={pool} holds {} chunks of MEND_MIGRATE_CHUNK_KIB={chunk}, and has to hold {} to {}", pool / chunk, CHUNKS.0, CHUNKS.1)]
     Chunks {
         /// KiB of it.
         pool: u64,
-        /// KiB of a chunk.
+        /// KiB of a chunk, at least 1.
         chunk: u64,
-        /// Chunks that it has to hold.
-        least: u64,
     },
     /// A daemon refuses the job.
     #[error("node {host} refuses the job: {error}")]
@@ -288,7 +287,8 @@ impl RunError {
             Self::UnencryptableMoves => {
                 "set MEND_MIGRATE_TRANSPORT=tcp, or MEND_ENCRYPT_DATA=off if nobody else reads that network".into()
             }
-            Self::Chunks { .. } => "make the pool larger, or its chunks smaller".into(),
+            Self::Chunks { pool, chunk } if pool / chunk < CHUNKS.0 => "make the pool larger, or its chunks smaller".into(),
+            Self::Chunks { .. } => "make the pool smaller, or its chunks larger".into(),
             Self::Input(InputError::NotKept { .. }) => "`mend restart` takes what comes then for new input; give the job its input as a file".into(),
             Self::Input(InputError::Short { .. }) => {
                 "`mend restart --input same` if what it is given begins with all that was read, `--input new` to go on without it".into()
@@ -375,6 +375,15 @@ impl RunError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_that_does_not_fit_its_chunks_is_told_which_way_to_go() {
+        let of = |pool, chunk| RunError::Chunks { pool, chunk };
+        let few = "MEND_MIGRATE_POOL_KIB=64 holds 3 chunks of MEND_MIGRATE_CHUNK_KIB=20, and has to hold 4 to 65536";
+        assert_eq!((of(64, 20).to_string().as_str(), of(64, 20).hint().as_str()), (few, "make the pool larger, or its chunks smaller"));
+        assert!(of(1 << 19, 4).to_string().contains("holds 131072 chunks"));
+        assert_eq!(of(1 << 19, 4).hint(), "make the pool smaller, or its chunks larger");
+    }
 
     #[test]
     fn a_kept_file_that_is_damaged_blames_the_checkpoint_and_a_changed_one_does_not() {

@@ -2,7 +2,7 @@
 
 use crate::error::RunError;
 use mend_job::setup::Moving;
-use mend_messages::chunks::{CHUNKS, ChunkMode, ChunkSetup, Transport};
+use mend_messages::chunks::{ChunkMode, ChunkSetup, Transport};
 use mend_settings::SettingError;
 
 /// How ranks are copied that run on.
@@ -26,5 +26,5 @@ pub(crate) fn transport(encrypt_data: bool) -> Result<Transport, RunError> {
         return Err(RunError::UnencryptableMoves);
     }
     let setup = ChunkSetup { provider: mend_settings::OFI_PROVIDER.text(), mode, chunk_bytes: (chunk << 10) as u32, chunks: pool / chunk };
-    if setup.is_sound() { Ok(Transport::Ofi(setup)) } else { Err(RunError::Chunks { pool, chunk, least: CHUNKS.0 }) }
+    if setup.is_sound() { Ok(Transport::Ofi(setup)) } else { Err(RunError::Chunks { pool, chunk }) }
 }

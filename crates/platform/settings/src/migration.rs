@@ -35,14 +35,14 @@ pub const MIGRATE_POOL: Setting = Setting {
     name: "MEND_MIGRATE_POOL_KIB",
     kind: Kind::Number { min: 64, max: 1 << 22 },
     default: "8192",
-    meaning: "KiB of registered memory that a node takes for all ranks together that move with MEND_MIGRATE_TRANSPORT=ofi. It holds 4 chunks or more. A quarter is left to ranks that come. Jobs with other values, or another provider, mode or libfabric, have a pool of their own. `mend run` or `mend restart` decides it for all of the job.",
+    meaning: "KiB of registered memory that a node takes for all ranks together that move with MEND_MIGRATE_TRANSPORT=ofi. It holds 4 chunks or more, at most 65536. A quarter is left to ranks that come. Jobs with other values, or another provider, mode or libfabric, have a pool of their own. `mend run` or `mend restart` decides it for all of the job.",
 };
 /// Size of a chunk.
 pub const MIGRATE_CHUNK: Setting = Setting {
     name: "MEND_MIGRATE_CHUNK_KIB",
     kind: Kind::Number { min: 4, max: 16384 },
     default: "128",
-    meaning: "KiB of a chunk of the memory of MEND_MIGRATE_POOL_KIB. `mend run` or `mend restart` decides it for all of the job.",
+    meaning: "KiB of a chunk of the memory of MEND_MIGRATE_POOL_KIB. A pool holds at most 65536 of them. `mend run` or `mend restart` decides it for all of the job.",
 };
 /// The libfabric for chunks.
 pub const MIGRATE_LIBFABRIC: Setting = Setting {

@@ -4,7 +4,6 @@ use crate::arguments::{Mode, Ps, TakeCheckpoint, Verb};
 use crate::explain::Explain;
 use crate::failure::Failure;
 use crate::{journal, report};
-use mend_controller::RunError;
 use mend_controller::client::{self, AskError};
 use mend_controller::manifest;
 use mend_controller::record::{self, JobDirectory, JobRecord};
@@ -256,8 +255,10 @@ pub async fn explain(arguments: Explain) -> Result<i32, Failure> {
     if arguments.why {
         return journal::decisions(arguments.job.as_deref(), arguments.json);
     }
-    let Answer::Explained(ranks) = ask(arguments.job.as_deref(), Ask::Explain).await? else { return Err(unexpected()) };
-    let limit = mend_settings::KEEP_FILES.number().map_err(RunError::from)? << 20;
+    let (directory, record) = record::find(arguments.job.as_deref(), true)?;
+    let Answer::Explained(ranks) = ask_of(&directory, &record, Ask::Explain).await? else { return Err(unexpected()) };
+    // The job's own, not what this command's environment has.
+    let limit = record.keep_files.unwrap_or(u64::MAX);
     let clear = |one: &Explanation| one.inspection.as_ref().is_ok_and(|found| found.obstacles.is_empty());
     let code = i32::from(!ranks.iter().all(clear));
     if arguments.json {
@@ -291,7 +292,7 @@ pub async fn explain(arguments: Explain) -> Result<i32, Failure> {
             }
         }
     }
-    if let Answer::Status(status) = ask(arguments.job.as_deref(), Ask::Status).await?
+    if let Answer::Status(status) = ask_of(&directory, &record, Ask::Status).await?
         && let Some(interval_s) = status.interval_s
     {
         crate::report::say!("{}", chosen(interval_s, &status));

@@ -79,6 +79,9 @@ pub struct JobRecord {
     pub batch: Option<BatchRecord>,
     /// Where its checkpoints are.
     pub checkpoints: PathBuf,
+    /// Bytes up to which they copy files that are open for writing; `None` in records of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_files: Option<u64>,
     /// When they are taken, and which are kept; a restart goes on with it.
     #[serde(default)]
     pub plan: Option<CheckpointPlan>,

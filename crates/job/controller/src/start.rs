@@ -246,6 +246,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         goes_on: false,
         unsent: Vec::new(),
         checkpoints: checkpoints.clone(),
+        keep_files: Some(saving.keep_files),
         plan: Some(plan),
         restarts: restarts.clone(),
         rates: beginning.rates.clone(),

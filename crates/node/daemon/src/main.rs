@@ -104,6 +104,8 @@ Exit codes: 0 ended as asked, 1 cannot serve, 2 wrong usage.";
 enum ServeError {
     #[error(transparent)]
     Setting(#[from] mend_settings::SettingError),
+    #[error("{} cannot be used", mend_settings::LOG.name)]
+    Log(#[source] tracing_subscriber::filter::ParseError),
     #[error(transparent)]
     Secret(#[from] SecretError),
     #[error("this node's privileges cannot be tried out")]
@@ -130,6 +132,7 @@ impl ServeError {
                 io::ErrorKind::AddrNotAvailable => "this node does not have that address; `ip addr` lists those it has".into(),
                 _ => String::new(),
             },
+            Self::Log(_) => "write for example MEND_LOG=debug, or leave it unset".into(),
             Self::Setting(_) | Self::Health(_) => "correct the variable, or leave it unset".into(),
             Self::Ready { .. } => "pass the number of a descriptor that is open for writing".into(),
             Self::Privileges(_) | Self::Runtime(_) => "raise the limits on processes and open files (ulimit -u, ulimit -n)".into(),
@@ -157,7 +160,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(arguments: Arguments) -> Result<(), ServeError> {
-    start_log();
+    start_log()?;
     // Some are read when a job needs them, and nobody would hear of a mistake then.
     mend_settings::check()?;
     let announcement = Announcement { ready_fd: arguments.ready_fd, under_batch: arguments.under_batch };
@@ -300,9 +303,8 @@ async fn no_longer_needed(node: &Node) {
     }
 }
 
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_new(mend_settings::LOG.text())
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(mend_settings::LOG.default));
+fn start_log() -> Result<(), ServeError> {
+    let filter = tracing_subscriber::EnvFilter::try_new(mend_settings::LOG.text()).map_err(ServeError::Log)?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -311,6 +313,7 @@ fn start_log() {
         // It would panic where standard error is a terminal that was closed.
         .log_internal_errors(false)
         .init();
+    Ok(())
 }
 
 /// A rank costs some ten descriptors, and soft limits are made for programs that use select(2): takes what the hard

@@ -84,23 +84,27 @@ fn a_daemon_that_cannot_serve_says_why() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);
         let home = tempfile::tempdir().unwrap();
-        let run = |listen: String, home: &std::path::Path| {
+        let run = |listen: String, home: &std::path::Path, log: &str| {
             let output = Command::new(env!("CARGO_BIN_EXE_mendd"))
                 .args(["--listen", &listen])
                 .env("MEND_HOME", home)
+                .env("MEND_LOG", log)
                 .stdin(Stdio::null())
                 .output()
                 .unwrap();
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         };
-        let (code, text) = run(daemon.address.to_string(), home.path());
+        let (code, text) = run(daemon.address.to_string(), home.path(), "");
         assert_eq!(code, Some(1));
         assert!(text.contains(&format!("cannot listen on {}", daemon.address)) && text.contains("hint: another mendd"), "{text}");
         let secret = home.path().join("secret");
         let mut open = std::fs::metadata(&secret).unwrap().permissions();
         std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o640);
         std::fs::set_permissions(&secret, open).unwrap();
-        let (code, text) = run("127.0.0.1:0".into(), home.path());
+        let (code, text) = run("127.0.0.1:0".into(), home.path(), "mend=loud");
+        assert_eq!(code, Some(1));
+        assert!(text.contains("MEND_LOG cannot be used") && text.contains("hint: write for example MEND_LOG=debug"), "{text}");
+        let (code, text) = run("127.0.0.1:0".into(), home.path(), "");
         assert_eq!(code, Some(1));
         assert!(text.contains("can be read by others") && text.contains("hint: chmod 600"), "{text}");
     });

@@ -194,6 +194,23 @@ class OfCheckpoints(InLab):
         self.assertEqual(passed["data"]["checkpoint"], 2)
         self.assertEqual(self.named(log, "job_restarted")[-1]["data"]["checkpoint"], 1)
 
+    def test_settings_that_the_checkpoint_decides_are_told_at_a_restart_and_not_taken_for_its_own(self):
+        job, name = self.iterating()
+        self.lab.verb("checkpoint", name)
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        for setting, value in (("MEND_TRACKING", "hash"), ("MEND_DRAIN_TIMEOUT_MS", "30000")):
+            self.lab.set(setting, value)
+            self.addCleanup(self.lab.set, setting, None)
+        job.let_go()
+        job = self.lab.start(job.directory, "restart", name)
+        job.finish()
+        self.assertEqual(job.stderr().count("MEND_TRACKING=hash has no effect on a restart: the job goes on with what its checkpoint has, auto"), 1)
+        self.assertNotIn("MEND_DRAIN_TIMEOUT_MS", job.stderr())
+        [restarted] = self.named(self.log(name), "job_restarted")
+        settings = restarted["data"]["settings"]
+        self.assertEqual((settings.get("MEND_TRACKING"), settings.get("MEND_DRAIN_TIMEOUT_MS")), (None, "30000"))
+
 
 class OfNodes(InLab):
     """Each has a lab of its own: what was killed stays so."""

@@ -302,6 +302,12 @@ class Ranks(Readers, Space):
         os.remove(held)
         self.ends_well(job)
 
+    def test_a_job_s_settings_are_those_of_its_mounts(self):
+        job, _ = self.begun("--genv", "MEND_SPACE_CACHE_MB", "7")
+        script = "for one in $(pgrep -x mend-space); do tr '\\0' '\\n' < /proc/$one/environ | grep ^MEND_SPACE_CACHE_MB; done"
+        self.assertIn("MEND_SPACE_CACHE_MB=7", self.lab.on("node1", "sh", "-c", script).stdout)
+        self.ends_well(job)
+
     def test_a_checkpoint_is_restarted_with_its_open_files(self):
         job, name = self.begun()
         self.lab.verb("checkpoint", name)

@@ -21,11 +21,21 @@ pub const SETTINGS: &str = "docs/settings.md";
 
 /// What the reference must hold.
 pub fn settings_page() -> String {
+    let names = |settings: &[mend_settings::Setting]| settings.iter().map(|one| format!("`{}`", one.name)).collect::<Vec<_>>().join(", ");
+    let (of_program, of_mounts) = (names(&mend_settings::OF_PROGRAM), names(&mend_settings::OF_MOUNTS));
     format!(
-        "# Settings\n\nEnvironment variables; flags of the commands override them. `mendd` reads those that begin with `MEND_HEALTH` and `MEND_BMC`, `MEND_TIER_HOURS`,\n\
-         `MEND_HIDE_CPU_FEATURES` and `MEND_MIGRATE_LIBFABRIC` when it starts. `mend migrate` and `mend drain` read `MEND_MIGRATE_MODE`. What else a job does is decided by\n\
-         the environment of its `mend run` or `mend restart`: other commands do not change it. `mend run`, `mend restart` and `mendd` refuse a value that cannot be used.\n\
-         Written by `cargo xtask settings` from `crates/platform/settings`: change them there.\n\n{}",
+        "# Settings\n\nEnvironment variables; flags of the commands override them. `mend run`, `mend restart` and `mendd` refuse a value that cannot be used.\n\
+         Written by `cargo xtask settings` from `crates/platform/settings`: change them there.\n\n\
+         What a job does is decided by the environment of its `mend run` or `mend restart`, also where another process goes on in that one's place. Other commands do not\n\
+         change it. But:\n\n\
+         - {of_program} are those of the job's program, and in its checkpoints. `mend restart` goes on with\n  those, and says so where its own environment has another value. Moves over `ofi` take `MEND_OFI_PROVIDER` from the restart.\n\
+         - Mounts by which ranks see data spaces have {of_mounts} from the job's program, too; those that it lacks from `mendd`.\n\
+         - Targets of data spaces, and what puts files back into a space at a restart, have all settings from `mendd`: `MEND_SPACE_BEGUN_S`, `MEND_SPACE_TIMEOUT_MS` and others.\n\
+         - `mendd` reads those that begin with `MEND_HEALTH` and `MEND_BMC`, `MEND_TIER_HOURS`, `MEND_HIDE_CPU_FEATURES` and `MEND_MIGRATE_LIBFABRIC` when it starts, and\n  \
+         `MEND_TIERS` for the directories whose disks it watches.\n\
+         - `mend migrate` and `mend drain` read `MEND_MIGRATE_MODE`.\n\
+         - Every process has its own `MEND_HOME`, `MEND_SECRET_FILE`, `MEND_LIBDIR`, `MEND_PORT` and `MEND_LOG`.\n\
+         - `mend data` and `mend pipe` outside of a job, and `libmend-data`, have theirs.\n\n{}",
         mend_settings::reference()
     )
 }

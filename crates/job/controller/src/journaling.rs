@@ -4,6 +4,7 @@
 
 use crate::error::RunError;
 use crate::journal_file::Journal;
+use crate::overruled::is_of_checkpoint;
 use crate::record::JobRecord;
 use crate::texts::{Names, loss};
 use mend_coordination::failure::Failure;
@@ -18,10 +19,11 @@ use mend_policy::schedule::Interval;
 use mend_report::with_causes;
 use std::collections::BTreeMap;
 
-/// Settings of this environment that differ from their defaults.
-pub(crate) fn settings() -> BTreeMap<String, String> {
+/// Settings of this environment that differ from their defaults. At a restart (`again`) without those that the checkpoint decides.
+fn settings(again: bool) -> BTreeMap<String, String> {
     let other = |setting: &&mend_settings::Setting| setting.is_set() && setting.text() != setting.default;
-    mend_settings::ALL.iter().filter(other).map(|setting| (setting.name.to_owned(), cut(setting.text()))).collect()
+    let acts = |setting: &&mend_settings::Setting| !again || !is_of_checkpoint(setting);
+    mend_settings::ALL.iter().filter(other).filter(acts).map(|setting| (setting.name.to_owned(), cut(setting.text()))).collect()
 }
 
 /// When checkpoints are taken, for people.
@@ -35,7 +37,8 @@ pub(crate) fn interval(plan: &CheckpointPlan) -> String {
 
 /// A beginning, for the journal.
 pub(crate) fn beginning(record: &JobRecord, from: Option<u64>) -> Event {
-    let (ranks, hosts, settings, release) = (record.size, record.hosts.clone(), settings(), mend_messages::RELEASE.to_owned());
+    let (ranks, hosts, settings, release) =
+        (record.size, record.hosts.clone(), settings(from.is_some()), mend_messages::RELEASE.to_owned());
     let interval = record.plan.as_ref().map(interval).unwrap_or_default();
     match from {
         Some(checkpoint) => Event::JobRestarted { checkpoint, ranks, hosts, settings, release, interval },

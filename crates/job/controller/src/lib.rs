@@ -49,6 +49,7 @@ mod nodes;
 mod offload;
 mod offload_news;
 mod output;
+mod overruled;
 pub mod portable;
 mod programs;
 pub mod record;

@@ -17,6 +17,7 @@ use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
 use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
+use crate::overruled;
 use crate::record::{JobDirectory, JobRecord, RecordError, put_end_on_record};
 use crate::run::LifeEnd;
 use crate::signals::Signals;
@@ -34,7 +35,7 @@ use mend_job::safeguard::Kept;
 use mend_job::setup::{Restoring, SearchSetup};
 use mend_journal::Event as Happened;
 use mend_journal::event::cut;
-use mend_messages::job::Rank;
+use mend_messages::job::{Program, Rank};
 use mend_messages::tier::TierSpec;
 use mend_policy::restarts::Restart;
 use mend_report::with_causes;
@@ -73,9 +74,9 @@ pub struct RestartSpec {
     pub quiet: bool,
     /// The batch job that it goes on in.
     pub batch: Option<InBatch>,
-}
     /// When the run began that it is a life of, seconds since 1970; `None`: it begins with this process.
     pub run_began: Option<u64>,
+}
 
 impl RestartSpec {
     /// A job goes on by itself, from its newest checkpoint that is good, on the hosts that it had.
@@ -94,8 +95,8 @@ impl RestartSpec {
             healing: constants.options,
             quiet: constants.quiet,
             batch: constants.batch.clone(),
-        }
             run_began: Some(run_began),
+        }
     }
 }
 
@@ -138,6 +139,7 @@ pub(crate) struct Notes {
     /// The lock of the job of this name.
     lock: Option<(String, JobLock)>,
     waiting: bool,
+    told_of_overruled: bool,
     /// The job whose record says that it goes on, though this restart of it has failed.
     open: Option<String>,
     /// The daemon of the life before, which may keep ranks that stand still.
@@ -160,6 +162,13 @@ impl Notes {
         if !std::mem::replace(&mut self.waiting, true) {
             let left = until.saturating_duration_since(Instant::now()).as_secs_f32().ceil();
             mend_report::tell!("mend: {}; the job waits for nodes, for {left} s", with_causes(error));
+        }
+    }
+
+    /// Says once what of this environment has no effect, if somebody restarts the job: one that goes on by itself has no other environment than before.
+    fn tell_of_overruled(&mut self, spec: &RestartSpec, program: &Program) {
+        if spec.run_began.is_none() && !std::mem::replace(&mut self.told_of_overruled, true) {
+            overruled::tell(&program.env);
         }
     }
 
@@ -336,6 +345,7 @@ async fn restart_from(
         let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
         let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
         mend_report::tell!("mend: restarting {} from checkpoint {}{older}", manifest.job, manifest.number);
+        notes.tell_of_overruled(spec, &program);
     }
     let search = match is_plain(&manifest.tiers) {
         true => None,
@@ -389,6 +399,7 @@ async fn restart_from(
         stage: Vec::new(),
         options: spec.healing,
         any_owner: spec.any_owner,
+        run_began: spec.run_began.unwrap_or_else(process_began),
     };
     notes.written = true;
     begin(beginning, reached, embedded).await
@@ -399,7 +410,6 @@ fn with_gone<T: Default>(gone: &[Rank], entries: Vec<T>) -> Vec<T> {
     let mut entries = entries.into_iter();
     let mut all = Vec::with_capacity(entries.len() + gone.len());
     for rank in gone {
-        run_began: spec.run_began.unwrap_or_else(process_began),
         all.extend(entries.by_ref().take((*rank as usize).saturating_sub(all.len())));
         all.push(T::default());
     }

@@ -333,8 +333,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         input_file: InputFile::of_this_process(),
         local: embedded.is_some(),
         batch: batch_life,
-    };
         run_began: beginning.run_began,
+    };
     let told = failover::begin_log(directory.path(), beginning.lock.identity(), &life)?;
     let lock_watch = told.is_some().then(|| LockWatch::begin(directory.path().to_owned(), id.clone(), beginning.lock.identity(), lease));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();
@@ -512,8 +512,8 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         stage: spec.stage,
         options: spec.healing,
         any_owner: false,
-    };
         run_began: process_began(),
+    };
     let life = begin(beginning, reached, embedded).await?;
     let (options, encryption_key, quiet) = (spec.healing, spec.encryption_key, spec.quiet);
     let constants = Constants { options, encryption_key, key, any_owner: false, quiet, batch: in_batch };

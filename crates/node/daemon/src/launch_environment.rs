@@ -85,8 +85,7 @@ pub fn rank_environment(user: &[(String, String)], identity: RankIdentity<'_>) -
 }
 
 fn chosen<'a>(user: &'a [(String, String)], setting: &'a Setting) -> &'a str {
-    let given = user.iter().find(|(name, value)| name == setting.name && !value.is_empty());
-    given.map_or(setting.default, |(_, value)| value)
+    setting.of(user).unwrap_or(setting.default)
 }
 
 /// Whether the job's ranks on a node are to be in one PID namespace.

@@ -3,7 +3,7 @@
 //! ```text
 //! mendd ── fork + exec ──► mend-space ranks NAME ◄── descriptor of /dev/fuse ── rank supervisor, which mounts it in the rank's namespace
 //! ```
-//! It is started for the first rank that sees the space and ends with the last job that does: its socket closes. Faults assumed: it ends or is killed; ranks that have a
+//! It is started for the first rank that sees the space and ends with the last job that does: its socket closes. Jobs with other settings of mounts have another one. Faults assumed: it ends or is killed; ranks that have a
 //! mount of it get ENOTCONN, and the next rank gets a new one.
 
 use crate::targets::PROGRAM;
@@ -39,8 +39,8 @@ pub struct Unseen {
     pub hint: String,
 }
 
-/// The processes of this node, by space: by what describes it, since another one may get its name, and by whether files' bytes are encrypted on their way. Each has a lock
-/// of its own: a space whose targets are silent holds up nobody who uses another one.
+/// The processes of this node, by space: by what describes it, since another one may get its name, by whether files' bytes are encrypted on their way, and by the settings of the
+/// jobs that see it. Each has a lock of its own: a space whose targets are silent holds up nobody who uses another one.
 #[derive(Debug, Default)]
 pub struct Spaces(Mutex<HashMap<Vec<u8>, Place>>);
 
@@ -74,14 +74,35 @@ impl Server {
     }
 }
 
+/// How a job wants its spaces served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct How {
+    /// Files' bytes are encrypted on their way.
+    encrypts: bool,
+    /// Settings of mounts that its environment has; for the others this daemon's count.
+    settings: Vec<(&'static str, String)>,
+}
+
+impl How {
+    fn of(env: &[(String, String)], encrypts: bool) -> Self {
+        let set = |setting: &mend_settings::Setting| Some((setting.name, setting.of(env)?.to_owned()));
+        Self { encrypts, settings: mend_settings::OF_MOUNTS.iter().filter_map(set).collect() }
+    }
+
+    /// What tells the process of a space from that of another one, or from one that serves it in another way.
+    fn key(&self, space: &str, described: &[u8]) -> Vec<u8> {
+        let settings: String = self.settings.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        [space.as_bytes(), b"\n", &[u8::from(self.encrypts)], settings.as_bytes(), b"\n", described].concat()
+    }
+}
+
 /// Spaces that the ranks of a job see.
 #[derive(Debug)]
 pub struct JobSpaces {
     /// Identity of the job, and name of the node.
     whose: (String, String),
     mounts: Result<Vec<Mount>, String>,
-    /// Files' bytes are encrypted on their way.
-    encrypts: bool,
+    how: How,
     all: Arc<Spaces>,
     /// What the job uses lives as long as it does.
     used: Mutex<HashMap<String, Arc<Server>>>,
@@ -91,7 +112,8 @@ impl JobSpaces {
     /// As the job's environment says.
     pub fn of(job: &JobIntroduction, node: &str, all: &Arc<Spaces>) -> Self {
         let mounts = mounts::read(mounts::of_environment(&job.program.env));
-        Self { whose: (job.id.clone(), node.to_owned()), mounts, encrypts: job.encrypt_data, all: all.clone(), used: Mutex::default() }
+        let how = How::of(&job.program.env, job.encrypt_data);
+        Self { whose: (job.id.clone(), node.to_owned()), mounts, how, all: all.clone(), used: Mutex::default() }
     }
 
     /// Whose the mounts of a rank are, for the processes that serve them.
@@ -131,19 +153,17 @@ impl JobSpaces {
         let mut used = self.used.lock().await;
         let home = mend_settings::home().map_err(|error| unseen(space, error.to_string()))?;
         // If it cannot be read, the process says why.
-        let described =
-            [space.as_bytes(), b"\n", &[u8::from(self.encrypts)], &tokio::fs::read(described(&home, space)).await.unwrap_or_default()]
-                .concat();
+        let key = self.how.key(space, &tokio::fs::read(described(&home, space)).await.unwrap_or_default());
         let mut all = self.all.0.lock().await;
         let is_used = |place: &Place| Arc::strong_count(place) > 1 || place.try_lock().is_ok_and(|server| server.strong_count() > 0);
         all.retain(|_, place| is_used(place));
-        let place = all.entry(described).or_default().clone();
+        let place = all.entry(key).or_default().clone();
         drop(all);
         let mut place = place.lock().await;
         let running = used.get(space).cloned().or_else(|| place.upgrade()).filter(|server| server.is_alive());
         let server = match running {
             Some(server) => server,
-            None => Arc::new(start(space, self.encrypts).await?),
+            None => Arc::new(start(space, &self.how).await?),
         };
         *place = Arc::downgrade(&server);
         used.insert(space.to_owned(), server.clone());
@@ -155,7 +175,7 @@ fn unseen(space: &str, why: String) -> Unseen {
     Unseen { space: space.to_owned(), why, hint: "look at mendd's log on that node".to_owned() }
 }
 
-async fn start(space: &str, encrypts: bool) -> Result<Server, Unseen> {
+async fn start(space: &str, how: &How) -> Result<Server, Unseen> {
     let program = mend_settings::find_part(PROGRAM).ok_or_else(|| Unseen {
         space: space.to_owned(),
         why: format!("there is no {PROGRAM} beside mendd"),
@@ -165,7 +185,8 @@ async fn start(space: &str, encrypts: bool) -> Result<Server, Unseen> {
     let (socket, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(|errno| failed(errno.into()))?;
     let mut command = Command::new(program);
-    if encrypts {
+    command.envs(how.settings.iter().map(|(name, value)| (*name, value)));
+    if how.encrypts {
         command.env(mend_settings::ENCRYPT_DATA.name, "on");
     }
     let mut process = command
@@ -190,5 +211,23 @@ async fn start(space: &str, encrypts: bool) -> Result<Server, Unseen> {
             Err(Unseen { space: space.to_owned(), why: why.to_owned(), hint: hint.to_owned() })
         }
         _ => Err(unseen(space, format!("{PROGRAM} ended without saying why"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_want_a_space_served_otherwise_have_a_process_of_their_own() {
+        let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let env =
+            [set("MEND_SPACE_CACHE_MB", "7"), set("MEND_LEASE_MS", "9000"), set("MEND_SPACE_PROBE_S", ""), set("MEND_SPACE_BEGUN_S", "9")];
+        let how = How::of(&env, false);
+        // Neither what is not of mounts, nor what is of targets.
+        assert_eq!(how.settings, [("MEND_SPACE_CACHE_MB", "7".to_owned())]);
+        let keys = [how, How::of(&env, true), How::of(&[], false)].map(|how| how.key("input", b"described"));
+        assert!(keys[0] != keys[1] && keys[0] != keys[2] && keys[1] != keys[2]);
+        assert_eq!(keys[2], How::of(&[set("PATH", "/bin")], false).key("input", b"described"));
     }
 }

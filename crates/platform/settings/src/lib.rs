@@ -12,6 +12,7 @@ mod failover;
 mod health;
 mod migration;
 mod pipe;
+mod program;
 mod tiers;
 
 pub use back::{BACK_MIGRATION, TIME_LIMIT};
@@ -33,6 +34,7 @@ pub use migration::{
     PRECOPY_THRESHOLD,
 };
 pub use pipe::{PIPE_CHUNK, PIPE_MEMORY, PIPE_PORT, PIPE_THREADS, PIPE_TIMEOUT};
+pub use program::{OF_MOUNTS, OF_PROGRAM};
 pub use tiers::{TIER_HOURS, TIER_RATE, TIER_WRITERS, TIERS, WIDE_FAILURES};
 
 use mend_image::cpu::Features;

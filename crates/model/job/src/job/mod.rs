@@ -241,14 +241,14 @@ impl Job {
     pub(crate) fn begin_images(&mut self) {
         match self.restoring.as_mut().and_then(|restoring| restoring.search.take()) {
             Some(search) => self.begin_search(search),
-            None => self.order_ranks(BTreeMap::new(), 0),
+            None => self.order_ranks(BTreeMap::new(), &[], 0),
         }
     }
 
     /// Has files put back and then all ranks started or rebuilt. `holdings`: what the nodes have of older checkpoints; tasks are
     /// numbered from `first_task`.
-    pub(crate) fn order_ranks(&mut self, holdings: Holdings, first_task: u64) {
-        self.adopt(&holdings, first_task);
+    pub(crate) fn order_ranks(&mut self, holdings: Holdings, brought: &[(u64, Rank)], first_task: u64) {
+        self.adopt(&holdings, brought, first_task);
         if !self.put_files() {
             self.build_ranks();
         }

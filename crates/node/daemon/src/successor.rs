@@ -1,17 +1,19 @@
 //! A successor of a job's controller: `mend take-over`, started on this node when the controller is lost.
 //!
 //! Each node of the job may start one. They meet at the job's lock, in its directory: one gets it, the others end. Faults assumed: the directory is not
-//! on this node; the controller lives and only its connection broke (it has the lock).
+//! on this node, or its file system hangs; the controller lives and only its connection broke (it has the lock).
 
+use crate::bounded;
 use crate::node::Node;
 use crate::stay::Stay;
 use mend_messages::daemon::{BETWEEN_LIVES, JobIntroduction, SuccessorCommand};
 use mend_messages::job::NodeIndex;
+use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// So much later than the node before does each one start its own, so that as a rule there is one.
 const PRECEDENCE: Duration = Duration::from_millis(100);
@@ -28,9 +30,11 @@ fn executable(command: &SuccessorCommand) -> Option<PathBuf> {
     [Some(command.executable.clone()), own].into_iter().flatten().find(|path| path.is_file())
 }
 
-/// Whether this node has what it takes.
-pub fn can_start(command: &SuccessorCommand) -> bool {
-    command.directory.join("job.json").is_file() && executable(command).is_some()
+/// Whether this node has what it takes. What cannot be seen within a second is not there.
+pub async fn can_start(command: &SuccessorCommand) -> bool {
+    let command = command.clone();
+    let look = move || command.directory.join("job.json").is_file() && executable(&command).is_some();
+    bounded::within(bounded::PATIENCE, look).await.unwrap_or(false)
 }
 
 /// Starts it. It outlives this daemon, unless a batch system ends what a daemon of its started: this one stays until then. `silent`: the controller's end was not
@@ -38,16 +42,14 @@ pub fn can_start(command: &SuccessorCommand) -> bool {
 pub async fn start(stay: Arc<Stay>, command: SuccessorCommand, node: NodeIndex, silent: bool) {
     let _held = stay.hold();
     tokio::time::sleep(PRECEDENCE * node.min(MAX_PRECEDING)).await;
-    let options: &[&str] = if silent { &["--silent"] } else { &[] };
+    let options = if silent { vec!["--silent".to_owned()] } else { Vec::new() };
     run(&command, options).await;
 }
 
 /// Runs it to its end: that of the job, if it has become the controller.
-async fn run(command: &SuccessorCommand, options: &[&str]) -> Option<ExitStatus> {
-    let mut successor = Command::new(executable(command)?);
-    // A directory that may go away is not held by it.
-    successor.arg("take-over").arg(&command.directory).args(options).envs(command.environment.iter().cloned()).current_dir("/");
-    match successor.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
+async fn run(command: &SuccessorCommand, options: Vec<String>) -> Option<ExitStatus> {
+    let command = command.clone();
+    match bounded::apart(move || begin(&command, &options)).await {
         Ok(mut child) => child.wait().await.ok(),
         Err(error) => {
             tracing::warn!(%error, "no successor of the controller can be started");
@@ -56,13 +58,23 @@ async fn run(command: &SuccessorCommand, options: &[&str]) -> Option<ExitStatus>
     }
 }
 
+fn begin(command: &SuccessorCommand, options: &[String]) -> io::Result<Child> {
+    let mut successor = Command::new(executable(command).ok_or(io::ErrorKind::NotFound)?);
+    // A directory that may go away is not held by it.
+    successor.arg("take-over").arg(&command.directory).args(options).envs(command.environment.iter().cloned()).current_dir("/");
+    successor.stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+}
+
 /// Sees to it that a job which has left, and is about to go on, has a controller: no connection would tell of its loss.
 ///
 /// A second after the job has left, and then ever more seldom, a successor looks whether it is needed. Over when the job's next life is here, or
 /// the job is over, or runs elsewhere.
 pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
-    let Some(command) = job.successor.clone().filter(can_start) else { return };
+    let Some(command) = job.successor.clone() else { return };
     let _held = node.stay.hold();
+    if !can_start(&command).await {
+        return;
+    }
     let epoch = job.epoch.to_string();
     let mut pause = FIRST_PAUSE;
     loop {
@@ -70,7 +82,7 @@ pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
         if node.secret_of(&job.identity).is_some() {
             return;
         }
-        let ended = run(&command, &["--between", &epoch]).await;
+        let ended = run(&command, vec!["--between".to_owned(), epoch.clone()]).await;
         if ended.and_then(|ended| ended.code()) != Some(BETWEEN_LIVES) {
             return;
         }

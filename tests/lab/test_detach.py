@@ -299,6 +299,7 @@ class Lives(Detached):
             self.assertEqual(process.returncode, 70, said)
             self.assertIn(f"the controller of job {name} was killed".encode(), said)
             self.assertIn(f"mend restart {name}".encode(), said)
+            self.assertIn(f"mend logs {name}".encode(), said)
         waited = self.mend("wait", name, "--json")
         self.assertEqual((waited.returncode, json.loads(waited.stdout)[0]["exit_code"]), (70, None))
         before = self.printed(name)

@@ -44,7 +44,7 @@ pub async fn attach(arguments: Attach) -> Result<i32, Failure> {
             shown.end()?;
             tell_unsent(&directory);
             if end == JobEnd::ControllerKilled {
-                tell_killed(&record);
+                tell_killed(&directory, &record);
             }
             return Ok(end.code());
         }

@@ -101,7 +101,7 @@ async fn asked(directory: &JobDirectory, library: &Library, patience: Option<Dur
 fn hint(why: &Untaken) -> &'static str {
     match why {
         Untaken::Refused(_) => "the program's standard error may say more; the checkpoint before it is still there",
-        Untaken::JobEnded => "run the program again: it goes on from its newest portable checkpoint",
+        Untaken::JobEnded | Untaken::ProgramEnded => "run the program again: it goes on from its newest portable checkpoint",
         Untaken::TimedOut(_) => "ranks take it at their next safe point; wait for longer, or see that they come to one",
         Untaken::Unusable { .. } => "",
     }

@@ -6,6 +6,7 @@ use clap::Args;
 use mend_controller::job_end::{self, CONTROLLER_KILLED, JobEnd};
 use mend_controller::manifest::numbers;
 use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::spool;
 use serde::Serialize;
 
 /// `mend wait`.
@@ -37,11 +38,14 @@ struct Waited {
 }
 
 /// Says that nobody knows how the job ended.
-pub fn tell_killed(record: &JobRecord) {
-    let what = format!("the controller of job {} was killed: the job's exit code is not known", record.id);
+pub fn tell_killed(directory: &JobDirectory, record: &JobRecord) {
+    let id = &record.id;
+    let what = format!("the controller of job {id} was killed: the job's exit code is not known");
+    let kept =
+        if spool::is_there(directory.path()) { format!("`mend logs {id}` prints what is kept of its output; ") } else { String::new() };
     let hint = match numbers(&record.checkpoints).last() {
-        Some(_) => format!("`mend restart {}` continues it from its last checkpoint", record.id),
-        None => format!("`mend log {}` shows what happened to it", record.id),
+        Some(_) => format!("{kept}`mend restart {id}` continues it from its last checkpoint"),
+        None => format!("{kept}`mend log {id}` shows what happened to it"),
     };
     mend_report::tell!("{}", mend_report::failure("mend", &what, &hint));
 }
@@ -73,7 +77,7 @@ pub async fn wait(arguments: Wait) -> Result<i32, Failure> {
             JobEnd::Ended { how, .. } if !arguments.json => crate::report::say!("{job} has ended: {how}"),
             JobEnd::Ended { code, how } => waited.push(Waited { job, exit_code: Some(code), how }),
             JobEnd::ControllerKilled => {
-                tell_killed(&record);
+                tell_killed(&directory, &record);
                 waited.push(Waited {
                     job,
                     exit_code: None,

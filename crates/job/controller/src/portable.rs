@@ -27,6 +27,8 @@ const DIRECTORY: &str = "portable";
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How often it is looked whether the job still runs.
 const LOOK_AT_JOB: Duration = Duration::from_secs(1);
+/// How long a library may be nowhere before it counts as gone: a rank that moves is for a moment neither here nor there.
+const BETWEEN_RANKS: Duration = Duration::from_secs(10);
 /// Longest file that is read.
 const MAX_TEXT: u64 = 64 << 10;
 /// Longest manifest that is read: of a million ranks.
@@ -54,6 +56,9 @@ pub enum Untaken {
     /// The job has ended.
     #[error("the job ended first")]
     JobEnded,
+    /// No rank speaks for the library any more, and the job goes on.
+    #[error("the program that was asked has ended")]
+    ProgramEnded,
     /// It took too long.
     #[error("no answer came within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
@@ -277,14 +282,23 @@ impl Request {
     }
 }
 
-/// Asks a library for a checkpoint and waits for what comes of it, at most as long as `patience`. Blocks.
+/// Asks a library for a checkpoint and waits for what comes of it, at most as long as `patience`. Where another rank speaks for the library meanwhile, as when rank 0 of its
+/// program has moved, that one is asked. Blocks.
 ///
 /// # Errors
 /// Why there is none.
 pub fn take(job: &JobDirectory, library: &Library, patience: Option<Duration>) -> Result<Taken, Untaken> {
-    let path = place(job.path()).join(format!("{}.request", library.rank));
+    take_from((job.path(), || job.is_running()), library, (patience, BETWEEN_RANKS))
+}
+
+fn take_from(
+    (job, is_running): (&Path, impl Fn() -> bool),
+    library: &Library,
+    (patience, between_ranks): (Option<Duration>, Duration),
+) -> Result<Taken, Untaken> {
+    let mut path = request_of(job, library.rank);
     let begun = Instant::now();
-    let mut looked = Instant::now();
+    let (mut looked, mut seen) = (begun, begun);
     let mut request = None;
     loop {
         if request.is_none() {
@@ -293,9 +307,21 @@ pub fn take(job: &JobDirectory, library: &Library, patience: Option<Duration>) -
         if let Some(answer) = request.as_ref().and_then(Request::answer) {
             return answer;
         }
+        if path.with_extension("library").exists() {
+            seen = Instant::now();
+        } else if let Some(there) = libraries(job).into_iter().find(|other| other.directory == library.directory) {
+            // It may have answered before it went.
+            if let Some(answer) = request.take().as_ref().and_then(Request::answer) {
+                return answer;
+            }
+            path = request_of(job, there.rank);
+            continue;
+        } else if seen.elapsed() >= between_ranks && is_running() {
+            return request.as_ref().and_then(Request::answer).unwrap_or(Err(Untaken::ProgramEnded));
+        }
         if looked.elapsed() >= LOOK_AT_JOB {
             looked = Instant::now();
-            if !job.is_running() {
+            if !is_running() {
                 // It may have answered at its end.
                 return request.as_ref().and_then(Request::answer).unwrap_or(Err(Untaken::JobEnded));
             }
@@ -305,6 +331,10 @@ pub fn take(job: &JobDirectory, library: &Library, patience: Option<Duration>) -
         }
         std::thread::sleep(LOOK_AGAIN);
     }
+}
+
+fn request_of(job: &Path, rank: Rank) -> PathBuf {
+    place(job).join(format!("{rank}.request"))
 }
 
 #[cfg(test)]
@@ -417,5 +447,46 @@ mod tests {
         drop(second);
         assert!(path.exists());
         assert!(matches!(Request::put(&place.path().join("no/0.request")), Err(Untaken::Unusable { .. })));
+    }
+
+    /// A job in which rank 0 is said to speak for a library.
+    fn job_with_a_library() -> (tempfile::TempDir, Library) {
+        let job = tempfile::tempdir().unwrap();
+        fs::create_dir(place(job.path())).unwrap();
+        announce(job.path(), 0);
+        let library = libraries(job.path()).remove(0);
+        (job, library)
+    }
+
+    fn announce(job: &Path, rank: Rank) {
+        fs::write(place(job).join(format!("{rank}.library")), "directory = /c\nranks = 2\nprogram = \n").unwrap();
+    }
+
+    /// Answers the next request to this rank.
+    fn answer(job: &Path, rank: Rank) {
+        let told = std::iter::repeat_with(|| text(&request_of(job, rank)).filter(|told| value(told, "id").is_some()));
+        let told = told.inspect(|_| std::thread::yield_now()).flatten().next().unwrap();
+        let path = place(job).join(format!("{rank}.answer-{}", value(&told, "id").unwrap()));
+        fs::write(path.with_extension("part"), "checkpoint = 7\nbytes = 1\n").unwrap();
+        fs::rename(path.with_extension("part"), path).unwrap();
+    }
+
+    #[test]
+    fn who_speaks_for_a_library_now_is_asked_and_nobody_is_waited_for_who_has_ended() {
+        let limits = (Some(Duration::from_secs(30)), Duration::ZERO);
+        let (job, library) = job_with_a_library();
+        fs::remove_file(place(job.path()).join("0.library")).unwrap();
+        announce(job.path(), 3);
+        let taken = std::thread::scope(|scope| {
+            scope.spawn(|| answer(job.path(), 3));
+            take_from((job.path(), || true), &library, limits)
+        });
+        assert_eq!(taken.unwrap(), Taken { checkpoint: 7, bytes: 1 });
+        assert!(!request_of(job.path(), 0).exists(), "it was taken back");
+        // Nobody speaks for it any more.
+        fs::remove_file(place(job.path()).join("3.library")).unwrap();
+        assert!(matches!(take_from((job.path(), || true), &library, limits), Err(Untaken::ProgramEnded)));
+        assert!(matches!(take_from((job.path(), || false), &library, limits), Err(Untaken::JobEnded)));
+        assert!(!request_of(job.path(), 0).exists());
     }
 }

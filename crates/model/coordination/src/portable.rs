@@ -1,7 +1,7 @@
 //! Copies of portable checkpoints' files on nodes: who has which, who sends what to whom, what a node need not keep.
 //!
 //! ```text
-//! offered by a node ──► the next node in the ring receives, the offering one sends ──► taken ──► kept
+//! offered by a node ──► the next node in the ring that keeps any receives, the offering one sends ──► taken ──► kept
 //! wanted by a node  ──► a node that has it sends                                   ──► taken
 //!                   └─► nobody has it: missing
 //! a node is lost    ──► who has the same files offers its own again
@@ -58,6 +58,7 @@ struct Turns {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
     writers: usize,
+    /// Of the nodes that keep any: each has said so before anything else.
     holds: BTreeMap<NodeIndex, BTreeMap<FileName, u64>>,
     on_way: BTreeMap<(NodeIndex, FileName), Way>,
     turns: BTreeMap<String, Turns>,
@@ -79,8 +80,9 @@ impl Copies {
             }
             PortableReport::Offer { name, bytes } => {
                 self.holds.entry(node).or_default().insert(name.clone(), bytes);
-                let after = alive.iter().find(|&&other| other > node).or(alive.first());
-                match after.filter(|&&partner| partner != node) {
+                let partners: Vec<NodeIndex> =
+                    alive.iter().copied().filter(|other| *other != node && self.holds.contains_key(other)).collect();
+                match partners.iter().find(|&&other| other > node).or(partners.first()) {
                     Some(&partner) => self.transfer((name, bytes), node, partner, false),
                     None => Vec::new(),
                 }
@@ -273,9 +275,27 @@ mod tests {
         FileName::new("0123456789abcdef0123456789abcdef", checkpoint, rank, Part::Variables).unwrap()
     }
 
+    /// Of a job whose nodes, these, all keep such files.
+    fn copies_on(nodes: &[NodeIndex]) -> Copies {
+        let mut copies = Copies::new(2);
+        for &node in nodes {
+            copies.reported(node, PortableReport::Holds { files: Vec::new() }, nodes);
+        }
+        copies
+    }
+
+    #[test]
+    fn a_node_that_keeps_none_is_offered_none() {
+        let mut copies = copies_on(&[0, 2]);
+        let offer = |name: FileName| PortableReport::Offer { name, bytes: 9 };
+        let way = |to| Step::Transfer { name: name(7, 0), bytes: 9, from: 0, to, hurry: false };
+        assert_eq!(copies.reported(0, offer(name(7, 0)), &[0, 1, 2]), [way(2)]);
+        assert_eq!(copies_on(&[0]).reported(0, offer(name(7, 0)), &[0, 1, 2]), []);
+    }
+
     #[test]
     fn a_file_that_is_offered_goes_to_the_next_node_once() {
-        let mut copies = Copies::new(2);
+        let mut copies = copies_on(&[0, 1, 2]);
         let offer = || PortableReport::Offer { name: name(7, 1), bytes: 9 };
         let way = Step::Transfer { name: name(7, 1), bytes: 9, from: 2, to: 0, hurry: false };
         assert_eq!(copies.reported(2, offer(), &[0, 1, 2]), [way]);
@@ -283,8 +303,8 @@ mod tests {
         let taken = PortableReport::Taken { name: name(7, 1), result: Ok(9) };
         assert_eq!(copies.reported(0, taken, &[0, 1, 2]), [Step::Order(2, PortableOrder::Kept { name: name(7, 1) })]);
         // Alone there is no partner; after a failure it is offered again.
-        assert_eq!(Copies::new(2).reported(2, offer(), &[2]), []);
-        let mut copies = Copies::new(2);
+        assert_eq!(copies_on(&[2]).reported(2, offer(), &[2]), []);
+        let mut copies = copies_on(&[0, 2]);
         copies.reported(2, offer(), &[0, 2]);
         assert_eq!(copies.reported(0, PortableReport::Taken { name: name(7, 1), result: Err("full".into()) }, &[0, 2]), []);
         assert_eq!(copies.reported(2, offer(), &[0, 2]).len(), 1);
@@ -310,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_copy_on_its_way_to_a_partner_is_also_what_a_rank_there_waits_for() {
-        let mut copies = Copies::new(2);
+        let mut copies = copies_on(&[0, 1]);
         copies.reported(0, PortableReport::Offer { name: name(7, 1), bytes: 9 }, &[0, 1]);
         assert_eq!(copies.reported(1, PortableReport::Wanted { name: name(7, 1) }, &[0, 1]), []);
         let missing = Step::Order(1, PortableOrder::Missing { name: name(7, 1) });

@@ -13,6 +13,7 @@
 //!   complete checkpoints (as many as it keeps) or its target need, nor one that is being copied. A tier that was told no
 //!   number keeps every checkpoint that somebody asked for.
 //! - The loss of one node leaves what the partners held as a whole, or something newer: of that the nodes keep their own copies, too.
+//! - What lies in the checkpoint directory though that is no tier, as where nodes had no room, goes as from a tier that was told no number.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
 //! - Of checkpoints that nobody asked for a tier gets every n-th ([`Replication::stagger`]), the next one if it has none or could not have the last.
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Where a copy is: index of the tier, and the node if the tier is of one.
+/// Where a copy is: index of the tier (or [`Replication::beside`]), and the node if the tier is of one.
 pub type Site = (usize, Option<NodeIndex>);
 
 /// One image of a checkpoint that was published.
@@ -89,7 +90,7 @@ pub enum Action {
     Remove {
         /// Number of the checkpoint.
         number: u64,
-        /// Index of the tier.
+        /// Index of the tier, or [`Replication::beside`].
         tier: usize,
         /// On which node, or any.
         node: NodeIndex,
@@ -173,6 +174,19 @@ impl Replication {
     #[must_use]
     pub fn tiers(&self) -> &[TierSpec] {
         &self.tiers
+    }
+
+    /// What stands for the checkpoint directory where that is no tier.
+    #[must_use]
+    pub fn beside(&self) -> usize {
+        self.tiers.len()
+    }
+
+    /// A restart has brought an image to this place.
+    pub fn brought(&mut self, number: u64, rank: Rank, site: Site) {
+        if let Some(image) = self.checkpoints.get_mut(&number).and_then(|images| image_of(images, rank)) {
+            image.sites.insert(site);
+        }
     }
 
     /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event.
@@ -373,7 +387,7 @@ impl Replication {
         for tier in 0..self.tiers.len() {
             while self.advance_lane(tier, &mut actions) {}
         }
-        for tier in 0..self.tiers.len() {
+        for tier in 0..=self.beside() {
             self.clear(tier, &mut actions);
         }
         actions
@@ -488,7 +502,8 @@ impl Replication {
     /// Removes from a tier what nobody needs.
     fn clear(&mut self, tier: usize, actions: &mut Vec<Action>) {
         // Told no number, it keeps all that somebody asked for, and of the others as many as the user keeps.
-        let (keep, asked) = match (self.tiers[tier].keep, self.keep) {
+        let beside = tier == self.beside();
+        let (keep, asked) = match (self.tiers.get(tier).map_or(0, |spec| spec.keep), self.keep) {
             (0, None) => return,
             (0, Some(keep)) => (keep.max(1) as usize, true),
             (keep, _) => (keep as usize, false),
@@ -497,9 +512,10 @@ impl Replication {
         let in_tier = |number: &&u64| {
             self.closure(**number).into_iter().any(|(number, rank)| self.image(number, rank).is_some_and(|i| i.is_in(tier)))
         };
-        let restorable =
-            self.checkpoints.keys().rev().filter(counts).filter(|&&number| self.is_restorable(number)).filter(in_tier).take(keep);
-        let complete = self.lanes[tier].complete.iter().rev().take(keep);
+        // Beside the tiers there need not be anything of a newer one.
+        let held = |number: &&u64| beside || in_tier(number);
+        let restorable = self.checkpoints.keys().rev().filter(counts).filter(|&&number| self.is_restorable(number)).filter(held).take(keep);
+        let complete = self.lanes.get(tier).into_iter().flat_map(|lane| lane.complete.iter().rev().take(keep));
         let targets = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
         let mut kept: BTreeSet<u64> = restorable.chain(complete).chain(targets).copied().collect();
         kept.extend(self.second_copies(tier));
@@ -523,7 +539,9 @@ impl Replication {
                     image.sites.remove(&site);
                 }
             }
-            self.lanes[tier].complete.remove(&number);
+            if let Some(lane) = self.lanes.get_mut(tier) {
+                lane.complete.remove(&number);
+            }
             actions.extend(self.removals(number, [(site, ranks)].into()));
         }
     }

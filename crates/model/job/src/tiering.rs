@@ -142,8 +142,19 @@ impl Tiering {
             ImageLocation::NodeStore(NodeStore::Directory(path)) => {
                 Some((self.index(|tier| matches!(tier, Tier::Local(own) if own == path))?, Some(node)))
             }
-            ImageLocation::File(_) => Some((self.index(|tier| *tier == Tier::Shared)?, None)),
+            ImageLocation::File(_) => Some(self.directory()),
         }
+    }
+
+    /// Where a copy in the checkpoint directory counts.
+    fn directory(&self) -> (usize, Option<NodeIndex>) {
+        (self.index(|tier| *tier == Tier::Shared).unwrap_or(self.machine.beside()), None)
+    }
+
+    /// A restart has brought images to the checkpoint directory.
+    pub(crate) fn brought(&mut self, images: impl Iterator<Item = (u64, Rank)>) {
+        let site = self.directory();
+        images.for_each(|(number, rank)| self.machine.brought(number, rank, site));
     }
 
     /// Takes note of what an agent said a full image may take.

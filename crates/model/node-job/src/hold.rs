@@ -83,7 +83,7 @@ pub struct Hold {
     pause_us: u64,
     silence: Patience,
     suspicion: Patience,
-    /// A successor has been started since the controller was heard last.
+    /// A successor has been started since the controller was heard last, or is just being.
     suspected: bool,
     clock: SenderClock,
     /// When this daemon did something last.
@@ -156,14 +156,14 @@ impl Hold {
         false
     }
 
-    /// Whether a successor was started, after silence or after the end of a connection.
+    /// Whether a successor was started, after silence or after the end of a connection. The controller may have been heard since that was to be done.
     pub fn succeeds(&mut self, started: bool, silent: bool) {
         match (started, silent) {
-            (true, true) => self.suspected = true,
             // It needs the ranks for longer than it takes to see that nobody comes back.
             (true, false) => self.silence.limit_us = self.kind_us(),
             // Tried again while the job's directory cannot be seen.
-            (false, _) => {}
+            (false, true) => self.suspected = false,
+            (true, true) | (false, false) => {}
         }
     }
 
@@ -187,6 +187,7 @@ impl Hold {
     pub fn look(&mut self, now_us: u64) -> Look {
         self.is_awake(now_us);
         let suspects = self.suspicion.look(now_us, self.pause_us) && !self.suspected;
+        self.suspected |= suspects;
         Look { suspects, over: self.silence.look(now_us, self.pause_us) }
     }
 }
@@ -213,7 +214,8 @@ mod tests {
     fn silence_is_suspected_at_half_of_the_lease_and_ends_ranks_before_its_end() {
         let mut hold = Hold::begin(LEASE_US, 7);
         assert_eq!(first(&mut hold, 7, |look| look.suspects), 7 + LEASE_US / 2);
-        // One that could not be started is tried again, one that was is not.
+        // Once, whether or not it is known already if one could be started. One that could not be is tried again, one that was is not.
+        assert_eq!(hold.look(8 + LEASE_US / 2), Look::default());
         hold.succeeds(false, true);
         assert!(hold.look(8 + LEASE_US / 2).suspects);
         hold.succeeds(true, true);

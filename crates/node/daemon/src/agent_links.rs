@@ -15,7 +15,7 @@ use crate::conversation;
 use crate::outbox::{Ordered, Urgent};
 use crate::progress_news::ProgressNews;
 use crate::rank::Command;
-use crate::sink::{Sink, Sinks, hinting, keep_saved, not_kept};
+use crate::sink::{Sink, Sinks, give_up_all, hinting, keep_saved, not_kept};
 use mend_image::cpu::Features;
 use mend_messages::agent::{FromAgent, ImageId, Reply, Request, SaveOrder, SaveTarget, Saved, ToAgent, Unwritten, Welcome, Written};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
@@ -118,8 +118,9 @@ impl AgentLinks {
     /// A connection ends once everything on it is sent. Nothing comes of what was written on it.
     pub fn close(&mut self, agent: AgentId) {
         self.links.remove(&agent);
-        self.open.retain(|_, (of, _)| *of != agent);
-        self.behind.retain(|(of, _), _| *of != agent);
+        let open = self.open.extract_if(|_, (of, _)| *of == agent).map(|(_, (_, sink))| sink);
+        let behind = self.behind.extract_if(|(of, _), _| *of == agent).map(|(_, sink)| sink);
+        give_up_all(open.chain(behind).collect());
     }
 
     /// Tells an agent about the job.
@@ -279,4 +280,12 @@ impl AgentLinks {
 /// Whether an agent's word belongs into the record of what was said.
 pub fn is_conversation(message: &FromAgent) -> bool {
     !matches!(message, FromAgent::Progress(_) | FromAgent::Traffic(_))
+}
+
+impl Drop for AgentLinks {
+    fn drop(&mut self) {
+        let ready = self.ready.take().and_then(|(_, _, sink)| sink);
+        let open = self.open.drain().map(|(_, (_, sink))| sink);
+        give_up_all(open.chain(self.behind.drain().map(|(_, sink)| sink)).chain(ready).collect());
+    }
 }

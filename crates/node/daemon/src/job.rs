@@ -23,6 +23,7 @@ mod words;
 use self::leaving::leave;
 use crate::agent_links::{AgentLinks, QuestionStep, is_conversation};
 use crate::agents::{AgentEvent, AgentSocket};
+use crate::bounded;
 use crate::conversation;
 use crate::job_link::carry;
 use crate::node::{JobQueues, Node};
@@ -53,6 +54,7 @@ use mend_transfer::progress::Progress;
 use mend_wire::Connection;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -65,6 +67,8 @@ use tracing::Instrument;
 const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an earlier life of a job may take to leave; shorter than the silence that a controller bears.
 const LEAVING_TIME: Duration = Duration::from_secs(3);
+/// How long it may take to read a key; shorter than that silence, too.
+const KEY_TIME: Duration = Duration::from_secs(3);
 /// Bounds of the silence that a controller may ask for.
 const TIMEOUT_BOUNDS_MS: (u64, u64) = (500, 600_000);
 
@@ -154,10 +158,10 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         }
     };
     drop(waiting);
-    let key = match introduction.encryption_key.as_deref().map(Key::load).transpose() {
+    let key = match load_key(introduction.encryption_key.clone()).await {
         Ok(key) => key,
         Err(error) => {
-            let _ = connection.sender.send(&FromDaemon::Refused { error: format!("{} ({})", with_causes(&error), error.hint()) }).await;
+            let _ = connection.sender.send(&FromDaemon::Refused { error }).await;
             return;
         }
     };
@@ -184,7 +188,10 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (agent_socket, agents) = before.agents;
     let processor = Box::new(node.processor_for(&introduction));
     // If this does not arrive, the controller gives this node up.
-    let succeeds = introduction.successor.as_ref().is_some_and(successor::can_start);
+    let succeeds = match &introduction.successor {
+        Some(command) => successor::can_start(command).await,
+        None => false,
+    };
     let ready = FromDaemon::Ready { name: node.name.clone(), processor, succeeds };
     let _ = connection.sender.send(&ready).await;
     let (heard, commands) = mpsc::channel(16);
@@ -193,6 +200,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     tracing::info!(job = introduction.id, size = introduction.size, "serving a job");
     let (rank_event_sender, rank_events) = mpsc::unbounded_channel();
     let (question_steps, steps) = mpsc::unbounded_channel();
+    let (answers, answered) = mpsc::unbounded_channel();
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
     let (introduction, progress) = (Arc::new(introduction), Arc::new(Progress::default()));
     let standing: Vec<(Rank, AgentId)> = before.ranks.iter().map(|(rank, paused)| (*rank, paused.agent)).collect();
@@ -239,6 +247,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         paused: before.ranks,
         lease,
         rank_event_sender,
+        answers,
         ip,
         patience,
         room: RecentRoom::default(),
@@ -246,7 +255,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     };
     first.into_iter().for_each(|effect| drop(job.carry_out(effect)));
     let (health, time_up) = (job.node.health.verdicts(), job.node.time_up.subscribe());
-    let mut incoming = Incoming { commands, agents, arrivals, rank_events, steps, states, superseded, health, time_up };
+    let mut incoming = Incoming { commands, agents, arrivals, rank_events, steps, answered, states, superseded, health, time_up };
     let node = job.node.clone();
     let end = job.run(&mut incoming).await;
     let held = job.held.take();
@@ -265,12 +274,24 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     drop(held);
 }
 
+/// What images are encrypted with, if they are. Why it cannot be had, for people.
+async fn load_key(path: Option<PathBuf>) -> Result<Option<Key>, String> {
+    let Some(path) = path else { return Ok(None) };
+    let named = path.clone();
+    match bounded::within(KEY_TIME, move || Key::load(&named)).await {
+        Some(Ok(key)) => Ok(Some(key)),
+        Some(Err(error)) => Err(format!("{} ({})", with_causes(&error), error.hint())),
+        None => Err(format!("{} could not be read within {} s (look at its file system on that node)", path.display(), KEY_TIME.as_secs())),
+    }
+}
+
 struct Incoming {
     commands: mpsc::Receiver<ToDaemon>,
     agents: mpsc::Receiver<AgentEvent>,
     arrivals: mpsc::Receiver<Admitted>,
     rank_events: mpsc::UnboundedReceiver<RankEvent>,
     steps: mpsc::UnboundedReceiver<QuestionStep>,
+    answered: mpsc::UnboundedReceiver<Event>,
     states: mpsc::UnboundedReceiver<LinkState>,
     superseded: Arc<Notify>,
     health: watch::Receiver<NodeHealth>,
@@ -315,6 +336,8 @@ struct Job {
     /// Goes, too, when they are gone.
     namespace: Arc<SharedNamespace>,
     rank_event_sender: mpsc::UnboundedSender<RankEvent>,
+    /// Takes what the machine is told of its effects later.
+    answers: mpsc::UnboundedSender<Event>,
     /// Ranks that an earlier life of the job left standing here.
     paused: HashMap<Rank, PausedRank>,
     /// Address of this node, at which others reach it.
@@ -349,6 +372,7 @@ impl Job {
                     self.agent_links.settle();
                     end
                 }
+                Some(event) = incoming.answered.recv() => self.feed(event),
                 Some(Admitted { token, image, .. }) = incoming.arrivals.recv() => {
                     self.rendezvous.arrived(token, image, Instant::now());
                     None

@@ -7,6 +7,7 @@
 
 mod agent_links;
 mod agents;
+mod bounded;
 mod channels;
 mod clock;
 mod comparison;

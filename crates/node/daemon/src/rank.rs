@@ -28,6 +28,7 @@ use crate::start::ProgramStart;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::supervisor::order::{Event, Launch};
 use crate::supervisor::{RankSupervisor, spawn};
+use crate::tiers::Offered;
 use mend_image::launch::Role;
 use mend_messages::daemon::{ExitStatus, FromDaemon, Stream};
 use mend_messages::job::Rank;
@@ -122,8 +123,8 @@ pub struct RankContext {
     pub fed: bool,
     /// What the rank sees as `/dev/shm`.
     pub shared_memory: Option<PathBuf>,
-    /// Where its files of portable checkpoints go first, and where it sees that.
-    pub portable: Option<(PathBuf, PathBuf)>,
+    /// Where its files of portable checkpoints go first.
+    pub portable: Offered,
     /// Data spaces that the rank sees.
     pub spaces: Arc<JobSpaces>,
     /// The PID namespace of the job's ranks here.
@@ -194,7 +195,7 @@ async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Comm
     let in_place = paused.is_some();
     let process = match (paused, &mut building) {
         (Some((paused, agent)), Some(building)) => {
-            send_back(building, &launch, theirs, &agent).map_err(RankFailure::Channels)?;
+            send_back(building, &launch, theirs, &agent).await.map_err(RankFailure::Channels)?;
             // It runs already; what was said of it before comes first.
             let _ = paused.sender.send(ProcessEvent::Supervisor(Event::Running));
             paused
@@ -229,7 +230,7 @@ async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Comm
 /// Starts a supervisor, which starts the process; `files` belong to the numbers in `launch`.
 async fn launch_process(context: &RankContext, mut launch: Launch, files: Vec<OwnedFd>) -> Result<RankProcess, RankFailure> {
     launch.shared_memory.clone_from(&context.shared_memory);
-    launch.portable.clone_from(&context.portable);
+    launch.portable = context.portable.clone().opened().await.map(|portable| portable.mount());
     launch.open_files = context.open_files;
     let namespace = if launch.shared { context.namespace.descriptor().await } else { None };
     launch.shared = namespace.is_some();

@@ -4,6 +4,7 @@
 //! still finds it there) and hands the descriptor on.
 //! Faults assumed: the image is foreign, torn or of another machine; its source stalls or dies; the restorer fails.
 
+use crate::bounded;
 use crate::clock;
 use crate::privileges::Isolation;
 use crate::supervisor::namespace::FIRST_DRAWN_PID;
@@ -270,7 +271,8 @@ pub struct Restoration {
 impl Restoration {
     /// Opens the image, checks its header, and says what to launch.
     pub async fn prepare(self) -> Result<(Launch, Building), RestoreError> {
-        let (time_namespaces, restorer) = can_restore(&self.isolation, self.restorer.as_deref())?;
+        let (isolation, restorer) = (self.isolation.clone(), self.restorer.clone());
+        let (time_namespaces, restorer) = bounded::apart(move || can_restore(&isolation, restorer.as_deref())).await?;
         let mut stream_faults = Vec::new();
         let (found, mode) = match self.source {
             Source::Files(chain) => {
@@ -309,7 +311,7 @@ impl Restoration {
         }
         link::check(&headers).map_err(|(at, source)| RestoreError::Link { from: froms.swap_remove(at), source })?;
         let header = headers.first().ok_or(RestoreError::NoImage)?;
-        check_machine(header, &self.processor)?;
+        check_machine(header, &self.processor).await?;
         let clock = clock::offsets_for(header, time_namespaces).map_err(|clock::ClocksBehind| RestoreError::Clocks)?;
         let (ours, theirs) = UnixStream::pair().map_err(RestoreError::Control)?;
         let roles: Vec<Role> = mend_image::launch::ROLES.into_iter().filter(|&role| header.uses(role)).collect();
@@ -330,7 +332,7 @@ impl Restoration {
             shared_memory: None,
             portable: None,
             open_files: None,
-            path: restorer_for(&restorer, header.zone)?,
+            path: restorer_for(restorer, header.zone).await?,
             argv: std::iter::once("mend-restorer".to_owned()).chain(arguments.words()).collect(),
             env: Vec::new(),
             cwd: "/".into(),
@@ -369,13 +371,13 @@ fn restorer_name(zone: u32) -> String {
 }
 
 /// The restorer that works in this zone of addresses; they lie side by side.
-fn restorer_for(first: &Path, zone: u32) -> Result<PathBuf, RestoreError> {
+async fn restorer_for(first: PathBuf, zone: u32) -> Result<PathBuf, RestoreError> {
     if zone == 0 {
-        return Ok(first.to_owned());
+        return Ok(first);
     }
     let name = restorer_name(zone);
     let path = first.with_file_name(&name);
-    if path.is_file() { Ok(path) } else { Err(RestoreError::NoRestorer { name }) }
+    bounded::apart(move || if path.is_file() { Ok(path) } else { Err(RestoreError::NoRestorer { name }) }).await
 }
 
 async fn open_image(path: &Path, key: Option<Key>, progress: Arc<Progress>) -> Result<Opened, RestoreError> {
@@ -411,13 +413,14 @@ fn check_moment(header: &Header, from: &str, image: ImageId) -> Result<(), Resto
     Err(RestoreError::Foreign { from: from.into(), found, wanted })
 }
 
-fn check_machine(header: &Header, processor: &Cpu) -> Result<(), RestoreError> {
+async fn check_machine(header: &Header, processor: &Cpu) -> Result<(), RestoreError> {
     header.cpu().runs_on(processor).map_err(|source| RestoreError::Processor { host: header.host().to_owned(), source })?;
-    let program = header.executable();
-    match std::fs::metadata(program) {
-        Err(source) => Err(RestoreError::NoProgram { program: program.to_owned(), source }),
+    let program = header.executable().to_owned();
+    bounded::apart(move || match std::fs::metadata(&program) {
+        Err(source) => Err(RestoreError::NoProgram { program, source }),
         Ok(_) => Ok(()),
-    }
+    })
+    .await
 }
 
 #[derive(Debug)]
@@ -479,12 +482,12 @@ impl Building {
     }
 
     /// The same for a process that goes back in place, with the restorer's file before them, and what its agent is told. Yields them once.
-    pub fn in_place(&mut self, restorer: &Path, ends: RankEnds) -> io::Result<(Vec<OwnedFd>, RollbackOrder)> {
+    pub fn in_place(&mut self, restorer: File, ends: RankEnds) -> io::Result<(Vec<OwnedFd>, RollbackOrder)> {
         let images = self.given.as_ref().map_or(0, |given| given.images.len()) as u32;
         let files = self.descriptors(ends)?.into_iter().skip(NULL_STREAMS);
         let order =
             RollbackOrder { image: self.image, zone: self.zone, images, roles: self.roles.iter().map(|role| *role as u8).collect() };
-        Ok((std::iter::once(File::open(restorer)?.into()).chain(files).collect(), order))
+        Ok((std::iter::once(restorer.into()).chain(files).collect(), order))
     }
 
     /// What the restorer says.

@@ -7,6 +7,7 @@
 //! Invariants: the file has its name only when the agent says that it is complete, it holds as many bytes as the agent
 //! wrote, and it is durable; dropped before, nothing remains of it. Faults assumed: agents and disks fail at any moment.
 
+use crate::bounded;
 use crate::shared_memory;
 use mend_messages::agent::{Reply, Request, SaveOrder, SaveTarget, Saved};
 use mend_messages::files::KeepOrder;
@@ -24,6 +25,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+use tokio::runtime::Handle;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -156,8 +158,19 @@ impl Sink {
     pub async fn give_up(self) -> Option<io::Error> {
         match self {
             Self::Sealed(sealing) => sealing.give_up().await,
-            Self::Plain(_) | Self::Stored(_) => None,
+            file @ (Self::Plain(_) | Self::Stored(_)) => {
+                bounded::apart(move || drop(file)).await;
+                None
+            }
         }
+    }
+}
+
+/// Nobody writes into these any more: nothing remains of them.
+pub fn give_up_all(sinks: Vec<Sink>) {
+    // At the daemon's end there may be no thread for it any more.
+    if let (false, Ok(runtime)) = (sinks.is_empty(), Handle::try_current()) {
+        runtime.spawn_blocking(move || drop(sinks));
     }
 }
 

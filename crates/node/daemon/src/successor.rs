@@ -1,18 +1,20 @@
 //! A successor of a job's controller: `mend take-over`, started on this node when the controller is lost.
 //!
 //! Each node of the job may start one. They meet at the job's lock, in its directory: one gets it, the others end. Faults assumed: the directory is not
-//! on this node; the controller lives and only its connection broke (it has the lock).
+//! on this node, or its file system hangs; the controller lives and only its connection broke (it has the lock).
 
+use crate::bounded;
 use crate::node::Node;
 use crate::stay::Stay;
 use mend_messages::daemon::{BETWEEN_LIVES, JobIntroduction, SuccessorCommand};
 use mend_messages::job::NodeIndex;
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// So much later than the node before does each one start its own, so that as a rule there is one.
 const PRECEDENCE: Duration = Duration::from_millis(100);
@@ -29,9 +31,11 @@ fn executable(command: &SuccessorCommand) -> Option<PathBuf> {
     [Some(command.executable.clone()), own].into_iter().flatten().find(|path| path.is_file())
 }
 
-/// Whether this node has what it takes.
-pub fn can_start(command: &SuccessorCommand) -> bool {
-    command.directory.join("job.json").is_file() && executable(command).is_some()
+/// Whether this node has what it takes. What cannot be seen within a second is not there.
+pub async fn can_start(command: &SuccessorCommand) -> bool {
+    let command = command.clone();
+    let look = move || command.directory.join("job.json").is_file() && executable(&command).is_some();
+    bounded::within(bounded::PATIENCE, look).await.unwrap_or(false)
 }
 
 /// Starts it. It outlives this daemon, unless a batch system ends what a daemon of its started: this one stays until then. `silent`: the controller's end was not
@@ -39,13 +43,13 @@ pub fn can_start(command: &SuccessorCommand) -> bool {
 pub async fn start(stay: Arc<Stay>, command: SuccessorCommand, node: NodeIndex, silent: bool) {
     let _held = stay.hold();
     tokio::time::sleep(PRECEDENCE * node.min(MAX_PRECEDING)).await;
-    let options: &[&str] = if silent { &["--silent"] } else { &[] };
+    let options = if silent { vec!["--silent".to_owned()] } else { Vec::new() };
     run(&command, options).await;
 }
 
 /// As it is started by a daemon that has variables of these names. The controller's settings are its own, also where the controller left them at their defaults; of the daemon's
 /// it has only where the parts of Mend are on this node.
-fn prepared(executable: &Path, command: &SuccessorCommand, options: &[&str], ours: impl Iterator<Item = OsString>) -> Command {
+fn prepared(executable: &Path, command: &SuccessorCommand, options: &[String], ours: impl Iterator<Item = OsString>) -> Command {
     let mut successor = Command::new(executable);
     for name in ours.filter(|name| name.as_encoded_bytes().starts_with(b"MEND_") && name != mend_settings::LIBDIR.name) {
         successor.env_remove(name);
@@ -56,9 +60,9 @@ fn prepared(executable: &Path, command: &SuccessorCommand, options: &[&str], our
 }
 
 /// Runs it to its end: that of the job, if it has become the controller.
-async fn run(command: &SuccessorCommand, options: &[&str]) -> Option<ExitStatus> {
-    let mut successor = prepared(&executable(command)?, command, options, std::env::vars_os().map(|(name, _)| name));
-    match successor.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
+async fn run(command: &SuccessorCommand, options: Vec<String>) -> Option<ExitStatus> {
+    let command = command.clone();
+    match bounded::apart(move || begin(&command, &options)).await {
         Ok(mut child) => child.wait().await.ok(),
         Err(error) => {
             tracing::warn!(%error, "no successor of the controller can be started");
@@ -67,13 +71,22 @@ async fn run(command: &SuccessorCommand, options: &[&str]) -> Option<ExitStatus>
     }
 }
 
+fn begin(command: &SuccessorCommand, options: &[String]) -> io::Result<Child> {
+    let executable = executable(command).ok_or(io::ErrorKind::NotFound)?;
+    let mut successor = prepared(&executable, command, options, std::env::vars_os().map(|(name, _)| name));
+    successor.stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+}
+
 /// Sees to it that a job which has left, and is about to go on, has a controller: no connection would tell of its loss.
 ///
 /// A second after the job has left, and then ever more seldom, a successor looks whether it is needed. Over when the job's next life is here, or
 /// the job is over, or runs elsewhere.
 pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
-    let Some(command) = job.successor.clone().filter(can_start) else { return };
+    let Some(command) = job.successor.clone() else { return };
     let _held = node.stay.hold();
+    if !can_start(&command).await {
+        return;
+    }
     let epoch = job.epoch.to_string();
     let mut pause = FIRST_PAUSE;
     loop {
@@ -81,7 +94,7 @@ pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
         if node.secret_of(&job.identity).is_some() {
             return;
         }
-        let ended = run(&command, &["--between", &epoch]).await;
+        let ended = run(&command, vec!["--between".to_owned(), epoch.clone()]).await;
         if ended.and_then(|ended| ended.code()) != Some(BETWEEN_LIVES) {
             return;
         }
@@ -102,7 +115,7 @@ mod tests {
             environment: vec![set("MEND_LEASE_MS", "9000"), set("MEND_HOME", "/home/u/.mend")],
         };
         let ours = ["MEND_LEASE_MS", "MEND_RETRIES", "MEND_HOME", "MEND_LIBDIR", "PATH", "MENDED"].map(OsString::from);
-        let successor = prepared(Path::new("/opt/mend"), &command, &["--silent"], ours.into_iter());
+        let successor = prepared(Path::new("/opt/mend"), &command, &["--silent".to_owned()], ours.into_iter());
         let changed = |name: &str| successor.as_std().get_envs().find(|(known, _)| *known == name).map(|(_, value)| value);
         assert_eq!(changed("MEND_LEASE_MS"), Some(Some("9000".as_ref())));
         assert_eq!(changed("MEND_HOME"), Some(Some("/home/u/.mend".as_ref())));

@@ -1,6 +1,6 @@
 //! The agent without a fabric as a preloadable object, for this crate's tests.
 
-use mend_agent::{Counters, Frozen, Network, RankAllocator};
+use mend_agent::{Counters, Frozen, Network, RankAllocator, Undrained};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
 use std::sync::OnceLock;
@@ -47,10 +47,10 @@ impl Network for Nobody {
     fn in_use(&self) -> bool {
         false
     }
-    fn suspend(&self, _: Duration) -> Result<(), String> {
+    fn suspend(&self, _: Duration) -> Result<(), Undrained> {
         Ok(())
     }
-    fn suspend_peer(&self, _: Rank, _: Duration) -> Result<(), String> {
+    fn suspend_peer(&self, _: Rank, _: Duration) -> Result<(), Undrained> {
         Ok(())
     }
     fn serve(&self, timeout: Duration) {

@@ -34,5 +34,5 @@ mod track;
 pub use agent_loop::progress::step;
 pub use allocator::RankAllocator;
 pub use descriptors::data_calls;
-pub use network::{Counters, Frozen, Network};
+pub use network::{Counters, Frozen, Network, Undrained};
 pub use start::start;

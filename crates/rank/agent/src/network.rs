@@ -15,6 +15,15 @@ pub struct Counters {
     pub clock: u64,
 }
 
+/// Why channels did not drain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undrained {
+    /// What happened, with the peers.
+    pub error: String,
+    /// What a user can do about it; may be empty.
+    pub hint: &'static str,
+}
+
 /// What the agent asks of a fabric. All but `listen`, `on_use`, `on_delay` and `on_loss` are called by the agent's thread alone.
 pub trait Network: Sync {
     /// Learns who this rank is. Opens nothing.
@@ -52,13 +61,13 @@ pub trait Network: Sync {
     /// Stops sending, drains all channels.
     ///
     /// # Errors
-    /// Which peer showed no progress for `limit`.
-    fn suspend(&self, limit: Duration) -> Result<(), String>;
+    /// Which peer showed no progress for `limit`, or is gone.
+    fn suspend(&self, limit: Duration) -> Result<(), Undrained>;
     /// Drains and closes the channel to one peer, which is about to move. Until `resume` that peer counts on [`Network::keep_up`].
     ///
     /// # Errors
     /// As `suspend`.
-    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), String>;
+    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), Undrained>;
     /// Serves peers for at most `timeout`, while suspended.
     fn serve(&self, timeout: Duration);
     /// Serves peers as long as they have something to say, at most for `time`, while the program runs.

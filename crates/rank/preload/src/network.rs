@@ -1,7 +1,7 @@
 //! The fabric, as the agent wants to see it.
 
-use mend_agent::Network;
-use mend_fabric::{Identity, fabric};
+use mend_agent::{Network, Undrained};
+use mend_fabric::{DrainError, Identity, fabric};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
 use mend_report::with_causes;
@@ -17,6 +17,10 @@ struct AtRest(mend_fabric::Frozen<'static>);
 fn told(error: &dyn Error, hint: &str) -> String {
     let what = with_causes(error);
     if hint.is_empty() { what } else { format!("{what} (hint: {hint})") }
+}
+
+fn undrained(error: &DrainError) -> Undrained {
+    Undrained { error: with_causes(error), hint: error.hint() }
 }
 
 fn identity_of(welcome: &Welcome) -> Identity {
@@ -85,12 +89,12 @@ impl Network for ProcessFabric {
         fabric().in_use()
     }
 
-    fn suspend(&self, limit: Duration) -> Result<(), String> {
-        fabric().suspend(limit).map_err(|error| told(&error, error.hint()))
+    fn suspend(&self, limit: Duration) -> Result<(), Undrained> {
+        fabric().suspend(limit).map_err(|error| undrained(&error))
     }
 
-    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), String> {
-        fabric().suspend_peer(rank, limit).map_err(|error| told(&error, error.hint()))
+    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), Undrained> {
+        fabric().suspend_peer(rank, limit).map_err(|error| undrained(&error))
     }
 
     fn serve(&self, timeout: Duration) {

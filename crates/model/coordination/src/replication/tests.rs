@@ -356,6 +356,26 @@ fn a_tier_without_a_number_keeps_what_was_asked_for_and_the_newest_others() {
 }
 
 #[test]
+fn what_lies_beside_the_tiers_counts_and_goes_when_newer_checkpoints_are_there() {
+    let mut machine = Replication::new(parse_tiers("memory").unwrap(), 0..2, Some(1), 7, 1);
+    let published = |number, sites| {
+        let image = ImageRef { number, rank: 0, bytes: 1, checksum: 0, id: Default::default() };
+        vec![Published { image, base: None, sites }]
+    };
+    machine.adopt(1, true, published(1, Vec::new()));
+    assert!(!machine.is_restorable(1));
+    machine.brought(1, 0, (machine.beside(), None));
+    assert!(machine.is_restorable(1));
+    let gone = Action::Remove { number: 1, tier: machine.beside(), node: 0, ranks: vec![0] };
+    assert!(
+        !machine.published(2, false, published(2, vec![(0, Some(1))])).contains(&gone),
+        "it is the newest of those that nobody asked for"
+    );
+    assert!(machine.published(3, true, published(3, vec![(0, Some(1))])).contains(&gone));
+    assert!(!machine.is_anywhere(1));
+}
+
+#[test]
 fn nodes_take_turns_in_an_order_of_the_checkpoint() {
     let mut orders = BTreeSet::new();
     for number in 1..20 {

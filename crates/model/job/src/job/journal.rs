@@ -121,11 +121,10 @@ impl Job {
         self.put(Some(node), Some(rank), false, event);
     }
 
-    /// A rank ended; if not well, that may be why the job does.
-    pub(crate) fn note_exit(&mut self, rank: Rank, status: ExitStatus) {
+    /// The job ends as this rank did, if that was not well.
+    pub(crate) fn blame_exit(&mut self, rank: Rank, status: ExitStatus) {
         let node = self.node_name(self.node_of(rank));
         match status {
-            _ if self.ending.is_some() => {}
             ExitStatus::Code(0) => {}
             ExitStatus::Code(status) => self.cause(Cause::RankExited { rank, status, node }),
             ExitStatus::Signal(signal) => self.cause(Cause::RankSignal { rank, signal, node }),

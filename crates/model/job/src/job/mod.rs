@@ -144,7 +144,8 @@ pub struct Job {
     /// What was seen of ranks that were copied while they ran.
     pub(crate) rates: BTreeMap<Rank, MeasuredRates>,
     pub(crate) program_rates: Option<MeasuredRates>,
-    pub(crate) exit_code: i32,
+    /// Of the ranks that did not end well the one with the lowest number, and its exit code.
+    pub(crate) failed: Option<(Rank, i32)>,
     /// `None`: it does not go on by itself.
     pub(crate) healing: Option<Healing>,
     pub(crate) interrupted: Option<(i32, u64)>,
@@ -212,7 +213,7 @@ impl Job {
             moving: setup.moving,
             rates: setup.rates,
             program_rates: setup.program_rates,
-            exit_code: 0,
+            failed: None,
             healing: setup.healing,
             interrupted: None,
             time_up: None,
@@ -240,14 +241,14 @@ impl Job {
     pub(crate) fn begin_images(&mut self) {
         match self.restoring.as_mut().and_then(|restoring| restoring.search.take()) {
             Some(search) => self.begin_search(search),
-            None => self.order_ranks(BTreeMap::new(), 0),
+            None => self.order_ranks(BTreeMap::new(), &[], 0),
         }
     }
 
     /// Has files put back and then all ranks started or rebuilt. `holdings`: what the nodes have of older checkpoints; tasks are
     /// numbered from `first_task`.
-    pub(crate) fn order_ranks(&mut self, holdings: Holdings, first_task: u64) {
-        self.adopt(&holdings, first_task);
+    pub(crate) fn order_ranks(&mut self, holdings: Holdings, brought: &[(u64, Rank)], first_task: u64) {
+        self.adopt(&holdings, brought, first_task);
         if !self.put_files() {
             self.build_ranks();
         }

@@ -196,7 +196,6 @@ impl Job {
         if matches!(self.roster.ranks[rank as usize].phase, RankPhase::Exited(_)) {
             return;
         }
-        self.note_exit(rank, status);
         let was = std::mem::replace(&mut self.roster.ranks[rank as usize].phase, RankPhase::Exited(status));
         if let (RankPhase::Restoring(_), ExitStatus::Code(_)) = (was, status) {
             // It cannot have run: the others would wait for it for ever.
@@ -213,15 +212,21 @@ impl Job {
             ExitStatus::Code(code) => code,
             ExitStatus::Signal(signal) => 128 + signal,
         };
-        if code != 0 && self.exit_code == 0 {
-            self.exit_code = code;
-            if let (ExitStatus::Code(code), None, None) = (status, &self.ending, self.interrupted) {
-                let node = self.roster.ranks[rank as usize].node;
-                self.tell(Notice::RankExited { rank, node, code });
-            }
+        // The others would wait for its messages for ever.
+        let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.worlds.client(rank) == ClientState::Active);
+        let first = code != 0 && self.failed.is_none_or(|(first, _)| rank < first);
+        if first {
+            self.failed = Some((rank, code));
+        }
+        if let (ExitStatus::Code(code), None, None, true) = (status, &self.ending, self.interrupted, first || fatal) {
+            let node = self.roster.ranks[rank as usize].node;
+            self.tell(Notice::RankExited { rank, node, code });
         }
         if self.ending.is_some() {
             return;
+        }
+        if fatal {
+            self.blame_exit(rank, status);
         }
         if matches!(status, ExitStatus::Signal(_)) && self.time_up.is_some() {
             // Some batch systems send the signal to every process.
@@ -231,20 +236,18 @@ impl Job {
             let (node, newest) = (self.roster.ranks[rank as usize].node, self.newest_left());
             self.tell(Notice::RankKilled { rank, node, signal, newest });
         }
-        let end = |code| match status {
-            ExitStatus::Signal(signal) => End::RankKilled { rank, signal },
-            ExitStatus::Code(_) => End::Code(code),
-        };
-        let fatal = matches!(status, ExitStatus::Signal(_)) || (code != 0 && self.worlds.client(rank) == ClientState::Active);
-        if self.roster.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_))) {
-            match self.interrupted {
-                Some((signal, _)) => self.end(End::Code(128 + signal)),
-                None if fatal && self.exit_code == code => self.end(end(code)),
-                None => self.end(End::Code(self.exit_code)),
+        let all_ended = self.roster.ranks.iter().all(|rank| matches!(rank.phase, RankPhase::Exited(_)));
+        match (self.interrupted, status) {
+            (Some((signal, _)), _) if all_ended => self.end(End::Code(128 + signal)),
+            (None, ExitStatus::Signal(signal)) => self.end(End::RankKilled { rank, signal }),
+            (None, ExitStatus::Code(code)) if fatal => self.end(End::Code(code)),
+            (None, ExitStatus::Code(_)) if all_ended => {
+                // Whichever ended first, so that the same program always ends with the same code.
+                let (rank, code) = self.failed.unwrap_or_default();
+                self.blame_exit(rank, ExitStatus::Code(code));
+                self.end(End::Code(code));
             }
-        } else if fatal && self.interrupted.is_none() {
-            // The others would wait for its messages for ever.
-            self.end(end(code));
+            _ => {}
         }
     }
 

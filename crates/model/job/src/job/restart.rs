@@ -56,8 +56,11 @@ impl Job {
     fn found(&mut self, files: BTreeMap<(u64, Rank), PathBuf>) {
         let Some(search) = self.searching.take() else { return };
         self.take_found(search.chains(&files), self.now_us.saturating_sub(search.begun_us));
+        let in_directory = |(number, rank): &(u64, Rank)| self.checkpoints.join(number.to_string()).join(image_name(*rank));
+        let brought: Vec<(u64, Rank)> =
+            files.iter().filter(|(image, file)| **file == in_directory(image)).map(|(image, _)| *image).collect();
         let (holdings, first_task) = search.into_holdings();
-        self.order_ranks(holdings, first_task);
+        self.order_ranks(holdings, &brought, first_task);
     }
 
     fn file(&self, image: &ImageRef) -> PathBuf {

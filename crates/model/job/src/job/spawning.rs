@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! asked ─► waits for what is under way ─► placed ─► Grow to all nodes, Start ─► all started ─► operations go on
-//!             └ cannot be placed ─► refused           └ one cannot be started, or ends before MPI_Init ─► all of them end, refused
+//!             └ cannot be placed ─► refused           └ one cannot be started, or ends before MPI_Init ─► all of them end, refused; a job that
+//!                                                       goes on by itself after a signal has ended one goes back to its checkpoint instead
 //! ```
 //! Who asked is answered when all of them have called `MPI_Init` ([`mend_coordination::worlds`]); until then a checkpoint holds that it waits.
 //!
@@ -10,7 +11,7 @@
 //! has all ranks or none of a world; a rank that asked is answered, or the job ends.
 
 use super::{AGENTS_US, Job, MAP_DELAY_US};
-use crate::event::Notice;
+use crate::event::{End, Notice};
 use crate::notice::SpawnTrouble;
 use crate::phase::RankPhase;
 use mend_coordination::failure::Gone;
@@ -172,11 +173,17 @@ impl Job {
     /// A rank has ended. True if that was before it began, and its parent was told.
     pub(crate) fn spawned_rank_ended_early(&mut self, rank: Rank, status: ExitStatus) -> bool {
         let early = self.worlds.unanswered(rank).is_some() && self.worlds.client(rank) == ClientState::Silent;
-        let fails = early && self.ending.is_none() && self.interrupted.is_none();
+        let fails = early && self.ending.is_none() && self.interrupted.is_none() && !self.heals_its_loss(rank, status);
         if fails {
             self.give_up_world(rank, SpawnTrouble::Ended(status));
         }
         fails
+    }
+
+    /// Whether the job goes back to a checkpoint if this is how a rank ends. Only a signal is nothing that the program may have meant.
+    fn heals_its_loss(&self, rank: Rank, status: ExitStatus) -> bool {
+        let (ExitStatus::Signal(signal), Some(healing), None) = (status, &self.healing, &self.time_up) else { return false };
+        healing.goes_on(&End::RankKilled { rank, signal }, false, self.listed.last().copied())
     }
 
     /// All ranks of the world of this one end, and who asked for it is told that there are none.

@@ -83,13 +83,14 @@ impl Job {
         self.do_tiers(actions);
     }
 
-    /// Checkpoints that were there before the job was restarted, with what the nodes have of them. Tasks are numbered from
-    /// `first_task`.
-    pub(crate) fn adopt(&mut self, holdings: &Holdings, first_task: u64) {
+    /// Checkpoints that were there before the job was restarted, with what the nodes have of them. `brought`: what the restart has brought to the checkpoint directory.
+    /// Tasks are numbered from `first_task`.
+    pub(crate) fn adopt(&mut self, holdings: &Holdings, brought: &[(u64, Rank)], first_task: u64) {
         let adopted = std::mem::take(&mut self.adopted);
         let Some(tiering) = &mut self.tiers else { return };
         let hosts: Vec<&str> = self.roster.node_numbers().map(|node| self.roster.node_name(node)).collect();
         tiering.adopt(adopted, &hosts, holdings, first_task);
+        tiering.brought(brought.iter().copied());
         let lost = self.roster.node_numbers().filter(|&node| !self.roster.is_alive(node));
         // What was to be copied anyway may begin as soon as it is clear who is there.
         let actions = lost.flat_map(|node| tiering.machine.lost(node)).collect();
@@ -286,7 +287,8 @@ impl Job {
 
     fn remove_copies(&mut self, number: u64, tier: usize, node: NodeIndex, ranks: Vec<Rank>) {
         let Some(tiering) = &self.tiers else { return };
-        match &tiering.specs[tier].tier {
+        // What is in no tier is in the checkpoint directory.
+        match tiering.specs.get(tier).map_or(&Tier::Shared, |spec| &spec.tier) {
             Tier::Shared => self.effect(Effect::RemoveImages { number, ranks }),
             Tier::Object(base) => {
                 let place = Destination::Object(object_address(base, &self.id, number, ""));

@@ -2,7 +2,8 @@
 //! world's beginning, and a rank that asked is answered.
 
 use crate::world::{SPAWN, World};
-use mend_job::event::{Effect, Event, Notice, Outcome};
+use mend_job::event::{Effect, End, Event, Notice, Outcome};
+use mend_job::healing::{Healing, HealingRules};
 use mend_job::phase::RankPhase;
 use mend_messages::control::Ask;
 use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
@@ -55,6 +56,24 @@ fn who_asked_is_told_what_cannot_be_started() {
     world.hear(5, FromDaemon::Exited { rank: 5, attempt, status: ExitStatus::Code(1) });
     assert!(world.lines(0).concat().starts_with("cmd=spawn_result rc=-1"), "it ended before MPI_Init");
     assert!(world.job.end_reason().is_none());
+}
+
+#[test]
+fn a_job_with_a_checkpoint_goes_back_to_it_when_a_signal_ends_a_rank_that_has_not_begun() {
+    let rules = HealingRules { goes_on: true, in_place: true, retries: 1, waits: false };
+    let end_of = |listed: Vec<u64>, status: ExitStatus| {
+        let mut world = World::of(|setup| (setup.healing, setup.listed) = (Some(Healing::new(rules)), listed));
+        world.pmi(0, SPAWN);
+        world.begin_ranks();
+        let attempt = world.attempt(3);
+        world.hear(3, FromDaemon::Exited { rank: 3, attempt, status });
+        let told = world.effects.iter().any(|effect| matches!(effect, Effect::Tell(Notice::SpawnFailed { .. })));
+        (world.job.end_reason().cloned(), told)
+    };
+    assert_eq!(end_of(vec![1], ExitStatus::Signal(9)), (Some(End::RankKilled { rank: 3, signal: 9 }), false));
+    // What the program may have meant, or cannot be mended, is its parent's to hear.
+    assert_eq!(end_of(vec![1], ExitStatus::Code(1)), (None, true));
+    assert_eq!(end_of(vec![], ExitStatus::Signal(9)), (None, true));
 }
 
 #[test]

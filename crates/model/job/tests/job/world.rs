@@ -24,6 +24,11 @@ pub(crate) struct World {
 impl World {
     /// Two ranks that run on two nodes.
     pub(crate) fn new() -> Self {
+        Self::of(|_| {})
+    }
+
+    /// Such ones in a job with another setup.
+    pub(crate) fn of(change: impl FnOnce(&mut Setup)) -> Self {
         let node = |at: u8| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at], 7000).into() };
         let plan = CheckpointPlan {
             interval: Interval::Off,
@@ -33,37 +38,36 @@ impl World {
             averted_percent: 0,
             space_percent: None,
         };
-        let (job, effects) = Job::begin(
-            Setup {
-                id: "job".into(),
-                identity: [7; 16],
-                token_key: [1; 32],
-                nodes: vec![node(0), node(1)],
-                places: vec![0, 1],
-                checkpoints: "/c".into(),
-                listed: Vec::new(),
-                adopted: Vec::new(),
-                plan,
-                tiers: None,
-                saving: Saving { mode: SaveMode::Stop, rate: None, keep_files: 0 },
-                moving: Moving { threshold: 1, rounds: 1, transport: mend_messages::chunks::TransportWord::Tcp },
-                drain_timeout_us: 1_000_000,
-                node_timeout_us: 10_000_000,
-                reserve: 0,
-                restarts: Default::default(),
-                rates: BTreeMap::new(),
-                program_rates: None,
-                goes_back: false,
-                follows_data: Mode::Off,
-                time_left_s: None,
-                worlds: PmiServer::new(2, &[7; 16]).into(),
-                gone: Vec::new(),
-                stdin: false,
-                restoring: None,
-                healing: None,
-            },
-            0,
-        );
+        let mut setup = Setup {
+            id: "job".into(),
+            identity: [7; 16],
+            token_key: [1; 32],
+            nodes: vec![node(0), node(1)],
+            places: vec![0, 1],
+            checkpoints: "/c".into(),
+            listed: Vec::new(),
+            adopted: Vec::new(),
+            plan,
+            tiers: None,
+            saving: Saving { mode: SaveMode::Stop, rate: None, keep_files: 0 },
+            moving: Moving { threshold: 1, rounds: 1, transport: mend_messages::chunks::TransportWord::Tcp },
+            drain_timeout_us: 1_000_000,
+            node_timeout_us: 10_000_000,
+            reserve: 0,
+            restarts: Default::default(),
+            rates: BTreeMap::new(),
+            program_rates: None,
+            goes_back: false,
+            follows_data: Mode::Off,
+            time_left_s: None,
+            worlds: PmiServer::new(2, &[7; 16]).into(),
+            gone: Vec::new(),
+            stdin: false,
+            restoring: None,
+            healing: None,
+        };
+        change(&mut setup);
+        let (job, effects) = Job::begin(setup, 0);
         let mut world = Self { job, now_us: 0, effects };
         world.begin_ranks();
         world.effects.clear();

@@ -31,7 +31,7 @@ impl Job {
                 self.agent_links.progress.tell(&self.urgent);
             }
             Effect::Renew { age_us } => self.namespace.renew(Duration::from_micros(age_us)),
-            Effect::StartSuccessor { silent } => return Some(self.start_successor(silent)),
+            Effect::StartSuccessor { silent } => self.start_successor(silent),
             Effect::Succeeded => {
                 self.held.get_or_insert_with(|| self.node.stay.hold());
                 self.node.stay.alone();
@@ -71,12 +71,18 @@ impl Job {
             Effect::Traffic(traffic) => self.agent_links.progress.note_traffic(traffic),
             Effect::Compare { seq, rank, needs } => self.compare(seq, rank, needs),
             Effect::PutFiles(mut order) => {
-                self.tiers.locate_portable(&mut order.files);
+                let portable = self.tiers.portable();
                 let (urgent, key, progress) = (self.urgent.clone(), self.key.as_ref().map(files_key), self.progress.clone());
                 let mounts = self.spaces.mounts();
                 let stop = self.stop_putting.clone();
-                self.putting.spawn_blocking(move || {
-                    urgent.send(FromDaemon::FilesPut(put_files(&order, &mounts, key, &progress, &stop).map_err(|error| error.told())))
+                self.putting.spawn(async move {
+                    let portable = portable.opened().await;
+                    let put = move || {
+                        portable.iter().for_each(|portable| portable.locate(&mut order.files));
+                        urgent.send(FromDaemon::FilesPut(put_files(&order, &mounts, key, &progress, &stop).map_err(|error| error.told())));
+                    };
+                    // It fails only as the daemon does.
+                    let _ = tokio::task::spawn_blocking(put).await;
                 });
             }
             Effect::Tier(order) => return self.tier(*order),
@@ -93,16 +99,25 @@ impl Job {
         self.urgent.send(failure.told((rank, attempt), restore));
     }
 
-    /// Starts a successor of the controller, in the order of the nodes' numbers: the first one that has the job's lock is it.
-    fn start_successor(&self, silent: bool) -> Event {
-        let command = self.introduction.successor.clone().filter(successor::can_start);
-        let started = command.is_some();
-        if let Some(command) = command {
-            tracing::info!("a successor of the controller is started");
-            let stay = self.node.stay.clone();
-            tokio::spawn(successor::start(stay, command, self.introduction.node, silent).in_current_span());
-        }
-        Event::Successor { started, silent }
+    /// Starts a successor of the controller, in the order of the nodes' numbers: the first one that has the job's lock is it. The machine is told whether
+    /// that could be done, as soon as it is known.
+    fn start_successor(&self, silent: bool) {
+        let (stay, command, node) = (self.node.stay.clone(), self.introduction.successor.clone(), self.introduction.node);
+        let (held, answers) = (stay.hold(), self.answers.clone());
+        let starting = async move {
+            let _held = held;
+            let command = match command {
+                Some(command) if successor::can_start(&command).await => Some(command),
+                _ => None,
+            };
+            // The job may have left meanwhile.
+            let _ = answers.send(Event::Successor { started: command.is_some(), silent });
+            if let Some(command) = command {
+                tracing::info!("a successor of the controller is started");
+                successor::start(stay, command, node, silent).await;
+            }
+        };
+        tokio::spawn(starting.in_current_span());
     }
 
     /// The job has a world more.

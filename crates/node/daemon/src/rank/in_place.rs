@@ -2,12 +2,14 @@
 
 use super::{Command, Phase, ProcessEvent, RankContext, RankTask};
 use crate::agents::{AgentLink, rollback_request};
+use crate::bounded;
 use crate::channels::RankEnds;
 use crate::input::UnwrittenInput;
 use crate::restore::Building;
 use crate::supervisor::order::Launch;
 use crate::supervisor::{RankSupervisor, send_files};
 use mend_messages::daemon::FromDaemon;
+use std::fs::File;
 use tokio::sync::{mpsc, oneshot};
 
 /// The process of a rank, with who watches it. Dropping it ends all processes of the rank.
@@ -38,8 +40,10 @@ pub struct NotInPlace {
 }
 
 /// Tells a paused process's agent to take it back.
-pub(super) fn send_back(building: &mut Building, launch: &Launch, ends: RankEnds, agent: &AgentLink) -> std::io::Result<()> {
-    let (files, order) = building.in_place(&launch.path, ends)?;
+pub(super) async fn send_back(building: &mut Building, launch: &Launch, ends: RankEnds, agent: &AgentLink) -> std::io::Result<()> {
+    let path = launch.path.clone();
+    let restorer = bounded::apart(move || File::open(path)).await?;
+    let (files, order) = building.in_place(restorer, ends)?;
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     send_files(&ours, &files)?;
     agent.send(&rollback_request(order), Some(theirs.into()));

@@ -8,13 +8,13 @@
 mod portable;
 mod turns;
 
-use self::portable::Portable;
+pub use self::portable::opening::Offered;
+use self::portable::opening::Opening;
 use crate::outbox::Urgent;
 use crate::stay::Stay;
 use mend_coordination::checkpoint::image_name;
 use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
-use mend_messages::files::KeptFile;
 use mend_messages::job::Rank;
 use mend_messages::portable::{FileName, PortableOrder, PortableReport};
 use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport, TierSpec};
@@ -29,8 +29,7 @@ use mend_transfer::{TransferError, object};
 use std::collections::HashMap;
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -69,7 +68,7 @@ pub struct Tiers {
     unbounded: Mover,
     reserved: HashMap<Rank, Reservation>,
     /// Files of portable checkpoints, if ranks have a place for them here.
-    portable: Option<Portable>,
+    portable: Option<Opening>,
     work: JoinSet<()>,
     /// Removals on this node: always carried out, before the job has left.
     removals: JoinSet<()>,
@@ -126,8 +125,7 @@ impl Tiers {
     }
 
     fn pass_over(&self, store: &NodeStore, why: String) {
-        tracing::info!(%store, why, "a tier is passed over");
-        self.urgent.send(FromDaemon::Tier(TierReport::PassedOver { store: store.clone(), why }));
+        pass_over(&self.urgent, store, why);
     }
 
     /// An open store.
@@ -342,37 +340,22 @@ impl Tiers {
         });
     }
 
-    /// See [`Portable::mount`].
-    pub fn portable(&self) -> Option<(PathBuf, PathBuf)> {
-        self.portable.as_ref().map(Portable::mount)
-    }
-
-    /// Names files that ranks see in the store of portable checkpoints as they are named here: ranks that were saved while they wrote one have it open.
-    pub fn locate_portable(&self, files: &mut [KeptFile]) {
-        let Some((root, seen)) = self.portable() else { return };
-        for file in files {
-            let Ok(below) = Path::new(&file.path).strip_prefix(&seen) else { continue };
-            let path = root.join(below);
-            if let (Some(parent), Some(text)) = (path.parent(), path.to_str()) {
-                // What is wrong with it is told when the file is put there.
-                let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
-                text.clone_into(&mut file.path);
-            }
-        }
+    /// Files of portable checkpoints, as soon as their place is open.
+    pub fn portable(&self) -> Offered {
+        self.portable.as_ref().map(Offered::from).unwrap_or_default()
     }
 
     /// See `TierOrder::OpenPortable`. Without that ranks write to the directory.
     pub fn open_portable(&mut self, tiers: Vec<TierSpec>) {
-        let store = tiers.first().and_then(|first| first.tier.store());
-        match Portable::open(&self.job, &self.node, tiers, &self.urgent, self.paced.clone()) {
-            Ok(open) => self.portable = open,
-            Err(error) => store.iter().for_each(|store| self.pass_over(store, error.to_string())),
-        }
+        let (store, urgent) = (tiers.first().and_then(|first| first.tier.store()), self.urgent.clone());
+        let failed = move |error: std::io::Error| store.iter().for_each(|store| pass_over(&urgent, store, error.to_string()));
+        let what = (self.job.clone(), self.node.clone(), tiers);
+        self.portable = Some(Opening::begin(what, self.urgent.clone(), self.paced.clone(), failed));
     }
 
     /// See [`PortableOrder`].
     pub fn portable_order(&mut self, order: PortableOrder) {
-        match (order, &self.portable) {
+        match (order, self.portable.as_ref().and_then(Opening::now)) {
             (PortableOrder::Send { name, address, token, hurry }, _) => self.send_portable(name, address, token, hurry),
             (PortableOrder::Kept { name }, Some(portable)) => portable.kept(name),
             (PortableOrder::Missing { name }, Some(portable)) => portable.missing(name, self.unbounded.clone()),
@@ -385,7 +368,8 @@ impl Tiers {
 
     fn send_portable(&mut self, name: FileName, address: SocketAddr, token: Token, hurry: bool) {
         let mover = if hurry { self.unbounded.clone() } else { self.paced.clone() };
-        let (source, job, patience) = (self.portable.as_ref().and_then(|portable| portable.find(&name)), self.job.clone(), self.patience);
+        let source = self.portable.as_ref().and_then(Opening::now).and_then(|portable| portable.find(&name));
+        let (job, patience) = (self.job.clone(), self.patience);
         self.work.spawn(async move {
             // Opened also when there is nothing to send, as images are.
             let opened = peer::open(address, &job, token, patience).await;
@@ -402,16 +386,17 @@ impl Tiers {
 
     /// See `PortableOrder::Receive`; `arrival` is the other node's connection.
     pub fn receive_portable(&mut self, name: FileName, bytes: u64, arrival: ExpectedTransfer) {
-        let Some(portable) = self.portable.clone() else {
-            let result = Err("this node keeps no portable checkpoints: its log says why".to_owned());
-            return self.urgent.send(FromDaemon::Tier(TierReport::Portable(PortableReport::Taken { name, result })));
-        };
-        let place = portable.place_for(&name, bytes);
+        let (portable, urgent) = (self.portable(), self.urgent.clone());
         let (mover, patience, job) = (self.unbounded.clone(), self.patience, self.job.clone());
         self.work.spawn(async move {
+            let Some(portable) = portable.opened().await else {
+                let result = Err("this node keeps no portable checkpoints: its log says why".to_owned());
+                return urgent.send(FromDaemon::Tier(TierReport::Portable(PortableReport::Taken { name, result })));
+            };
             let taken = peer::take(arrival, &job, patience).await;
+            let (keeper, wanted) = (portable.clone(), name.clone());
             let result = work(true, move || {
-                let place = place.map_err(|error| error.to_string())?;
+                let place = keeper.place_for(&wanted, bytes).map_err(|error| error.to_string())?;
                 let mut stream = taken.map_err(|error| with_causes(&error))?;
                 mover.file_into_file(&mut stream, bytes, &place).map_err(|error| with_causes(&error))?;
                 Ok(bytes)
@@ -423,7 +408,7 @@ impl Tiers {
     /// See `TierOrder::Close`.
     pub fn close(&mut self) {
         self.cancel();
-        if let Some(portable) = self.portable.take() {
+        if let Some(portable) = self.portable.take().and_then(|opening| opening.now()) {
             let last = Mover::new(0, self.progress.clone());
             self.removals.spawn_blocking(move || portable.close(&last));
         }
@@ -433,7 +418,7 @@ impl Tiers {
     }
 
     fn cancel(&self) {
-        if let Some(portable) = &self.portable {
+        if let Some(portable) = self.portable.as_ref().and_then(Opening::now) {
             portable.end();
         }
         self.paced.cancel();
@@ -448,7 +433,7 @@ impl Tiers {
         self.cancel();
         self.work.abort_all();
         while self.work.join_next().await.is_some() {}
-        if let Some(portable) = self.portable.take() {
+        if let Some(portable) = self.portable.take().and_then(|opening| opening.now()) {
             self.removals.spawn_blocking(move || portable.leave());
         }
         let (mut given, begun) = (self.progress.bytes_given(), Instant::now());
@@ -492,6 +477,12 @@ impl Drop for Tiers {
     fn drop(&mut self) {
         self.cancel();
     }
+}
+
+/// The controller is told that a store cannot be used.
+fn pass_over(urgent: &Urgent, store: &NodeStore, why: String) {
+    tracing::info!(%store, why, "a tier is passed over");
+    urgent.send(FromDaemon::Tier(TierReport::PassedOver { store: store.clone(), why }));
 }
 
 /// Takes an image that another node sends, even if it cannot be kept: so the other node is turned away at once. The file.

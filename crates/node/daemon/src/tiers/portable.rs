@@ -13,6 +13,7 @@
 //! what is on the node then serves another job, and goes when nobody has used it for `MEND_TIER_HOURS`.
 
 mod behind;
+pub mod opening;
 
 use super::turns::Turns;
 use super::work;
@@ -20,6 +21,7 @@ use crate::outbox::Urgent;
 use mend_coordination::portable::{Chains, Held, MAX_TEXT, Targets, oldest_linked, surplus};
 use mend_kernel::untrusted::read_within;
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
+use mend_messages::files::KeptFile;
 use mend_messages::portable::{FileName, Part, PortableReport, checkpoint_name, checkpoint_number, is_key};
 use mend_messages::tier::{NodeStore, Tier, TierReport, TierSpec};
 use mend_transfer::atomic_file::AtomicFile;
@@ -106,24 +108,9 @@ struct Directory {
 }
 
 impl Portable {
-    /// Offers the first tier to the ranks that start from now on. `None` if the program has no directory for it, or that is not seen here.
-    pub fn open(job: &JobIntroduction, node: &str, tiers: Vec<TierSpec>, urgent: &Urgent, paced: Mover) -> io::Result<Option<Self>> {
-        let requests = job.program.env.iter().find(|(name, _)| name == REQUESTS).map(|(_, path)| PathBuf::from(path));
-        let (Some(requests), Some(store)) = (requests, tiers.first().and_then(|first| first.tier.store())) else { return Ok(None) };
-        if !requests.parent().is_some_and(Path::is_dir) {
-            return Ok(None);
-        }
-        let (root, lock) = node_store::portable(&store, node)?;
-        make(&requests.join("fast"))?;
-        for name in ["own", "copies", "wanted"] {
-            make(&root.join(name))?;
-        }
-        let job = to_hex(&job.identity);
-        put(&root.join("node"), &format!("node = {node}\n"))?;
-        let names: Vec<&str> = tiers.iter().map(|spec| name_of(&spec.tier)).collect();
-        put(&requests.join("tiers"), &format!("tiers = {}\njob = {job}\n", names.join(",")))?;
-        let (over, ending, said) = Default::default();
-        let place = Arc::new(Place { root, requests, job, store, tiers, urgent: urgent.clone(), over, ending, said, lock });
+    /// Begins to keep files in a place: its threads run until [`Portable::end`].
+    fn begin(place: Place, paced: Mover) -> io::Result<Self> {
+        let place = Arc::new(place);
         place.say(PortableReport::Holds { files: place.all() });
         let (near, far) = (place.clone(), place.clone());
         let watching = thread::Builder::new().name("mendd-portable".into()).spawn(move || near.watch())?;
@@ -131,7 +118,21 @@ impl Portable {
             let _ = mend_kernel::background::stand_back();
             far.copy_behind(&paced);
         })?;
-        Ok(Some(Self { place, threads: Arc::new(Mutex::new(vec![watching, copying])) }))
+        Ok(Self { place, threads: Arc::new(Mutex::new(vec![watching, copying])) })
+    }
+
+    /// Names files that ranks see in this store as they are named here: ranks that were saved while they wrote one have it open.
+    pub fn locate(&self, files: &mut [KeptFile]) {
+        let (root, seen) = self.mount();
+        for file in files {
+            let Ok(below) = Path::new(&file.path).strip_prefix(&seen) else { continue };
+            let path = root.join(below);
+            if let (Some(parent), Some(text)) = (path.parent(), path.to_str()) {
+                // What is wrong with it is told when the file is put there.
+                let _ = make(parent);
+                text.clone_into(&mut file.path);
+            }
+        }
     }
 
     /// The directory, and where ranks see it.
@@ -276,6 +277,27 @@ fn entries(path: &Path) -> impl Iterator<Item = (String, PathBuf)> {
 }
 
 impl Place {
+    /// Makes the place, and offers it to the ranks that start from now on. `None` if the program has no directory for it, or that is not seen here. Blocks, as long as the
+    /// file system of the job's directory hangs.
+    fn open(job: &JobIntroduction, node: &str, tiers: Vec<TierSpec>, urgent: Urgent) -> io::Result<Option<Self>> {
+        let requests = job.program.env.iter().find(|(name, _)| name == REQUESTS).map(|(_, path)| PathBuf::from(path));
+        let (Some(requests), Some(store)) = (requests, tiers.first().and_then(|first| first.tier.store())) else { return Ok(None) };
+        if !requests.parent().is_some_and(Path::is_dir) {
+            return Ok(None);
+        }
+        let (root, lock) = node_store::portable(&store, node)?;
+        make(&requests.join("fast"))?;
+        for name in ["own", "copies", "wanted"] {
+            make(&root.join(name))?;
+        }
+        let job = to_hex(&job.identity);
+        put(&root.join("node"), &format!("node = {node}\n"))?;
+        let names: Vec<&str> = tiers.iter().map(|spec| name_of(&spec.tier)).collect();
+        put(&requests.join("tiers"), &format!("tiers = {}\njob = {job}\n", names.join(",")))?;
+        let (over, ending, said) = Default::default();
+        Ok(Some(Self { root, requests, job, store, tiers, urgent, over, ending, said, lock }))
+    }
+
     fn said(&self) -> MutexGuard<'_, Said> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }

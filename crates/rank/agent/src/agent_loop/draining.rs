@@ -2,7 +2,7 @@
 
 use super::{Agent, Stage, micros_since, refused};
 use crate::agent_loop::wakeup;
-use crate::network::Network;
+use crate::network::{Network, Undrained};
 use mend_messages::agent::{FromAgent, Reply};
 use mend_messages::job::Rank;
 use mend_messages::report::Report;
@@ -48,7 +48,7 @@ impl Agent {
         reply
     }
 
-    fn drain(&mut self, drain: impl Fn(&dyn Network, Duration) -> Result<(), String>) -> Reply {
+    fn drain(&mut self, drain: impl Fn(&dyn Network, Duration) -> Result<(), Undrained>) -> Reply {
         if let Stage::Parked { .. } = self.stage {
             return refused("the rank is parked already");
         }
@@ -64,9 +64,7 @@ impl Agent {
         }
         match drained {
             Ok(()) => Reply::Suspended { us: micros_since(began) },
-            Err(error) => {
-                Reply::Failed { error, hint: "the rank runs on; look at the peer named, and at MEND_DRAIN_TIMEOUT_MS".to_string() }
-            }
+            Err(Undrained { error, hint }) => Reply::Failed { error, hint: hint.to_owned() },
         }
     }
 }

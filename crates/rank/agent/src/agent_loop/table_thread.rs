@@ -9,7 +9,7 @@
 //! agent shares the program's table, as in a restored process until it goes on, the agent does all of this itself.
 
 use crate::descriptors::table;
-use crate::network::{Counters, Frozen, Network};
+use crate::network::{Counters, Frozen, Network, Undrained};
 use mend_kernel::threads::{wait, wake};
 use mend_messages::agent::Welcome;
 use mend_messages::job::{FabricAddress, JobMap, Rank};
@@ -120,10 +120,10 @@ impl Network for OnTableThread {
     fn in_use(&self) -> bool {
         self.0.in_use()
     }
-    fn suspend(&self, limit: Duration) -> Result<(), String> {
+    fn suspend(&self, limit: Duration) -> Result<(), Undrained> {
         run(|| self.0.suspend(limit))
     }
-    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), String> {
+    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), Undrained> {
         run(|| self.0.suspend_peer(rank, limit))
     }
     fn serve(&self, timeout: Duration) {

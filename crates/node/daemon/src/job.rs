@@ -189,7 +189,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let processor = Box::new(node.processor_for(&introduction));
     // If this does not arrive, the controller gives this node up.
     let succeeds = match &introduction.successor {
-        Some(command) => successor::can_start(command).await,
+        Some(command) => successor::can_start(command).await == Some(true),
         None => false,
     };
     let ready = FromDaemon::Ready { name: node.name.clone(), processor, succeeds };

@@ -31,11 +31,11 @@ fn executable(command: &SuccessorCommand) -> Option<PathBuf> {
     [Some(command.executable.clone()), own].into_iter().flatten().find(|path| path.is_file())
 }
 
-/// Whether this node has what it takes. What cannot be seen within a second is not there.
-pub async fn can_start(command: &SuccessorCommand) -> bool {
+/// Whether this node has what it takes. `None`: that cannot be seen within a second.
+pub async fn can_start(command: &SuccessorCommand) -> Option<bool> {
     let command = command.clone();
     let look = move || command.directory.join("job.json").is_file() && executable(&command).is_some();
-    bounded::within(bounded::PATIENCE, look).await.unwrap_or(false)
+    bounded::within(bounded::PATIENCE, look).await
 }
 
 /// Starts it. It outlives this daemon, unless a batch system ends what a daemon of its started: this one stays until then. `silent`: the controller's end was not
@@ -84,7 +84,7 @@ fn begin(command: &SuccessorCommand, options: &[String]) -> io::Result<Child> {
 pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
     let Some(command) = job.successor.clone() else { return };
     let _held = node.stay.hold();
-    if !can_start(&command).await {
+    if can_start(&command).await == Some(false) {
         return;
     }
     let epoch = job.epoch.to_string();

@@ -107,7 +107,8 @@ impl Job {
         let starting = async move {
             let _held = held;
             let command = match command {
-                Some(command) if successor::can_start(&command).await => Some(command),
+                // One whose directory hangs waits for it.
+                Some(command) if successor::can_start(&command).await != Some(false) => Some(command),
                 _ => None,
             };
             // The job may have left meanwhile.

@@ -16,6 +16,7 @@
 pub mod confirmations;
 pub mod flush;
 pub mod log;
+pub mod pulse;
 mod take_over;
 pub mod watch;
 

@@ -15,7 +15,7 @@
 //! connection is given up never reaches it, so that its lease ends by [`Lost::last_word`]. Faults assumed: the connection breaks at any
 //! byte; the daemon dies, stands still, or has given the job up.
 
-use crate::detached::lock;
+use crate::failover::pulse::Pulse;
 use mend_job::event::NodeLoss;
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Resumption, Succession, ToDaemon};
@@ -24,8 +24,8 @@ use mend_patience::{Patience, patiently};
 use mend_wire::{Connection, HandshakeError, Link, LinkEnd, Source, connect};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
@@ -133,35 +133,11 @@ impl Commands {
     }
 }
 
-/// When the job's lock was last seen to be this controller's. A lease is renewed only if that was lately: else a successor may have it.
-#[derive(Clone, Debug)]
-pub struct Pulse {
-    seen: Arc<Mutex<Instant>>,
-    limit: Duration,
-}
-
-impl Pulse {
-    /// It is seen now. `limit`: for how long that is good.
-    #[must_use]
-    pub fn begin(limit: Duration) -> Self {
-        Self { seen: Arc::new(Mutex::new(Instant::now())), limit }
-    }
-
-    /// It was seen at this time.
-    pub fn seen(&self, at: Instant) {
-        *lock(&self.seen) = at;
-    }
-
-    fn is_fresh(&self) -> bool {
-        lock(&self.seen).elapsed() < self.limit
-    }
-}
-
 /// Returns when a ping is due, and may be sent.
 async fn next_ping(ping: &mut Interval, pulse: Option<&Pulse>) {
     loop {
         ping.tick().await;
-        if pulse.is_none_or(Pulse::is_fresh) {
+        if pulse.is_none_or(Pulse::may_renew) {
             return;
         }
     }
@@ -346,17 +322,29 @@ async fn answer(connection: &mut Connection, silence: Duration) -> Result<FromDa
     }
 }
 
-/// How long ago a job's controller was heard by a daemon, milliseconds; `None` if that does not say so in time.
-pub async fn heard_ago(address: SocketAddr, secret: &Secret, of: Resumption, limit: Duration) -> Option<u64> {
+/// Asks a daemon for its vote for a successor of a job's controller, which it gives if that was silent for so long. `None` if it does not answer in time.
+pub async fn ask_vote(address: SocketAddr, secret: &Secret, of: Resumption, silence_ms: u64, limit: Duration) -> Option<bool> {
     let asking = async {
         let mut connection = connect(address, Purpose::Job, secret).await.ok()?;
-        connection.sender.send(&ToDaemon::AskHeard(of)).await.ok()?;
+        connection.sender.send(&ToDaemon::AskVote { of, silence_ms }).await.ok()?;
         match answer(&mut connection, limit).await {
-            Ok(FromDaemon::HeardAgo { ms }) => Some(ms),
+            Ok(FromDaemon::Voted { successor }) => Some(successor),
             _ => None,
         }
     };
     patiently(limit, asking).await.ok().flatten()
+}
+
+/// Asks a daemon whether it confirms this controller, by a connection that is kept. `None` if it cannot be asked.
+pub async fn confirms(connection: &mut Option<Connection>, address: SocketAddr, secret: &Secret, of: &Resumption) -> Option<bool> {
+    let mut asked = match connection.take() {
+        Some(there) => there,
+        None => connect(address, Purpose::Job, secret).await.ok()?,
+    };
+    asked.sender.send(&ToDaemon::AskConfirmed(of.clone())).await.ok()?;
+    let Ok(FromDaemon::Confirmed { yes }) = asked.receiver.receive().await else { return None };
+    *connection = Some(asked);
+    Some(yes)
 }
 
 /// Takes a lost controller's place at a daemon. Returns how many orders that has had, with the connection.

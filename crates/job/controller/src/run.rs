@@ -102,7 +102,7 @@ pub struct Shell {
     /// What makes durable what they may forget.
     pub flusher: Option<Flusher>,
     /// Sees whether the job is still this controller's, for as long as it is there.
-    pub _watch: Option<LockWatch>,
+    pub watch: Option<LockWatch>,
 }
 
 /// What a [`Shell`] has besides what stays as it is for a life.
@@ -172,7 +172,7 @@ impl Shell {
             confirmations,
             traffic,
             flusher,
-            _watch: watch,
+            watch,
         }
     }
 }
@@ -334,6 +334,12 @@ pub async fn go_on(shell: Shell, standing: Standing, left: Vec<Effect>, earlier:
     running.drive(arrivals).await
 }
 
+/// Runs the nodes' tasks that this one has woken. What follows may touch files, and hang where a network file system does; tokio keeps the task that was
+/// woken last for this thread, and its node would get no ping meanwhile.
+async fn let_nodes_have_it() {
+    tokio::task::yield_now().await;
+}
+
 impl Running {
     fn new(shell: Shell, job: Job, began: Instant) -> Self {
         let nodes = shell.nodes.len();
@@ -379,6 +385,8 @@ impl Running {
                 Woken::By(None) => break,
             }
             self.look_at_ranks();
+            self.record_silence();
+            let_nodes_have_it().await;
         }
         self.finish(arrivals).await
     }
@@ -458,9 +466,21 @@ impl Running {
         }
     }
 
+    fn record_silence(&mut self) {
+        let ms = self.shell.watch.as_ref().map_or(0, LockWatch::take_silence_ms);
+        if ms > 0 {
+            self.shell.journal.record(Happened::DirectorySilent { ms });
+        }
+    }
+
     async fn carry_out_all(&mut self, effects: Vec<Effect>) {
-        let mut queue = VecDeque::from(effects);
+        let (mut queue, mut sent) = (VecDeque::from(effects), false);
         while let Some(effect) = queue.pop_front() {
+            let sends = matches!(effect, Effect::Send { .. });
+            if sent && !sends {
+                let_nodes_have_it().await;
+            }
+            sent = sends;
             if let Some(answer) = self.carry_out(effect).await {
                 let at_us = self.now_us();
                 self.write_down(at_us, || What::Answer(answer.clone()), Some(SOON_US));

@@ -81,12 +81,15 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
                     return;
                 }
             }
-            Ok(Ok(ToDaemon::AskHeard(of))) => {
-                let answer = match node.heard_ago(&of) {
-                    Some(age) => FromDaemon::HeardAgo { ms: age.as_millis() as u64 },
-                    None => not_here(),
-                };
+            Ok(Ok(ToDaemon::AskVote { of, silence_ms })) => {
+                let voted = node.vote(&of, Duration::from_millis(silence_ms));
+                let answer = voted.map_or_else(not_here, |successor| FromDaemon::Voted { successor });
                 if sender.send(&answer).await.is_err() {
+                    return;
+                }
+            }
+            Ok(Ok(ToDaemon::AskConfirmed(of))) => {
+                if sender.send(&FromDaemon::Confirmed { yes: node.confirms(&of) }).await.is_err() {
                     return;
                 }
             }

@@ -184,11 +184,17 @@ impl Node {
         queue.send(resumed).await.map_err(|refused| refused.0.connection)
     }
 
-    /// How long ago the controller of this start of a job was heard; `None` if that is not here.
-    pub fn heard_ago(&self, of: &Resumption) -> Option<Duration> {
-        let jobs = self.jobs();
+    /// Votes for a successor of a job's controller if that was silent for so long. Returns whether it does; `None` if that start of the job is not here.
+    pub fn vote(&self, of: &Resumption, silence: Duration) -> Option<bool> {
+        let mut jobs = self.jobs();
         let heard = jobs.queues(&of.identity).filter(|_| jobs.table.is_here(of))?.heard.clone();
-        Some(heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+        let silent = heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= silence;
+        Some(jobs.table.vote(of, silent))
+    }
+
+    /// Whether the controller of this session has the job, as far as this node knows.
+    pub fn confirms(&self, of: &Resumption) -> bool {
+        self.jobs().table.confirms(of)
     }
 
     /// Keeps in mind that a job leaves since its lease is over, in which this daemon stood still for so long, both in microseconds.

@@ -1,47 +1,188 @@
 //! Looks again and again whether a job is still this controller's. One that stood still, or was cut off, may have a successor.
+//!
+//! Two threads of their own, so that neither a slow disk nor a slow reader of output is taken for a lost controller. One looks at the job's lock. The other one
+//! asks the job's nodes while such a look takes long, as it does where a network file system hangs: ranks need not end for that.
 
 use crate::detached::is_detached;
-use crate::job_link::Pulse;
+use crate::failover::log::LifeRecord;
+use crate::failover::pulse::Pulse;
+use crate::job_link::confirms;
 use crate::lock_identity::LockIdentity;
-use std::path::PathBuf;
+use mend_messages::daemon::Resumption;
+use mend_messages::job::Secret;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tokio::time;
 
 /// The exit code of a controller whose job goes on under another one: EX_TEMPFAIL.
 const TAKEN_OVER: i32 = 75;
 /// Which part of a lease it may be since the job was seen to be this controller's for it to renew the lease.
 pub const LEASES: u32 = 4;
-/// Looks in that time.
+/// Looks, and questions to each node, in that time.
 const LOOKS: u32 = 3;
+/// The user is told of a directory that has not answered for so long.
+const TELLING_TIME: Duration = Duration::from_secs(5);
 
-/// Looks on a thread of its own, so that neither a slow disk nor a slow reader of output is taken for a lost controller. Ends when it is dropped.
+/// Looks and asks until it is dropped.
 #[derive(Debug)]
 pub struct LockWatch {
     /// What renews the lease.
     pub pulse: Pulse,
+    silence_ms: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
 }
 
 impl LockWatch {
-    /// Begins to watch the lock that this process has taken.
+    /// Begins to watch the lock of this life of a job, which this process has taken.
     #[must_use]
-    pub fn begin(directory: PathBuf, id: String, ours: LockIdentity, lease: Duration) -> Self {
-        let (pulse, over) = (Pulse::begin(lease / LEASES), Arc::new(AtomicBool::new(false)));
-        let watch = Self { pulse: pulse.clone(), over: over.clone() };
-        std::thread::spawn(move || {
-            while !over.load(Ordering::Relaxed) {
-                let now = Instant::now();
-                match LockIdentity::of(&directory) {
-                    Some(found) if ours == found => pulse.seen(now),
-                    Some(_) => leave(&id),
-                    // What cannot be seen gives no leave to go on.
-                    None => {}
+    pub fn begin(directory: &Path, ours: LockIdentity, life: &LifeRecord, secret: &Secret) -> Self {
+        let limit = Duration::from_millis(life.lease_ms) / LEASES;
+        let timeout = Duration::from_secs(life.directory_timeout_s);
+        let pulse = Pulse::begin(limit, life.setup.nodes.len(), timeout);
+        let watch = Self { pulse, silence_ms: Arc::default(), over: Arc::default() };
+        let nodes = life.setup.nodes.iter().enumerate();
+        let looking = Looking {
+            directory: directory.to_owned(),
+            id: life.setup.id.clone(),
+            nodes: nodes.map(|(index, node)| (node.address, life.resumption(index, 0))).collect(),
+            secret: secret.clone(),
+            limit,
+            timeout,
+            pulse: watch.pulse.clone(),
+            silence_ms: watch.silence_ms.clone(),
+            over: watch.over.clone(),
+        };
+        let asking = looking.clone();
+        spawn(move || looking.look(ours));
+        if !timeout.is_zero() {
+            spawn(move || asking.ask());
+        }
+        watch
+    }
+
+    /// For how long the job's directory has not answered, milliseconds, if the user was told so and nobody has asked here since; else 0.
+    #[must_use]
+    pub fn take_silence_ms(&self) -> u64 {
+        self.silence_ms.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Drop for LockWatch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What either thread knows.
+#[derive(Clone)]
+struct Looking {
+    directory: PathBuf,
+    id: String,
+    /// Where each node's daemon is, and what names this controller to it.
+    nodes: Vec<(SocketAddr, Resumption)>,
+    secret: Secret,
+    /// For how long a look or a confirmation is good.
+    limit: Duration,
+    /// For how long confirmations count.
+    timeout: Duration,
+    pulse: Pulse,
+    silence_ms: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+}
+
+impl Looking {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn look(&self, ours: LockIdentity) {
+        while !self.is_over() {
+            let now = Instant::now();
+            match LockIdentity::of(&self.directory) {
+                Some(found) if ours == found => self.pulse.seen(now),
+                Some(_) => leave(&self.id),
+                // What cannot be seen gives no leave to go on.
+                None => {}
+            }
+            sleep(self.limit / LOOKS);
+        }
+    }
+
+    fn needs_confirmations(&self) -> bool {
+        !self.is_over() && self.pulse.needs_confirmations()
+    }
+
+    fn ask(&self) {
+        while !self.is_over() {
+            sleep(self.limit / LOOKS / 2);
+            if !self.needs_confirmations() {
+                continue;
+            }
+            // Of its own: that of the job may be held up by the very file system.
+            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(self.ask_while_needed()),
+                Err(error) => tracing::warn!(%error, "nodes cannot be asked to confirm this controller"),
+            }
+        }
+    }
+
+    async fn ask_while_needed(&self) {
+        let began = Instant::now();
+        let mut asking = JoinSet::new();
+        for (node, (address, of)) in self.nodes.iter().cloned().enumerate() {
+            let looking = self.clone();
+            asking.spawn(async move {
+                let mut connection = None;
+                while looking.needs_confirmations() {
+                    let asked = Instant::now();
+                    match time::timeout(looking.limit, confirms(&mut connection, address, &looking.secret, &of)).await {
+                        Ok(Some(yes)) => looking.pulse.confirmed(node, asked, yes),
+                        Ok(None) | Err(_) => connection = None,
+                    }
+                    time::sleep(looking.limit / LOOKS).await;
                 }
-                std::thread::sleep(lease / LEASES / LOOKS);
+            });
+        }
+        let mut said = None;
+        while self.needs_confirmations() {
+            if said.is_none() && began.elapsed() > TELLING_TIME {
+                said = Some(self.say_that_it_hangs());
+            }
+            time::sleep(self.limit / LOOKS).await;
+        }
+        if let Some(said) = said.filter(|_| !self.is_over()) {
+            self.silence_ms.store(began.elapsed().as_millis() as u64, Ordering::Relaxed);
+            self.say_how_it_went(began.elapsed(), said);
+        }
+        asking.join_all().await;
+    }
+
+    /// On a thread of its own: standard error may be a file of that directory.
+    fn say_that_it_hangs(&self) -> JoinHandle<()> {
+        let (directory, timeout) = (self.directory.display().to_string(), self.timeout.as_secs());
+        spawn(move || {
+            mend_report::tell!(
+                "mend: the job's directory {directory} does not answer; the ranks run on, for {timeout} s if more than half of the nodes can be reached"
+            );
+        })
+    }
+
+    fn say_how_it_went(&self, taken: Duration, before: JoinHandle<()>) {
+        let (directory, taken, answers) = (self.directory.display().to_string(), taken.as_secs(), self.pulse.unseen() < self.timeout);
+        spawn(move || {
+            let _ = before.join();
+            match answers {
+                true => mend_report::tell!("mend: the job's directory answers again, after {taken} s"),
+                false => mend_report::tell!(
+                    "mend: the job's directory {directory} has not answered for {taken} s; the ranks end with their lease"
+                ),
             }
         });
-        watch
     }
 }
 
@@ -52,10 +193,4 @@ pub fn leave(id: &str) -> ! {
         mend_report::tell!("mend: another controller has taken job {id} over: this one was silent; `mend attach {id}` follows it");
     }
     std::process::exit(TAKEN_OVER);
-}
-
-impl Drop for LockWatch {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
 }

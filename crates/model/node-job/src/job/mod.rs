@@ -172,7 +172,12 @@ impl NodeJob {
             ToDaemon::Tier(order) => self.effect(Effect::Tier(order)),
             ToDaemon::End { goes_on } => self.leave(End::Asked { goes_on }),
             ToDaemon::Pause => self.pause(now_us),
-            ToDaemon::Introduce(_) | ToDaemon::Resume(_) | ToDaemon::Succeed(_) | ToDaemon::AskHeard(_) | ToDaemon::Look => {
+            ToDaemon::Introduce(_)
+            | ToDaemon::Resume(_)
+            | ToDaemon::Succeed(_)
+            | ToDaemon::AskVote { .. }
+            | ToDaemon::AskConfirmed(_)
+            | ToDaemon::Look => {
                 self.effect(Effect::Notice(Notice::IntroducedTwice));
             }
         }

@@ -195,6 +195,8 @@ class Directory(Failover):
         # Before the nodes and the disk go: nothing that waits for it ends.
         self.addCleanup(self.answers)
 
+    has_printed, printed, has_printed_all = Counts.has_printed, Counts.printed, Counts.has_printed_all
+
     def hangs(self):
         self.disk.process.send_signal(signal.SIGSTOP)
 
@@ -202,7 +204,7 @@ class Directory(Failover):
         self.disk.process.send_signal(signal.SIGCONT)
 
     def test_its_ranks_run_on(self):
-        job, name = self.start(4, "node1,node2")
+        job, name = self.start(4, "node1,node2", "--interval", "1")
         self.lab.verb("checkpoint", name)
         before = processes_of(self.program)
         self.hangs()
@@ -219,6 +221,24 @@ class Directory(Failover):
         self.kill_controller(name)
         self.taken_over(name)
         self.runs_to_its_end(job, name, 4)
+
+    def test_what_is_printed_waits(self):
+        """And so does the rank, when that is much. Nothing is lost, nothing doubled."""
+        done = self.lab.mend("run", "--detach", "-n", "1", "--hosts", "node1,node2", "--", "sh", "-c", COUNTER, cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        name = done.stdout.strip()
+        self.touch("go")
+        self.has_printed(name, 1000)
+        for _ in range(2):
+            printed = self.printed(name)
+            self.hangs()
+            time.sleep(8)
+            self.answers()
+            self.has_printed(name, printed + 2000)
+        self.assertEqual({"goes_on", "took_over", "node_lost"} & set(self.events(name)), set())
+        self.touch("end")
+        self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+        self.has_printed_all(name)
 
     def test_its_ranks_end_where_it_is_not_to_be_waited_for(self):
         self.lab.set("MEND_DIRECTORY_TIMEOUT_S", "0")

@@ -335,15 +335,15 @@ pub async fn ask_vote(address: SocketAddr, secret: &Secret, of: Resumption, sile
     patiently(limit, asking).await.ok().flatten()
 }
 
-/// Asks a daemon whether it confirms this controller, by a connection that is kept. `None` if it cannot be asked.
-pub async fn confirms(connection: &mut Option<Connection>, address: SocketAddr, secret: &Secret, of: &Resumption) -> Option<bool> {
-    let mut asked = match connection.take() {
-        Some(there) => there,
-        None => connect(address, Purpose::Job, secret).await.ok()?,
-    };
-    asked.sender.send(&ToDaemon::AskConfirmed(of.clone())).await.ok()?;
-    let Ok(FromDaemon::Confirmed { yes }) = asked.receiver.receive().await else { return None };
-    *connection = Some(asked);
+/// A connection to a daemon that is asked something again and again.
+pub async fn open(address: SocketAddr, secret: &Secret) -> Option<Connection> {
+    connect(address, Purpose::Job, secret).await.ok()
+}
+
+/// Asks a daemon whether it confirms this controller. `None` if the connection is of no use any more.
+pub async fn confirms(connection: &mut Connection, of: &Resumption) -> Option<bool> {
+    connection.sender.send(&ToDaemon::AskConfirmed(of.clone())).await.ok()?;
+    let Ok(FromDaemon::Confirmed { yes }) = connection.receiver.receive().await else { return None };
     Some(yes)
 }
 

@@ -6,7 +6,7 @@
 use crate::detached::is_detached;
 use crate::failover::log::LifeRecord;
 use crate::failover::pulse::Pulse;
-use crate::job_link::confirms;
+use crate::job_link::{confirms, open};
 use crate::lock_identity::LockIdentity;
 use mend_messages::daemon::Resumption;
 use mend_messages::job::Secret;
@@ -136,17 +136,7 @@ impl Looking {
         let mut asking = JoinSet::new();
         for (node, (address, of)) in self.nodes.iter().cloned().enumerate() {
             let looking = self.clone();
-            asking.spawn(async move {
-                let mut connection = None;
-                while looking.needs_confirmations() {
-                    let asked = Instant::now();
-                    match time::timeout(looking.limit, confirms(&mut connection, address, &looking.secret, &of)).await {
-                        Ok(Some(yes)) => looking.pulse.confirmed(node, asked, yes),
-                        Ok(None) | Err(_) => connection = None,
-                    }
-                    time::sleep(looking.limit / LOOKS).await;
-                }
-            });
+            asking.spawn(async move { looking.ask_node(node, address, &of).await });
         }
         let mut said = None;
         while self.needs_confirmations() {
@@ -159,7 +149,25 @@ impl Looking {
             self.silence_ms.store(began.elapsed().as_millis() as u64, Ordering::Relaxed);
             self.say_how_it_went(began.elapsed(), said);
         }
-        asking.join_all().await;
+    }
+
+    async fn ask_node(&self, node: usize, address: SocketAddr, of: &Resumption) {
+        // A busy node may need several times the limit to take a connection, and still answer within the lease what it is asked then.
+        let patience = self.limit * LEASES;
+        let mut connection = None;
+        while self.needs_confirmations() {
+            match &mut connection {
+                None => connection = time::timeout(patience, open(address, &self.secret)).await.ok().flatten(),
+                Some(there) => {
+                    let asked = Instant::now();
+                    match time::timeout(patience, confirms(there, of)).await {
+                        Ok(Some(yes)) => self.pulse.confirmed(node, asked, yes),
+                        Ok(None) | Err(_) => connection = None,
+                    }
+                }
+            }
+            time::sleep(self.limit / LOOKS / 2).await;
+        }
     }
 
     /// On a thread of its own: standard error may be a file of that directory.

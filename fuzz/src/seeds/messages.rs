@@ -433,7 +433,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Resume(resumption.clone()),
         ToDaemon::Succeed(Box::new(Succession { of: resumption.clone(), session: [9; 16] })),
         ToDaemon::AskVote { of: resumption.clone(), silence_ms: 1000 },
-        ToDaemon::AskConfirmed(resumption),
+        ToDaemon::AskConfirmed { of: resumption, ping_us: Some(9) },
         ToDaemon::Look,
         ToDaemon::Grow(world()),
     ]);

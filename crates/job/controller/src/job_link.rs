@@ -133,12 +133,16 @@ impl Commands {
     }
 }
 
-/// Returns when a ping is due, and may be sent.
-async fn next_ping(ping: &mut Interval, pulse: Option<&Pulse>) {
+/// Returns when a ping is due, and may be sent: the time to send with it.
+async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&Pulse>) -> u64 {
     loop {
         ping.tick().await;
-        if pulse.is_none_or(Pulse::may_renew) {
-            return;
+        let at_us = match pulse {
+            Some(pulse) => pulse.ping_us(),
+            None => Some(began.elapsed().as_micros() as u64),
+        };
+        if let Some(at_us) = at_us {
+            return at_us;
         }
     }
 }
@@ -153,9 +157,9 @@ impl Source for Commands {
         }
         let message = tokio::select! {
             message = self.queue.recv() => message,
-            () = next_ping(&mut self.ping, self.pulse.as_ref()) => {
+            at_us = next_ping(&mut self.ping, self.began, self.pulse.as_ref()) => {
                 self.pushed += 1;
-                return Some(ToDaemon::Ping { at_us: self.began.elapsed().as_micros() as u64 });
+                return Some(ToDaemon::Ping { at_us });
             }
         };
         self.pushed += 1;
@@ -322,13 +326,29 @@ async fn answer(connection: &mut Connection, silence: Duration) -> Result<FromDa
     }
 }
 
+/// What a daemon says that is asked for its vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// It votes for a successor.
+    Successor,
+    /// It has heard the controller.
+    Controller,
+    /// The job is not there, or nobody listens.
+    Absent,
+}
+
 /// Asks a daemon for its vote for a successor of a job's controller, which it gives if that was silent for so long. `None` if it does not answer in time.
-pub async fn ask_vote(address: SocketAddr, secret: &Secret, of: Resumption, silence_ms: u64, limit: Duration) -> Option<bool> {
+pub async fn ask_vote(address: SocketAddr, secret: &Secret, of: Resumption, silence_ms: u64, limit: Duration) -> Option<Vote> {
     let asking = async {
-        let mut connection = connect(address, Purpose::Job, secret).await.ok()?;
+        let mut connection = match connect(address, Purpose::Job, secret).await {
+            Ok(connection) => connection,
+            Err(error) => return is_refused(&error).then_some(Vote::Absent),
+        };
         connection.sender.send(&ToDaemon::AskVote { of, silence_ms }).await.ok()?;
         match answer(&mut connection, limit).await {
-            Ok(FromDaemon::Voted { successor }) => Some(successor),
+            Ok(FromDaemon::Voted { successor: true }) => Some(Vote::Successor),
+            Ok(FromDaemon::Voted { successor: false }) => Some(Vote::Controller),
+            Ok(FromDaemon::Refused { .. }) => Some(Vote::Absent),
             _ => None,
         }
     };
@@ -340,9 +360,9 @@ pub async fn open(address: SocketAddr, secret: &Secret) -> Option<Connection> {
     connect(address, Purpose::Job, secret).await.ok()
 }
 
-/// Asks a daemon whether it confirms this controller. `None` if the connection is of no use any more.
-pub async fn confirms(connection: &mut Connection, of: &Resumption) -> Option<bool> {
-    connection.sender.send(&ToDaemon::AskConfirmed(of.clone())).await.ok()?;
+/// Asks a daemon whether it confirms this controller. `ping_us`: the lease is renewed, as by a ping of this time. `None` if the connection is of no use any more.
+pub async fn confirms(connection: &mut Connection, of: &Resumption, ping_us: Option<u64>) -> Option<bool> {
+    connection.sender.send(&ToDaemon::AskConfirmed { of: of.clone(), ping_us }).await.ok()?;
     let Ok(FromDaemon::Confirmed { yes }) = connection.receiver.receive().await else { return None };
     Some(yes)
 }

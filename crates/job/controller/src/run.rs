@@ -334,12 +334,6 @@ pub async fn go_on(shell: Shell, standing: Standing, left: Vec<Effect>, earlier:
     running.drive(arrivals).await
 }
 
-/// Runs the nodes' tasks that this one has woken. What follows may touch files, and hang where a network file system does; tokio keeps the task that was
-/// woken last for this thread, and its node would get no ping meanwhile.
-async fn let_nodes_have_it() {
-    tokio::task::yield_now().await;
-}
-
 impl Running {
     fn new(shell: Shell, job: Job, began: Instant) -> Self {
         let nodes = shell.nodes.len();
@@ -386,7 +380,6 @@ impl Running {
             }
             self.look_at_ranks();
             self.record_silence();
-            let_nodes_have_it().await;
         }
         self.finish(arrivals).await
     }
@@ -474,13 +467,8 @@ impl Running {
     }
 
     async fn carry_out_all(&mut self, effects: Vec<Effect>) {
-        let (mut queue, mut sent) = (VecDeque::from(effects), false);
+        let mut queue = VecDeque::from(effects);
         while let Some(effect) = queue.pop_front() {
-            let sends = matches!(effect, Effect::Send { .. });
-            if sent && !sends {
-                let_nodes_have_it().await;
-            }
-            sent = sends;
             if let Some(answer) = self.carry_out(effect).await {
                 let at_us = self.now_us();
                 self.write_down(at_us, || What::Answer(answer.clone()), Some(SOON_US));

@@ -79,11 +79,11 @@ pub fn may_seize(votes: &[bool], nodes: usize) -> bool {
     votes.iter().all(|vote| *vote) && is_majority(votes.len(), nodes)
 }
 
-/// For how long after a successor has `reached` so many of the job's nodes a lost controller may still go by the confirmations of others, microseconds. `voted`: the
-/// successor took the lock from it with votes. `timeout_us`: the directory's.
+/// For how long a lost controller may still go by the confirmations of nodes, microseconds, if so many `unknown` of them may give some: those that neither obey a
+/// successor, nor have voted for it, nor have left the job. `voted`: the successor took the lock with votes. `timeout_us`: the directory's.
 #[must_use]
-pub fn confirmed_us(reached: usize, nodes: usize, voted: bool, timeout_us: u64) -> u64 {
-    if !voted && is_majority(nodes - reached, nodes) { timeout_us } else { 0 }
+pub fn confirmed_us(unknown: usize, nodes: usize, voted: bool, timeout_us: u64) -> u64 {
+    if !voted && is_majority(unknown, nodes) { timeout_us } else { 0 }
 }
 
 #[cfg(test)]
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn who_has_half_of_the_nodes_waits_for_no_confirmations() {
         assert_eq!((confirmed_us(1, 2, false, 7), confirmed_us(2, 4, false, 7)), (0, 0));
-        assert_eq!((confirmed_us(0, 1, false, 7), confirmed_us(1, 3, false, 7)), (7, 7));
-        assert_eq!(confirmed_us(1, 3, true, 7), 0);
+        assert_eq!((confirmed_us(1, 1, false, 7), confirmed_us(2, 3, false, 7)), (7, 7));
+        assert_eq!(confirmed_us(2, 3, true, 7), 0);
     }
 
     #[test]

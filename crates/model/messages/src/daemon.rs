@@ -307,7 +307,12 @@ pub enum ToDaemon {
     /// The job has a world more, whose ranks have the next numbers. To all nodes, before any of its ranks is started.
     Grow(World),
     /// Confirm that this controller has the job, which it cannot see in the job's directory; only before `Introduce`, or without it. → `Confirmed`
-    AskConfirmed(Resumption),
+    AskConfirmed {
+        /// The controller, by what it would say to go on.
+        of: Resumption,
+        /// Renews the lease, as a `Ping` of this time does: the controller may do so by what nodes have confirmed, and what serves the job there may be held up by the directory.
+        ping_us: Option<u64>,
+    },
 }
 
 /// How a rank ended.

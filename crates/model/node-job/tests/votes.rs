@@ -154,7 +154,7 @@ fn run(nodes: usize, steps: &[Step], rules: Rules) -> Result<(), String> {
                     all[node].leased = 0;
                 }
                 let reached = (0..nodes).filter(reaches).count();
-                let confirmed = if rules == Rules::NobodyWaits { 0 } else { confirmed_us(reached, nodes, voted, TIMEOUT) };
+                let confirmed = if rules == Rules::NobodyWaits { 0 } else { confirmed_us(nodes - reached, nodes, voted, TIMEOUT) };
                 successor.over = Some(now + LIMIT + confirmed + LEASE);
             }
             _ => {}

@@ -31,6 +31,14 @@ impl Pulse {
         self.at(Instant::now())
     }
 
+    /// The time to send with a word that renews leases, microseconds, if such a word may be sent.
+    #[must_use]
+    pub fn ping_us(&self) -> Option<u64> {
+        // Before the look: whoever stands still in between sends an old time.
+        let now_us = self.now();
+        self.may_renew().then_some(now_us)
+    }
+
     /// See [`Renewal::seen`].
     pub fn seen(&self, began: Instant) {
         lock(&self.known).seen(self.at(began));

@@ -10,7 +10,7 @@ use crate::failover::log::{self, Found, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
 use crate::healing::see_through_in_batch;
 use crate::input::{InputError, InputFile, InputReader, Source, Wanted, note_lack};
-use crate::job_link::{Lost, Opening, ask_vote, succeed};
+use crate::job_link::{Lost, Opening, Vote, ask_vote, succeed};
 use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
 use crate::life::{Constants, Life};
@@ -19,7 +19,7 @@ use crate::made_spaces::MadeSpaces;
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobRecord};
+use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::run::{Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
 use crate::signals::Signals;
@@ -44,6 +44,8 @@ use tokio::task::JoinSet;
 
 /// How long the lock of a controller that was killed may be held: its process is about to be gone.
 const LOCK_TIME: Duration = Duration::from_millis(500);
+/// How long another successor may be at it that takes the lock: longer than what one leaves that was killed then counts.
+const SEIZED_TIME: Duration = Duration::from_secs(3);
 /// The newest entries of the journal among which those of the last event are.
 const MAX_RECORDS: usize = 64;
 /// How long a daemon may take to answer, and which part of the lease that may be.
@@ -58,14 +60,13 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
     // Of whoever holds it now, and of no successor that has it by then.
     let holder = LockIdentity::of(directory.path());
     let (lock, voted) = match (locked(&directory, id, silent).await, holder) {
-        (None, Some(holder)) if silent && has_votes(&directory).await? => {
-            detached::seize();
-            (directory.seize_lock(id, holder).ok(), true)
-        }
-        // A file server may have given up the lock of a controller that lives, and only cannot reach it: it has to see that the lock is another file.
-        (lock, _) => (lock.map(|lock| directory.seize_lock(id, lock.identity()).unwrap_or(lock)), false),
+        (Some(lock), _) => (replaced(&directory, id, lock).await, false),
+        (None, Some(holder)) if silent && has_votes(&directory).await? => (directory.seize_lock(id, holder).ok(), true),
+        (None, _) => (None, false),
     };
     let Some(lock) = lock else { return Ok(None) };
+    // A silent one may write to its spool when it goes on.
+    detached::seize();
     directory.hold(lock.identity());
     let mut record = directory.record()?;
     if record.ended.is_some() {
@@ -126,6 +127,25 @@ async fn locked(directory: &JobDirectory, id: &str, silent: bool) -> Option<JobL
     }
 }
 
+/// Puts another file in the place of a lock that was free. Its file server may have given it up for a controller that lives, and has to see that the job is another's. `None`
+/// if another successor has taken the job.
+pub(crate) async fn replaced(directory: &JobDirectory, id: &str, lock: JobLock) -> Option<JobLock> {
+    let until = Instant::now() + SEIZED_TIME;
+    loop {
+        match directory.seize_lock(id, lock.identity()) {
+            Ok(ours) => return Some(ours),
+            Err(_) if !lock.is_ours() => return None,
+            // Another one is about to, or was killed when it was.
+            Err(RecordError::Running { .. }) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(RecordError::Running { .. }) => return None,
+            Err(error) => {
+                tracing::warn!(%error, "the job's lock stays the file that it is");
+                return Some(lock);
+            }
+        }
+    }
+}
+
 /// Whether more than half of the job's nodes, and all that answer, have not heard its controller for a third of the lease and vote for a successor: it is lost, and not only the
 /// way from it to here. Between two lives it has nothing to say to them.
 async fn has_votes(directory: &JobDirectory) -> Result<bool, RunError> {
@@ -142,12 +162,13 @@ async fn has_votes(directory: &JobDirectory) -> Result<bool, RunError> {
         let (secret, address, silence_ms) = (secret.clone(), node.address, life.lease_ms / 3);
         asked.spawn(async move { ask_vote(address, &secret, of, silence_ms, limit).await });
     }
-    let votes: Vec<bool> = asked.join_all().await.into_iter().flatten().collect();
+    let answers = asked.join_all().await.into_iter().flatten();
+    let votes: Vec<bool> = answers.filter(|vote| *vote != Vote::Absent).map(|vote| vote == Vote::Successor).collect();
     Ok(may_seize(&votes, life.setup.nodes.len()))
 }
 
 /// How long a daemon may take to answer.
-fn answer_time(life: &LifeRecord) -> Duration {
+pub(super) fn answer_time(life: &LifeRecord) -> Duration {
     ANSWER_TIME.0.min(Duration::from_millis(life.lease_ms) / ANSWER_TIME.1)
 }
 
@@ -216,11 +237,12 @@ async fn go_on_in_place(
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     let answers = ask_nodes(&life, &standing, &confirmed, &secret).await;
     // A lost controller that lives may have spoken to other nodes until it saw that the lock is another file.
-    let reached = answers.iter().filter(|(.., answer)| answer.is_ok()).count();
-    let waited = Duration::from_micros(confirmed_us(reached, answers.len(), voted, life.directory_timeout_s * 1_000_000));
+    let unknown =
+        answers.iter().filter(|(node, _, answer)| may_confirm(answer) && standing.lost.iter().all(|(lost, _)| lost != node)).count();
+    let waited = Duration::from_micros(confirmed_us(unknown, answers.len(), voted, life.directory_timeout_s * 1_000_000));
     if !waited.is_zero() {
         mend_report::tell!(
-            "mend: {reached} of {} nodes can be reached; the lost controller may still have the others: they are waited for, {} s at most",
+            "mend: {unknown} of {} nodes cannot be reached, and may still have the lost controller; they are waited for, {} s at most",
             answers.len(),
             waited.as_secs()
         );
@@ -293,6 +315,11 @@ async fn go_on_in_place(
 fn is_recorded(effect: &Effect, newest: &[Entry]) -> bool {
     let Effect::Record(record) = effect else { return false };
     matches!(&**record, Record::Happened { event, .. } if newest.iter().any(|entry| entry.event == *event))
+}
+
+/// Whether a node that has answered so may confirm the lost controller: it is not known to obey this one, or to have left the job.
+fn may_confirm(answer: &Result<(Connection, u64), NodeLoss>) -> bool {
+    !matches!(answer, Ok(_) | Err(NodeLoss::Gone(_)))
 }
 
 /// How a node is gone on with. What its daemon has not had of the lost controller's orders stays in `standing`.

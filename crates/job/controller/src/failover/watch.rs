@@ -25,6 +25,8 @@ const TAKEN_OVER: i32 = 75;
 pub const LEASES: u32 = 4;
 /// Looks, and questions to each node, in that time.
 const LOOKS: u32 = 3;
+/// So many leases after the directory has answered again connections to the nodes are kept: it may be overloaded.
+const CALM_LEASES: u32 = 3;
 /// The user is told of a directory that has not answered for so long.
 const TELLING_TIME: Duration = Duration::from_secs(5);
 
@@ -113,14 +115,10 @@ impl Looking {
         }
     }
 
-    fn needs_confirmations(&self) -> bool {
-        !self.is_over() && self.pulse.needs_confirmations()
-    }
-
     fn ask(&self) {
         while !self.is_over() {
             sleep(self.limit / LOOKS / 2);
-            if !self.needs_confirmations() {
+            if !self.pulse.needs_confirmations() {
                 continue;
             }
             // Of its own: that of the job may be held up by the very file system.
@@ -132,35 +130,36 @@ impl Looking {
     }
 
     async fn ask_while_needed(&self) {
-        let began = Instant::now();
+        // They end when it goes.
         let mut asking = JoinSet::new();
         for (node, (address, of)) in self.nodes.iter().cloned().enumerate() {
             let looking = self.clone();
             asking.spawn(async move { looking.ask_node(node, address, &of).await });
         }
-        let mut said = None;
-        while self.needs_confirmations() {
-            if said.is_none() && began.elapsed() > TELLING_TIME {
-                said = Some(self.say_that_it_hangs());
+        let (mut calm, mut silence) = (Instant::now(), None);
+        while !self.is_over() && calm.elapsed() < self.limit * LEASES * CALM_LEASES {
+            time::sleep(self.limit / LOOKS / 2).await;
+            if self.pulse.needs_confirmations() {
+                calm = Instant::now();
+                silence.get_or_insert_with(|| Silence::begin(calm)).look(self);
+            } else if let Some(ended) = silence.take() {
+                ended.end(self);
             }
-            time::sleep(self.limit / LOOKS).await;
-        }
-        if let Some(said) = said.filter(|_| !self.is_over()) {
-            self.silence_ms.store(began.elapsed().as_millis() as u64, Ordering::Relaxed);
-            self.say_how_it_went(began.elapsed(), said);
         }
     }
 
+    /// Asks a node as long as that is needed. What the others have said renews its lease.
     async fn ask_node(&self, node: usize, address: SocketAddr, of: &Resumption) {
         // A busy node may need several times the limit to take a connection, and still answer within the lease what it is asked then.
         let patience = self.limit * LEASES;
         let mut connection = None;
-        while self.needs_confirmations() {
+        loop {
             match &mut connection {
+                _ if !self.pulse.needs_confirmations() => {}
                 None => connection = time::timeout(patience, open(address, &self.secret)).await.ok().flatten(),
                 Some(there) => {
                     let asked = Instant::now();
-                    match time::timeout(patience, confirms(there, of)).await {
+                    match time::timeout(patience, confirms(there, of, self.pulse.ping_us())).await {
                         Ok(Some(yes)) => self.pulse.confirmed(node, asked, yes),
                         Ok(None) | Err(_) => connection = None,
                     }
@@ -169,26 +168,45 @@ impl Looking {
             time::sleep(self.limit / LOOKS / 2).await;
         }
     }
+}
 
-    /// On a thread of its own: standard error may be a file of that directory.
-    fn say_that_it_hangs(&self) -> JoinHandle<()> {
-        let (directory, timeout) = (self.directory.display().to_string(), self.timeout.as_secs());
-        spawn(move || {
-            mend_report::tell!(
-                "mend: the job's directory {directory} does not answer; the ranks run on, for {timeout} s if more than half of the nodes can be reached"
-            );
-        })
+/// A time in which the directory does not answer.
+struct Silence {
+    began: Instant,
+    /// Tells the user, on a thread of its own: standard error may be a file of that directory.
+    told: Option<JoinHandle<()>>,
+}
+
+impl Silence {
+    fn begin(began: Instant) -> Self {
+        Self { began, told: None }
     }
 
-    fn say_how_it_went(&self, taken: Duration, before: JoinHandle<()>) {
-        let (directory, taken, answers) = (self.directory.display().to_string(), taken.as_secs(), self.pulse.unseen() < self.timeout);
+    fn look(&mut self, looking: &Looking) {
+        if self.told.is_none() && self.began.elapsed() > TELLING_TIME {
+            let (directory, timeout, confirmed) =
+                (looking.directory.display().to_string(), looking.timeout.as_secs(), looking.pulse.may_renew());
+            self.told = Some(spawn(move || match confirmed {
+                true => {
+                    mend_report::tell!("mend: the job's directory {directory} does not answer; its ranks run on, for {timeout} s at most")
+                }
+                false => mend_report::tell!(
+                    "mend: the job's directory {directory} does not answer, and not more than half of the nodes confirm this controller: the ranks end with their lease"
+                ),
+            }));
+        }
+    }
+
+    fn end(self, looking: &Looking) {
+        let Some(told) = self.told.filter(|_| !looking.is_over()) else { return };
+        let (taken, answers) = (self.began.elapsed(), looking.pulse.unseen() < looking.timeout);
+        looking.silence_ms.store(taken.as_millis() as u64, Ordering::Relaxed);
+        let taken = taken.as_secs();
         spawn(move || {
-            let _ = before.join();
+            let _ = told.join();
             match answers {
                 true => mend_report::tell!("mend: the job's directory answers again, after {taken} s"),
-                false => mend_report::tell!(
-                    "mend: the job's directory {directory} has not answered for {taken} s; the ranks end with their lease"
-                ),
+                false => mend_report::tell!("mend: the job's directory has not answered for {taken} s: the ranks end with their lease"),
             }
         });
     }

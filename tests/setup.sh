@@ -25,6 +25,22 @@ case $here in
     fail "the path of this checkout, $here, has a blank, a colon or a semicolon, which split the lists of paths of make and of LD_PRELOAD: move it to a path without" ;;
 esac
 
+# True where Debian's packages can be installed.
+can_install() { [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; }
+# Installs Debian's packages. Another program that installs just now, as a machine's daily updates do, is waited for, up to ten minutes.
+install_packages() {
+  local attempt said
+  for attempt in $(seq 120); do
+    said=$(
+      export LC_ALL=C DEBIAN_FRONTEND=noninteractive
+      { apt-get update -qq && apt-get install --yes --no-install-recommends -qq "$@"; } </dev/null 2>&1
+    ) && break
+    [[ $said == *'Could not get lock'* && $attempt -lt 120 ]] || { printf '%s\n' "$said" >&2; return 1; }
+    [ "$attempt" -gt 1 ] || say "waiting for another program that installs packages"
+    sleep 5
+  done
+}
+
 # Debian's package for each tool.
 missing=()
 need() {
@@ -43,32 +59,27 @@ if command -v python3 >/dev/null 2>&1 && [ ! -x "$venv/bin/python3" ]; then
 fi
 if [ ${#missing[@]} -gt 0 ]; then
   mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
-  install=(apt-get install --yes --no-install-recommends "${missing[@]}")
-  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+  if can_install; then
     say "installing ${missing[*]}"
-    DEBIAN_FRONTEND=noninteractive apt-get update -qq </dev/null
-    DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq </dev/null
+    install_packages "${missing[@]}"
   else
-    fail "missing: ${missing[*]}. As root: ${install[*]}"
+    fail "missing: ${missing[*]}. As root: apt-get install --yes --no-install-recommends ${missing[*]}"
   fi
 fi
 # Without them the test of a BMC says that it is skipped.
-if [ -n "$for_tests" ] && ! { command -v ipmi_sim && command -v ipmitool; } >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$for_tests" ] && ! { command -v ipmi_sim && command -v ipmitool; } >/dev/null 2>&1 && can_install; then
   say "installing openipmi and ipmitool"
-  { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq openipmi ipmitool; } \
-    </dev/null || say "no BMC: health over IPMI is not tested"
+  install_packages openipmi ipmitool || say "no BMC: health over IPMI is not tested"
 fi
 # Without it the tier `vm` says that it is skipped.
-if [ -n "$for_tests" ] && ! command -v qemu-system-x86_64 >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$for_tests" ] && ! command -v qemu-system-x86_64 >/dev/null 2>&1 && [ "$(uname -m)" = x86_64 ] && can_install; then
   say "installing qemu-system-x86"
-  { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq qemu-system-x86; } \
-    </dev/null || say "no virtual machines: other kernels are not tested"
+  install_packages qemu-system-x86 || say "no virtual machines: other kernels are not tested"
 fi
 # Without it the tests of batch jobs say that they are skipped.
-if [ -n "$for_tests" ] && ! command -v slurmctld >/dev/null 2>&1 && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$for_tests" ] && ! command -v slurmctld >/dev/null 2>&1 && can_install; then
   say "installing Slurm"
-  { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq slurm-wlm munge; } \
-    </dev/null || say "no Slurm: jobs in its allocations are not tested"
+  install_packages slurm-wlm munge || say "no Slurm: jobs in its allocations are not tested"
 fi
 command -v python3 >/dev/null 2>&1 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or newer is needed"
 
@@ -145,23 +156,18 @@ if [ -n "$for_tests" ] && ! current data tests/requirements-data.txt data/bin/ws
     say "no WebDAV and FTP servers: these sources are not tested"
   fi
 fi
-if [ -n "$for_tests" ] && [ ! -x /usr/sbin/sshd ] && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "$for_tests" ] && [ ! -x /usr/sbin/sshd ] && can_install; then
   say "installing openssh-server"
   # Installing it must not start it, here or at the next boot.
   mask=$(command -v systemctl >/dev/null 2>&1 && ! systemctl cat ssh >/dev/null 2>&1 && echo yes || true)
-  { DEBIAN_FRONTEND=noninteractive apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq openssh-server openssh-client; } \
-    </dev/null || say "no SSH server: sftp sources are not tested"
+  RUNLEVEL=1 install_packages openssh-server openssh-client || say "no SSH server: sftp sources are not tested"
   [ -z "$mask" ] || systemctl disable --now ssh >/dev/null 2>&1 || true
 fi
 if [ "${1:-}" = conformance ]; then
   command -v fi_pingpong >/dev/null 2>&1 || {
-    install=(apt-get install --yes --no-install-recommends libfabric-bin)
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
-      say "installing libfabric-bin"
-      DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq </dev/null
-    else
-      fail "missing: libfabric-bin. As root: ${install[*]}"
-    fi
+    can_install || fail "missing: libfabric-bin. As root: apt-get install --yes --no-install-recommends libfabric-bin"
+    say "installing libfabric-bin"
+    install_packages libfabric-bin
   }
   if ! current conformance tests/requirements-conformance.txt conformance/bin/python3; then
     say "building mpi4py against this MPICH in $venv/conformance"
@@ -190,12 +196,11 @@ if [ "${1:-}" = app ]; then
   want mpif90.mpich mpich libmpich-dev gfortran
   want mpicc.openmpi openmpi-bin libopenmpi-dev
   if [ ${#absent[@]} -gt 0 ]; then
-    install=(apt-get install --yes --no-install-recommends "${absent[@]}")
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+    if can_install; then
       say "installing ${absent[*]}"
-      { DEBIAN_FRONTEND=noninteractive apt-get update -qq && DEBIAN_FRONTEND=noninteractive "${install[@]}" -qq; } </dev/null || say "not installed: ${absent[*]}"
+      install_packages "${absent[@]}" || say "not installed: ${absent[*]}"
     else
-      say "for libmend-app there is no ${absent[*]}. As root: ${install[*]}"
+      say "for libmend-app there is no ${absent[*]}. As root: apt-get install --yes --no-install-recommends ${absent[*]}"
     fi
   fi
   if ! current app tests/requirements-app.txt bin/python3; then

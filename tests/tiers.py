@@ -155,7 +155,7 @@ ROOT_CRATES = ("crates/job/lab", "crates/node/daemon", "crates/platform/kernel")
 # Lab tests of the same: starting and moving ranks, refusing other users, private memory, mounts and devices, media that fail,
 # control groups.
 ROOT_LAB = ("test_run.", "test_migration.", "test_private.", "test_pending_handshakes.", "test_rdma.", "test_many.Room.", "test_slurm.", "test_data_medium.",
-            "test_back.Back.", "test_space_queue.", "test_space_of_job.InSlurm.", "test_failover.Power.")
+            "test_back.Back.", "test_space_queue.", "test_space_of_job.InSlurm.", "test_failover.Power.", "test_failover.Directory.")
 
 
 def root_steps():

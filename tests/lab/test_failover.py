@@ -177,6 +177,95 @@ class Silence(Failover):
         self.assertNotIn("another controller has taken", self.logs(name).stderr)
 
 
+@unittest.skipIf(os.geteuid(), "a disk is mounted for all nodes by root alone")
+class Directory(Failover):
+    """The job's directory hangs, as that of a network file system does whose server is started anew."""
+
+    def setUp(self):
+        super(Heals, self).setUp()
+        home = os.path.join(self.directory, "home")
+        try:
+            self.disk = self.enterContext(Disk(os.path.join(home, "jobs")))
+        except NotHere as reason:
+            self.skipTest(str(reason))
+        self.lab = self.enterContext(Lab(3, daemons={"MEND_HOME": home}))
+        self.lab.set("MEND_ON_FAILURE", None)
+        self.lab.set("MEND_SUCCESSOR", None)
+        self.argv = [self.program, "-i", "60", "-w", "200", "-m", "8", "-u", "go"]
+        # Before the nodes and the disk go: nothing that waits for it ends.
+        self.addCleanup(self.answers)
+
+    has_printed, printed, has_printed_all = Counts.has_printed, Counts.printed, Counts.has_printed_all
+
+    def hangs(self):
+        self.disk.process.send_signal(signal.SIGSTOP)
+
+    def answers(self):
+        self.disk.process.send_signal(signal.SIGCONT)
+
+    def test_its_ranks_run_on(self):
+        job, name = self.start(4, "node1,node2", "--interval", "1")
+        self.lab.verb("checkpoint", name)
+        before = processes_of(self.program)
+        self.hangs()
+        job.wait_for(lambda: "does not answer; the ranks run on" in job.stderr(), "the user is told")
+        # Longer than any lease that tests have, since the last look.
+        time.sleep(10)
+        self.assertEqual(processes_of(self.program), before)
+        self.answers()
+        job.wait_for(lambda: "answers again" in job.stderr(), "the user is told")
+        # It is a job like any other, and has lost nothing.
+        self.lab.verb("checkpoint", name)
+        self.lab.verb("migrate", name, "0", "--to", "node2")
+        self.assertEqual({"goes_on", "took_over", "node_lost", "directory_silent"} & set(self.events(name)), {"directory_silent"})
+        self.kill_controller(name)
+        self.taken_over(name)
+        self.runs_to_its_end(job, name, 4)
+
+    def test_what_is_printed_waits(self):
+        """And so does the rank, when that is much. Nothing is lost, nothing doubled."""
+        done = self.lab.mend("run", "--detach", "-n", "1", "--hosts", "node1,node2", "--", "sh", "-c", COUNTER, cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        name = done.stdout.strip()
+        self.touch("go")
+        self.has_printed(name, 1000)
+        for _ in range(2):
+            printed = self.printed(name)
+            self.hangs()
+            time.sleep(8)
+            self.answers()
+            self.has_printed(name, printed + 2000)
+        self.assertEqual({"goes_on", "took_over", "node_lost"} & set(self.events(name)), set())
+        self.touch("end")
+        self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+        self.has_printed_all(name)
+
+    def test_its_ranks_end_where_it_is_not_to_be_waited_for(self):
+        self.lab.set("MEND_DIRECTORY_TIMEOUT_S", "0")
+        job, name = self.start(2, "node1,node2")
+        self.lab.verb("checkpoint", name)
+        before = set(processes_of(self.program))
+        self.hangs()
+        until(lambda: not before & set(processes_of(self.program)), "the ranks have ended with their lease")
+        self.answers()
+        self.again(job, name, 1)
+        self.ends_well(job, 2)
+
+    def test_the_controller_is_lost_meanwhile(self):
+        """Nobody can take its place before the directory answers; then one does."""
+        job, name = self.start(4, "node1,node2", "--spares", "node3")
+        self.lab.verb("checkpoint", name)
+        record = self.record(name)
+        self.hangs()
+        job.wait_for(lambda: "does not answer; the ranks run on" in job.stderr(), "the user is told")
+        self.lab.on(record["controller_host"], "kill", "-KILL", str(record["controller_pid"]))
+        until(lambda: not processes_of(self.program), "the ranks have ended with their lease")
+        self.answers()
+        self.taken_over(name)
+        until(lambda: "goes_on" in self.events(name), "it goes on")
+        self.runs_to_its_end(job, name, 4)
+
+
 class Output(Counts):
     """Each line is shown once, whatever happens to controllers."""
 

@@ -432,7 +432,8 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Ping { at_us: 7 },
         ToDaemon::Resume(resumption.clone()),
         ToDaemon::Succeed(Box::new(Succession { of: resumption.clone(), session: [9; 16] })),
-        ToDaemon::AskHeard(resumption),
+        ToDaemon::AskVote { of: resumption.clone(), silence_ms: 1000 },
+        ToDaemon::AskConfirmed { of: resumption, ping_us: Some(9) },
         ToDaemon::Look,
         ToDaemon::Grow(world()),
     ]);
@@ -491,7 +492,8 @@ fn from_daemon() -> Vec<FromDaemon> {
     all.extend([
         FromDaemon::Resumed { delivered: 299 },
         FromDaemon::Succeeded { orders: 17 },
-        FromDaemon::HeardAgo { ms: 1500 },
+        FromDaemon::Voted { successor: true },
+        FromDaemon::Confirmed { yes: true },
         FromDaemon::Paused { ranks: vec![0, 2] },
         FromDaemon::Left,
     ]);

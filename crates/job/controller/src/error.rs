@@ -27,6 +27,20 @@ pub enum RunError {
     /// The user's secret cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// The job may run: its controller is not known to be gone, nor that too few of its nodes confirm it for it to go on.
+    #[error("job {id} may still run: its controller on {host} cannot be seen, and {unknown} of its {nodes} nodes cannot be reached")]
+    MayRun {
+        /// The job.
+        id: String,
+        /// Where its controller was.
+        host: String,
+        /// Nodes that cannot be reached.
+        unknown: usize,
+        /// All.
+        nodes: usize,
+        /// Seconds after which the ranks there have ended.
+        left_s: u64,
+    },
     /// The key for images cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -257,6 +271,9 @@ impl RunError {
     pub fn hint(&self) -> String {
         match self {
             Self::Secret(error) => error.hint(),
+            Self::MayRun { left_s, .. } => {
+                format!("try again in {left_s} s, when what may run there has ended; or where the nodes can be reached")
+            }
             Self::Key(error) => error.hint(),
             Self::Node { source, .. } => source.hint().to_owned(),
             Self::File { kept: true, .. } => "restart from another checkpoint with --checkpoint N".into(),
@@ -341,7 +358,7 @@ impl RunError {
             Self::Start { code, .. } | Self::Data { code } => *code,
             Self::NotHealed { wants_nodes: true, .. } => NODE_LOST,
             Self::NotHealed { source, .. } => source.exit_code(),
-            Self::NodeLost { .. } | Self::MessagesLost { .. } | Self::TimeUp { .. } => NODE_LOST,
+            Self::NodeLost { .. } | Self::MessagesLost { .. } | Self::TimeUp { .. } | Self::MayRun { .. } => NODE_LOST,
             Self::Node { .. }
             | Self::NoSuchHost { .. }
             | Self::Drained { .. }

@@ -15,7 +15,9 @@
 
 pub mod confirmations;
 pub mod flush;
+pub(crate) mod last_controller;
 pub mod log;
+pub mod pulse;
 mod take_over;
 pub mod watch;
 

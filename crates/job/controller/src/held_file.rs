@@ -28,7 +28,7 @@ pub fn is_lost(error: &io::Error) -> bool {
 /// Those of the file system; [`is_lost`] says of which error that the job has another controller.
 pub fn replace(directory: &Path, name: &str, holder: LockIdentity, bytes: &[u8]) -> io::Result<()> {
     let path = directory.join(name);
-    let partial = path.with_extension(format!("{}.new", holder.0));
+    let partial = path.with_extension(format!("{}.new", holder.number()));
     let published = mend_durable::write_if(&path, &partial, bytes, || LockIdentity::of(directory) == Some(holder))?;
     if published { Ok(()) } else { Err(io::Error::other(TakenOver)) }
 }

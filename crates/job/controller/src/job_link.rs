@@ -15,7 +15,7 @@
 //! connection is given up never reaches it, so that its lease ends by [`Lost::last_word`]. Faults assumed: the connection breaks at any
 //! byte; the daemon dies, stands still, or has given the job up.
 
-use crate::detached::lock;
+use crate::failover::pulse::Pulse;
 use mend_job::event::NodeLoss;
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Resumption, Succession, ToDaemon};
@@ -24,8 +24,8 @@ use mend_patience::{Patience, patiently};
 use mend_wire::{Connection, HandshakeError, Link, LinkEnd, Source, connect};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
@@ -133,36 +133,16 @@ impl Commands {
     }
 }
 
-/// When the job's lock was last seen to be this controller's. A lease is renewed only if that was lately: else a successor may have it.
-#[derive(Clone, Debug)]
-pub struct Pulse {
-    seen: Arc<Mutex<Instant>>,
-    limit: Duration,
-}
-
-impl Pulse {
-    /// It is seen now. `limit`: for how long that is good.
-    #[must_use]
-    pub fn begin(limit: Duration) -> Self {
-        Self { seen: Arc::new(Mutex::new(Instant::now())), limit }
-    }
-
-    /// It was seen at this time.
-    pub fn seen(&self, at: Instant) {
-        *lock(&self.seen) = at;
-    }
-
-    fn is_fresh(&self) -> bool {
-        lock(&self.seen).elapsed() < self.limit
-    }
-}
-
-/// Returns when a ping is due, and may be sent.
-async fn next_ping(ping: &mut Interval, pulse: Option<&Pulse>) {
+/// Returns when a ping is due, and may be sent: the time to send with it.
+async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&Pulse>) -> u64 {
     loop {
         ping.tick().await;
-        if pulse.is_none_or(Pulse::is_fresh) {
-            return;
+        let at_us = match pulse {
+            Some(pulse) => pulse.ping_us(),
+            None => Some(began.elapsed().as_micros() as u64),
+        };
+        if let Some(at_us) = at_us {
+            return at_us;
         }
     }
 }
@@ -177,9 +157,9 @@ impl Source for Commands {
         }
         let message = tokio::select! {
             message = self.queue.recv() => message,
-            () = next_ping(&mut self.ping, self.pulse.as_ref()) => {
+            at_us = next_ping(&mut self.ping, self.began, self.pulse.as_ref()) => {
                 self.pushed += 1;
-                return Some(ToDaemon::Ping { at_us: self.began.elapsed().as_micros() as u64 });
+                return Some(ToDaemon::Ping { at_us });
             }
         };
         self.pushed += 1;
@@ -346,17 +326,45 @@ async fn answer(connection: &mut Connection, silence: Duration) -> Result<FromDa
     }
 }
 
-/// How long ago a job's controller was heard by a daemon, milliseconds; `None` if that does not say so in time.
-pub async fn heard_ago(address: SocketAddr, secret: &Secret, of: Resumption, limit: Duration) -> Option<u64> {
+/// What a daemon says that is asked for its vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// It votes for a successor.
+    Successor,
+    /// It has heard the controller.
+    Controller,
+    /// The job is not there, or nobody listens.
+    Absent,
+}
+
+/// Asks a daemon for its vote for a successor of a job's controller, which it gives if that was silent for so long. `None` if it does not answer in time.
+pub async fn ask_vote(address: SocketAddr, secret: &Secret, of: Resumption, silence_ms: u64, limit: Duration) -> Option<Vote> {
     let asking = async {
-        let mut connection = connect(address, Purpose::Job, secret).await.ok()?;
-        connection.sender.send(&ToDaemon::AskHeard(of)).await.ok()?;
+        let mut connection = match connect(address, Purpose::Job, secret).await {
+            Ok(connection) => connection,
+            Err(error) => return is_refused(&error).then_some(Vote::Absent),
+        };
+        connection.sender.send(&ToDaemon::AskVote { of, silence_ms }).await.ok()?;
         match answer(&mut connection, limit).await {
-            Ok(FromDaemon::HeardAgo { ms }) => Some(ms),
+            Ok(FromDaemon::Voted { successor: true }) => Some(Vote::Successor),
+            Ok(FromDaemon::Voted { successor: false }) => Some(Vote::Controller),
+            Ok(FromDaemon::Refused { .. }) => Some(Vote::Absent),
             _ => None,
         }
     };
     patiently(limit, asking).await.ok().flatten()
+}
+
+/// A connection to a daemon that is asked something again and again.
+pub async fn open(address: SocketAddr, secret: &Secret) -> Option<Connection> {
+    connect(address, Purpose::Job, secret).await.ok()
+}
+
+/// Asks a daemon whether it confirms this controller. `ping_us`: the lease is renewed, as by a ping of this time. `None` if the connection is of no use any more.
+pub async fn confirms(connection: &mut Connection, of: &Resumption, ping_us: Option<u64>) -> Option<bool> {
+    connection.sender.send(&ToDaemon::AskConfirmed { of: of.clone(), ping_us }).await.ok()?;
+    let Ok(FromDaemon::Confirmed { yes }) = connection.receiver.receive().await else { return None };
+    Some(yes)
 }
 
 /// Takes a lost controller's place at a daemon. Returns how many orders that has had, with the connection.

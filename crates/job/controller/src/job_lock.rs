@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub struct JobLock {
 
 impl JobLock {
     fn of(directory: &Path, file: File) -> io::Result<Self> {
-        let identity = LockIdentity(file.metadata()?.ino());
+        let identity = LockIdentity::of_file(&file)?;
         Ok(Self { directory: directory.to_owned(), identity, _file: file })
     }
 

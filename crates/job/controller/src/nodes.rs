@@ -2,7 +2,8 @@
 //! (`job_link.rs`).
 
 use crate::error::RunError;
-use crate::job_link::{JobLink, NodeEvent, Opening, Pulse, SentOrders};
+use crate::failover::pulse::Pulse;
+use crate::job_link::{JobLink, NodeEvent, Opening, SentOrders};
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
 use mend_messages::health::{NodeHealth, NodeReport};
@@ -100,7 +101,8 @@ pub struct ConnectedNode {
     /// Its daemon.
     pub address: SocketAddr,
     connection: Connection,
-    secret: Secret,
+    /// The user's secret, which proves this side to it.
+    pub secret: Secret,
 }
 
 /// Asks the daemon at the other end of a connection, before a job is introduced on it.

@@ -280,7 +280,7 @@ impl JobDirectory {
     pub fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<(), RecordError> {
         let text = serde_json::to_vec_pretty(value).map_err(|e| self.io(e.into()))?;
         let path = self.path.join(name);
-        let Some(LockIdentity(holder)) = self.holder else { return mend_durable::write(&path, &text).map_err(|e| self.io(e)) };
+        let Some(holder) = self.holder.map(LockIdentity::number) else { return mend_durable::write(&path, &text).map_err(|e| self.io(e)) };
         // Two controllers may write at a time: one that stood still knows late that it is lost.
         let partial = path.with_extension(format!("{holder}.new"));
         let ours = || LockIdentity::of(&self.path) == self.holder;

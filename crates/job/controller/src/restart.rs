@@ -5,7 +5,7 @@ use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
 use crate::error::RunError;
-use crate::failover::watch;
+use crate::failover::{last_controller, watch};
 use crate::healing_options::HealingOptions;
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct};
@@ -191,10 +191,14 @@ impl Notes {
 
     /// Takes the lock of the job, if it is not held.
     fn take_lock(&mut self, directory: &JobDirectory, job: &str) -> Result<(), RunError> {
-        if self.lock.as_ref().is_none_or(|(held, _)| held != job) {
+        if !self.has_lock(job) {
             self.lock = Some((job.to_owned(), directory.lock(job)?));
         }
         Ok(())
+    }
+
+    fn has_lock(&self, job: &str) -> bool {
+        self.lock.as_ref().is_some_and(|(held, _)| held == job)
     }
 
     /// No controller came to be.
@@ -317,7 +321,10 @@ async fn restart_from(
     }
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered.
-    notes.take_lock(&directory, &manifest.job)?;
+    if !notes.has_lock(&manifest.job) {
+        let lock = last_controller::replace(&directory, &manifest.job, directory.lock(&manifest.job)?).await?;
+        notes.lock = Some((manifest.job.clone(), lock));
+    }
     let record = directory.record().ok();
     let wanted = wanted_hosts(&manifest, record.as_ref(), spec);
     let all = wanted.hosts.iter().map(|(name, _)| name.clone()).collect();

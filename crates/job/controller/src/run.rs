@@ -104,7 +104,7 @@ pub struct Shell {
     /// What makes durable what they may forget.
     pub flusher: Option<Flusher>,
     /// Sees whether the job is still this controller's, for as long as it is there.
-    pub _watch: Option<LockWatch>,
+    pub watch: Option<LockWatch>,
 }
 
 /// What a [`Shell`] has besides what stays as it is for a life.
@@ -175,7 +175,7 @@ impl Shell {
             confirmations,
             traffic,
             flusher,
-            _watch: watch,
+            watch,
         }
     }
 }
@@ -384,6 +384,7 @@ impl Running {
                 Woken::By(None) => break,
             }
             self.look_at_ranks();
+            self.record_silence();
         }
         self.finish(arrivals).await
     }
@@ -460,6 +461,13 @@ impl Running {
             if self.begun == size {
                 detached::accept(&self.shell.record.id);
             }
+        }
+    }
+
+    fn record_silence(&mut self) {
+        let ms = self.shell.watch.as_ref().map_or(0, LockWatch::take_silence_ms);
+        if ms > 0 {
+            self.shell.journal.record(Happened::DirectorySilent { ms });
         }
     }
 

@@ -322,6 +322,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         epoch: record.epoch,
         lease_ms: lease.as_millis() as u64,
         node_timeout_ms: node_timeout.as_millis() as u64,
+        directory_timeout_s: mend_settings::DIRECTORY_TIMEOUT.number()?,
         encryption_key: beginning.encryption_key.clone(),
         any_owner: beginning.any_owner,
         quiet,
@@ -336,7 +337,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         run_began: beginning.run_began,
     };
     let told = failover::begin_log(directory.path(), beginning.lock.identity(), &life)?;
-    let lock_watch = told.is_some().then(|| LockWatch::begin(directory.path().to_owned(), id.clone(), beginning.lock.identity(), lease));
+    let watch_with = |secret| LockWatch::begin(directory.path(), beginning.lock.identity(), &life, secret);
+    let lock_watch = reached.first().filter(|_| told.is_some()).map(|node| watch_with(&node.secret));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();
     let mut nodes: Vec<Node> = Vec::new();
     for (index, node) in reached.into_iter().enumerate() {

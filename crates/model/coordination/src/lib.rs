@@ -12,6 +12,7 @@ pub mod placement;
 pub mod pmi;
 pub mod portable;
 pub mod recovery;
+pub mod renewal;
 pub mod replication;
 mod safeguards;
 pub mod spawn_request;

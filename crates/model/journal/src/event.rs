@@ -84,6 +84,8 @@ pub enum Event {
     ControllerDied,
     /// The controller before this one was lost; this one, on `host`, has taken its place, and the ranks run on.
     TookOver { host: String },
+    /// The job's directory did not answer for so long, and nodes confirmed the controller meanwhile.
+    DirectorySilent { ms: u64 },
     /// A node takes part.
     NodeReached { address: String },
     /// The connection to a node's daemon broke and was opened again within the job's lease.

@@ -218,6 +218,7 @@ pub fn sentence(entry: &Entry) -> String {
         Event::TookOver { host } => {
             format!("the job's controller was lost; another one on {host} goes on in its place, and the ranks ran on")
         }
+        Event::DirectorySilent { ms } => format!("the job's directory did not answer for {}", duration(ms.saturating_mul(1000))),
         Event::NodeReconnected { why } => format!("the connection to node {node} broke ({why}) and was opened again; nothing was lost"),
         Event::NodeReached { address } => format!("node {node} ({address}) takes part"),
         Event::NodeLeftOut { error } => format!("left out: {error}"),

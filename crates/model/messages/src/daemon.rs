@@ -294,13 +294,25 @@ pub enum ToDaemon {
     Resume(Resumption),
     /// First message of a controller that takes the place of one that is lost. → `Succeeded` or `Refused`
     Succeed(Box<Succession>),
-    /// Tell how long ago the job's controller was heard, to who may have to succeed it; only before `Introduce`, or without it. → `HeardAgo` or
+    /// Vote for a successor of the job's controller if that has been silent for so long; only before `Introduce`, or without it. → `Voted` or
     /// `Refused`
-    AskHeard(Resumption),
+    AskVote {
+        /// The controller, by what it would say to go on.
+        of: Resumption,
+        /// How long, milliseconds.
+        silence_ms: u64,
+    },
     /// Tell of the node; only before `Introduce`, or without it. → `Seen`
     Look,
     /// The job has a world more, whose ranks have the next numbers. To all nodes, before any of its ranks is started.
     Grow(World),
+    /// Confirm that this controller has the job, which it cannot see in the job's directory; only before `Introduce`, or without it. → `Confirmed`
+    AskConfirmed {
+        /// The controller, by what it would say to go on.
+        of: Resumption,
+        /// Renews the lease, as a `Ping` of this time does: the controller may do so by what nodes have confirmed, and what serves the job there may be held up by the directory.
+        ping_us: Option<u64>,
+    },
 }
 
 /// How a rank ended.
@@ -520,10 +532,10 @@ pub enum FromDaemon {
         /// Orders that came from the lost controller and those before it: numbered messages other than `Ping`.
         orders: u64,
     },
-    /// Answer to `AskHeard`.
-    HeardAgo {
-        /// So many milliseconds.
-        ms: u64,
+    /// Answer to `AskVote`.
+    Voted {
+        /// For the successor: from now on the daemon does not confirm the controller to it.
+        successor: bool,
     },
     /// These ranks stand still; what they wrote has been sent.
     Paused {
@@ -551,5 +563,10 @@ pub enum FromDaemon {
         ms: u64,
         /// For how much of it the daemon itself got no processor, or its whole machine stood still, milliseconds.
         stood_still_ms: u64,
+    },
+    /// Answer to `AskConfirmed`.
+    Confirmed {
+        /// The controller's session is here, nobody has succeeded it, and the daemon has voted for nobody else.
+        yes: bool,
     },
 }

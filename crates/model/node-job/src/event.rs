@@ -37,6 +37,11 @@ pub struct Setup {
 pub enum Event {
     /// The controller says this.
     Told(ToDaemon),
+    /// The controller has renewed the lease beside its messages, by a word that it has sent at this time of its clock, microseconds.
+    Pinged {
+        /// As in [`ToDaemon::Ping`].
+        at_us: u64,
+    },
     /// Nothing more comes from the controller: it said what cannot be.
     ControllerLost,
     /// The connection to it is another.

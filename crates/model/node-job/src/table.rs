@@ -20,6 +20,8 @@ struct Start {
     session: [u8; 16],
     /// The session before: a successor that was lost before it could write down the new one knows that.
     before: [u8; 16],
+    /// The node has voted for a successor of this session's controller.
+    voted: bool,
 }
 
 impl Start {
@@ -69,7 +71,7 @@ impl JobTable {
             Some(present) if present.epoch >= epoch => Err(Present::Here { epoch: present.epoch }),
             Some(_) => Err(Present::Leaving),
             None => {
-                self.jobs.insert(identity, Start { epoch, session, before: session });
+                self.jobs.insert(identity, Start { epoch, session, before: session, voted: false });
                 Ok(())
             }
         }
@@ -90,8 +92,24 @@ impl JobTable {
     #[must_use]
     pub fn succeed(&mut self, Succession { of, session }: &Succession) -> bool {
         let Some(job) = self.jobs.get_mut(&of.identity).filter(|job| job.is(of)) else { return false };
-        (job.before, job.session) = (of.session, *session);
+        *job = Start { epoch: job.epoch, session: *session, before: of.session, voted: false };
         true
+    }
+
+    /// A successor asks for this node's vote; the controller was `silent` for as long as it takes. True if it has the vote.
+    ///
+    /// A vote is never taken back: who has it may be about to take the job's lock at any later time.
+    #[must_use]
+    pub fn vote(&mut self, of: &Resumption, silent: bool) -> bool {
+        let Some(job) = self.jobs.get_mut(&of.identity).filter(|job| silent && job.is(of)) else { return false };
+        job.voted = true;
+        true
+    }
+
+    /// Whether the controller of this session has the job as far as this node knows: nobody has succeeded it here, or may be about to with this node's vote.
+    #[must_use]
+    pub fn confirms(&self, of: &Resumption) -> bool {
+        self.may_resume(of) && self.jobs.get(&of.identity).is_some_and(|job| !job.voted)
     }
 
     /// Whether this start of a job is here, and its controller is this one or that one's successor.

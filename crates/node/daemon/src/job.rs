@@ -40,7 +40,7 @@ use crate::stay::{Held, LINGERING};
 use crate::successor;
 use crate::supervisor::namespace::SharedNamespace;
 use crate::tiers::Tiers;
-use mend_messages::daemon::{FromDaemon, JobIntroduction, ToDaemon};
+use mend_messages::daemon::{FromDaemon, JobIntroduction, Resumption, ToDaemon};
 use mend_messages::health::NodeHealth;
 use mend_messages::job::Rank;
 use mend_node_job::NodeJob;
@@ -85,12 +85,16 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
                     return;
                 }
             }
-            Ok(Ok(ToDaemon::AskHeard(of))) => {
-                let answer = match node.heard_ago(&of) {
-                    Some(age) => FromDaemon::HeardAgo { ms: age.as_millis() as u64 },
-                    None => not_here(),
-                };
+            Ok(Ok(ToDaemon::AskVote { of, silence_ms })) => {
+                let voted = node.vote(&of, Duration::from_millis(silence_ms));
+                let answer = voted.map_or_else(not_here, |successor| FromDaemon::Voted { successor });
                 if sender.send(&answer).await.is_err() {
+                    return;
+                }
+            }
+            Ok(Ok(ToDaemon::AskConfirmed { of, ping_us })) => {
+                let yes = node.confirms(&of, ping_us);
+                if sender.send(&FromDaemon::Confirmed { yes }).await.is_err() {
                     return;
                 }
             }
@@ -136,7 +140,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (resumptions, resumed) = mpsc::channel(1);
     let superseded = Arc::new(Notify::new());
     let heard_at = Arc::new(Mutex::new(Instant::now()));
-    let waiting = JobQueues { transfers, resumptions, superseded: superseded.clone(), heard: heard_at.clone() };
+    let (ping, pings) = mpsc::channel(1);
+    let waiting = JobQueues { transfers, resumptions, superseded: superseded.clone(), heard: heard_at.clone(), ping };
     // A controller that was killed may have left ranks here; its successor waits until they have ended.
     let refusal = Instant::now() + LEAVING_TIME;
     let mut registered = node.register(&introduction, waiting.clone());
@@ -255,7 +260,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     };
     first.into_iter().for_each(|effect| drop(job.carry_out(effect)));
     let (health, time_up) = (job.node.health.verdicts(), job.node.time_up.subscribe());
-    let mut incoming = Incoming { commands, agents, arrivals, rank_events, steps, answered, states, superseded, health, time_up };
+    let mut incoming = Incoming { commands, pings, agents, arrivals, rank_events, steps, answered, states, superseded, health, time_up };
     let node = job.node.clone();
     let end = job.run(&mut incoming).await;
     let held = job.held.take();
@@ -287,6 +292,7 @@ async fn load_key(path: Option<PathBuf>) -> Result<Option<Key>, String> {
 
 struct Incoming {
     commands: mpsc::Receiver<ToDaemon>,
+    pings: mpsc::Receiver<(Resumption, u64)>,
     agents: mpsc::Receiver<AgentEvent>,
     arrivals: mpsc::Receiver<Admitted>,
     rank_events: mpsc::UnboundedReceiver<RankEvent>,
@@ -365,6 +371,11 @@ impl Job {
                     *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
                     self.feed(message.map_or(Event::ControllerLost, Event::Told))
                 }
+                // Of a controller that has been succeeded since it says nothing: its clock is another one.
+                Some((of, at_us)) = incoming.pings.recv() => self.node.may_resume(&of).then(|| {
+                    *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                    self.feed(Event::Pinged { at_us })
+                }).flatten(),
                 Some(event) = incoming.agents.recv() => self.agent_spoke(event),
                 Some(step) = incoming.steps.recv() => {
                     let event = self.agent_links.came_further(step);

@@ -91,6 +91,8 @@ pub struct JobQueues {
     pub superseded: Arc<Notify>,
     /// When its controller was heard last.
     pub heard: Arc<Mutex<Instant>>,
+    /// Words of a controller that renew the lease beside its messages: who it is, and when it was, microseconds of its clock.
+    pub ping: mpsc::Sender<(Resumption, u64)>,
 }
 
 /// A job's presence; dropping it takes the job off the list.
@@ -184,11 +186,27 @@ impl Node {
         queue.send(resumed).await.map_err(|refused| refused.0.connection)
     }
 
-    /// How long ago the controller of this start of a job was heard; `None` if that is not here.
-    pub fn heard_ago(&self, of: &Resumption) -> Option<Duration> {
-        let jobs = self.jobs();
+    /// Whether the controller of this session may still go on with its job here.
+    pub fn may_resume(&self, of: &Resumption) -> bool {
+        self.jobs().table.may_resume(of)
+    }
+
+    /// Votes for a successor of a job's controller if that was silent for so long. Returns whether it does; `None` if that start of the job is not here.
+    pub fn vote(&self, of: &Resumption, silence: Duration) -> Option<bool> {
+        let mut jobs = self.jobs();
         let heard = jobs.queues(&of.identity).filter(|_| jobs.table.is_here(of))?.heard.clone();
-        Some(heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed())
+        let silent = heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= silence;
+        Some(jobs.table.vote(of, silent))
+    }
+
+    /// Whether the controller of this session has the job, as far as this node knows. `ping_us`: it renews the lease, at this time of its clock.
+    pub fn confirms(&self, of: &Resumption, ping_us: Option<u64>) -> bool {
+        let jobs = self.jobs();
+        if let (Some(at_us), Some(queues)) = (ping_us.filter(|_| jobs.table.may_resume(of)), jobs.queues(&of.identity)) {
+            // One that waits does as well.
+            let _ = queues.ping.try_send((of.clone(), at_us));
+        }
+        jobs.table.confirms(of)
     }
 
     /// Keeps in mind that a job leaves since its lease is over, in which this daemon stood still for so long, both in microseconds.

@@ -9,6 +9,13 @@ pub const SUCCESSOR: Setting = Setting {
     default: "on",
     meaning: "Whether another process takes the controller's place when mend run is killed or its machine is lost (on), on one of the job's nodes that share the job's directory, or the job ends then (off).",
 };
+/// How long a job outlives its directory.
+pub const DIRECTORY_TIMEOUT: Setting = Setting {
+    name: "MEND_DIRECTORY_TIMEOUT_S",
+    kind: Kind::Number { min: 0, max: 86_400 },
+    default: "300",
+    meaning: "Seconds that ranks run on while the job's directory does not answer, as when a network file system hangs, if more than half of the job's nodes can be reached (mend run). 0: they end with MEND_LEASE_MS.",
+};
 /// What follows a failure.
 pub const ON_FAILURE: Setting = Setting {
     name: "MEND_ON_FAILURE",

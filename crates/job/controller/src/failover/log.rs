@@ -21,7 +21,7 @@ use mend_job::healing::Healing;
 use mend_job::input::Mark;
 use mend_job::replay::{Standing, Told};
 use mend_job::setup::Setup;
-use mend_messages::daemon::Stream;
+use mend_messages::daemon::{Resumption, Stream};
 use mend_messages::job::{Program, Rank};
 use mend_messages::tier::TierSpec;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -54,6 +54,8 @@ pub struct LifeRecord {
     pub lease_ms: u64,
     /// How long a node may be silent, milliseconds.
     pub node_timeout_ms: u64,
+    /// How long leases are renewed while the job's directory does not answer, seconds.
+    pub directory_timeout_s: u64,
     /// File with the key that images are encrypted with.
     pub encryption_key: Option<PathBuf>,
     /// Take checkpoints that another user wrote.
@@ -78,6 +80,14 @@ pub struct LifeRecord {
     pub(crate) batch: Option<BatchLife>,
     /// When the `mend run` or `mend restart` that it is a life of began, seconds since 1970: `MEND_TIME_LIMIT_S` counts from there, whoever controls it.
     pub run_began: u64,
+}
+
+impl LifeRecord {
+    /// What this life's controller says to a node's daemon to go on, when it has had the daemon's messages up to `delivered`.
+    #[must_use]
+    pub fn resumption(&self, node: usize, delivered: u64) -> Resumption {
+        Resumption { identity: self.setup.identity, epoch: self.epoch, session: self.sessions[node], delivered }
+    }
 }
 
 /// What was read.

@@ -10,7 +10,7 @@ use crate::failover::log::{self, Found, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
 use crate::healing::see_through_in_batch;
 use crate::input::{InputError, InputFile, InputReader, Source, Wanted, note_lack};
-use crate::job_link::{Lost, Opening, heard_ago, succeed};
+use crate::job_link::{Lost, Opening, Vote, ask_vote, succeed};
 use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
 use crate::life::{Constants, Life};
@@ -19,19 +19,20 @@ use crate::made_spaces::MadeSpaces;
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobRecord};
+use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::run::{Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
 use crate::signals::Signals;
 use crate::start::{MAX_WAITING_EVENTS, load_key};
 use crate::watchers::{self, Watchers};
+use mend_coordination::renewal::{confirmed_us, may_seize};
 use mend_job::event::{Effect, Record};
 use mend_job::input::InputAt;
 use mend_job::phase::NodeLoss;
 use mend_job::replay::{Standing, UnknownOrders};
 use mend_job::safeguard::Kept;
 use mend_journal::Entry;
-use mend_messages::daemon::{Resumption, Succession};
+use mend_messages::daemon::Succession;
 use mend_messages::job::{NodeIndex, Secret};
 use mend_report::with_causes;
 use mend_wire::{Connection, Link};
@@ -43,6 +44,8 @@ use tokio::task::JoinSet;
 
 /// How long the lock of a controller that was killed may be held: its process is about to be gone.
 const LOCK_TIME: Duration = Duration::from_millis(500);
+/// How long another successor may be at it that takes the lock: longer than what one leaves that was killed then counts.
+const SEIZED_TIME: Duration = Duration::from_secs(3);
 /// The newest entries of the journal among which those of the last event are.
 const MAX_RECORDS: usize = 64;
 /// How long a daemon may take to answer, and which part of the lease that may be.
@@ -56,14 +59,14 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
     let mut directory = JobDirectory::open(id)?;
     // Of whoever holds it now, and of no successor that has it by then.
     let holder = LockIdentity::of(directory.path());
-    let lock = match (locked(&directory, id, silent).await, holder) {
-        (None, Some(holder)) if silent && is_silent(&directory).await? => {
-            detached::seize();
-            directory.seize_lock(id, holder).ok()
-        }
-        (lock, _) => lock,
+    let (lock, voted) = match (locked(&directory, id, silent).await, holder) {
+        (Some(lock), _) => (replaced(&directory, id, lock).await, false),
+        (None, Some(holder)) if silent && has_votes(&directory).await? => (directory.seize_lock(id, holder).ok(), true),
+        (None, _) => (None, false),
     };
     let Some(lock) = lock else { return Ok(None) };
+    // A silent one may write to its spool when it goes on.
+    detached::seize();
     directory.hold(lock.identity());
     let mut record = directory.record()?;
     if record.ended.is_some() {
@@ -101,7 +104,7 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         let life = Life { end, embedded, lock, id, checkpoints, tiers, signals, offloads, spaces };
         return see_through_in_batch(Ok((life, constants)), batch, strays).await.map(Some);
     }
-    let life = go_on_in_place(directory, lock, record, life, standing, &constants, signals).await?;
+    let life = go_on_in_place(directory, (lock, voted), record, life, standing, &constants, signals).await?;
     see_through_in_batch(Ok((life, constants)), batch, strays).await.map(Some)
 }
 
@@ -124,9 +127,28 @@ async fn locked(directory: &JobDirectory, id: &str, silent: bool) -> Option<JobL
     }
 }
 
-/// Whether most of the job's nodes have not heard its controller for a third of the lease: it is lost, and not only the way from it to here. Between two lives
-/// it has nothing to say to them.
-async fn is_silent(directory: &JobDirectory) -> Result<bool, RunError> {
+/// Puts another file in the place of a lock that was free. Its file server may have given it up for a controller that lives, and has to see that the job is another's. `None`
+/// if another successor has taken the job.
+pub(crate) async fn replaced(directory: &JobDirectory, id: &str, lock: JobLock) -> Option<JobLock> {
+    let until = Instant::now() + SEIZED_TIME;
+    loop {
+        match directory.seize_lock(id, lock.identity()) {
+            Ok(ours) => return Some(ours),
+            Err(_) if !lock.is_ours() => return None,
+            // Another one is about to, or was killed when it was.
+            Err(RecordError::Running { .. }) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(RecordError::Running { .. }) => return None,
+            Err(error) => {
+                tracing::warn!(%error, "the job's lock stays the file that it is");
+                return Some(lock);
+            }
+        }
+    }
+}
+
+/// Whether more than half of the job's nodes, and all that answer, have not heard its controller for a third of the lease and vote for a successor: it is lost, and not only the
+/// way from it to here. Between two lives it has nothing to say to them.
+async fn has_votes(directory: &JobDirectory) -> Result<bool, RunError> {
     let Some(found) = log::read(directory.path()) else { return Ok(false) };
     let life = found.life.clone();
     if stand(found, &directory.record()?).job.is_over() {
@@ -136,22 +158,17 @@ async fn is_silent(directory: &JobDirectory) -> Result<bool, RunError> {
     let limit = answer_time(&life);
     let mut asked = JoinSet::new();
     for (index, node) in life.setup.nodes.iter().enumerate() {
-        let of = resumption(&life, index, 0);
-        let (secret, address) = (secret.clone(), node.address);
-        asked.spawn(async move { heard_ago(address, &secret, of, limit).await });
+        let of = life.resumption(index, 0);
+        let (secret, address, silence_ms) = (secret.clone(), node.address, life.lease_ms / 3);
+        asked.spawn(async move { ask_vote(address, &secret, of, silence_ms, limit).await });
     }
-    let ages: Vec<u64> = asked.join_all().await.into_iter().flatten().collect();
-    let silent = ages.iter().filter(|age| **age >= life.lease_ms / 3).count();
-    Ok(silent == ages.len() && silent * 2 > life.setup.nodes.len())
-}
-
-/// What the lost controller would say to a node's daemon.
-fn resumption(life: &LifeRecord, node: usize, delivered: u64) -> Resumption {
-    Resumption { identity: life.setup.identity, epoch: life.epoch, session: life.sessions[node], delivered }
+    let answers = asked.join_all().await.into_iter().flatten();
+    let votes: Vec<bool> = answers.filter(|vote| *vote != Vote::Absent).map(|vote| vote == Vote::Successor).collect();
+    Ok(may_seize(&votes, life.setup.nodes.len()))
 }
 
 /// How long a daemon may take to answer.
-fn answer_time(life: &LifeRecord) -> Duration {
+pub(super) fn answer_time(life: &LifeRecord) -> Duration {
     ANSWER_TIME.0.min(Duration::from_millis(life.lease_ms) / ANSWER_TIME.1)
 }
 
@@ -182,7 +199,7 @@ async fn ask_nodes(life: &LifeRecord, standing: &Standing, confirmed: &[u64], se
     for (index, node) in life.setup.nodes.iter().enumerate() {
         let session = mend_wire::random_bytes();
         let lost = standing.lost.iter().find(|(lost, _)| *lost as usize == index).map(|(_, how)| how.clone());
-        let of = resumption(life, index, confirmed[index]);
+        let of = life.resumption(index, confirmed[index]);
         let (secret, address) = (secret.clone(), node.address);
         asked.spawn(async move {
             let answer = match lost {
@@ -206,7 +223,7 @@ fn confirmed(standing: &Standing, shown: &output::ShownStreams) -> Vec<u64> {
 
 async fn go_on_in_place(
     directory: JobDirectory,
-    lock: JobLock,
+    (lock, voted): (JobLock, bool),
     mut record: JobRecord,
     mut life: LifeRecord,
     mut standing: Standing,
@@ -220,7 +237,17 @@ async fn go_on_in_place(
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     let answers = ask_nodes(&life, &standing, &confirmed, &secret).await;
     // A lost controller that lives may have spoken to other nodes until it saw that the lock is another file.
-    let last_word = Instant::now() + Duration::from_millis(life.lease_ms) / LEASES;
+    let unknown =
+        answers.iter().filter(|(node, _, answer)| may_confirm(answer) && standing.lost.iter().all(|(lost, _)| lost != node)).count();
+    let waited = Duration::from_micros(confirmed_us(unknown, answers.len(), voted, life.directory_timeout_s * 1_000_000));
+    if !waited.is_zero() {
+        mend_report::tell!(
+            "mend: {unknown} of {} nodes cannot be reached, and may still have the lost controller; they are waited for, {} s at most",
+            answers.len(),
+            waited.as_secs()
+        );
+    }
+    let last_word = Instant::now() + Duration::from_millis(life.lease_ms) / LEASES + waited;
     let mut left = standing.left(&manifest_text(&record));
     let newest = journal_file::read(directory.path()).map(|found| found.entries).unwrap_or_default();
     left.retain(|effect| !is_recorded(effect, &newest[newest.len().saturating_sub(MAX_RECORDS)..]));
@@ -244,7 +271,7 @@ async fn go_on_in_place(
             None
         }
     };
-    let watch = LockWatch::begin(directory.path().to_owned(), id.clone(), lock.identity(), Duration::from_millis(life.lease_ms));
+    let watch = LockWatch::begin(directory.path(), lock.identity(), &life, &secret);
     let mut nodes: Vec<Node> = Vec::new();
     for (index, opening) in (0..).zip(openings) {
         let (at, before) = (index as usize, standing.orders[index as usize].before);
@@ -288,6 +315,11 @@ async fn go_on_in_place(
 fn is_recorded(effect: &Effect, newest: &[Entry]) -> bool {
     let Effect::Record(record) = effect else { return false };
     matches!(&**record, Record::Happened { event, .. } if newest.iter().any(|entry| entry.event == *event))
+}
+
+/// Whether a node that has answered so may confirm the lost controller: it is not known to obey this one, or to have left the job.
+fn may_confirm(answer: &Result<(Connection, u64), NodeLoss>) -> bool {
+    !matches!(answer, Ok(_) | Err(NodeLoss::Gone(_)))
 }
 
 /// How a node is gone on with. What its daemon has not had of the lost controller's orders stays in `standing`.

@@ -118,7 +118,8 @@ impl Job {
             }
             FromDaemon::Resumed { .. }
             | FromDaemon::Succeeded { .. }
-            | FromDaemon::HeardAgo { .. }
+            | FromDaemon::Voted { .. }
+            | FromDaemon::Confirmed { .. }
             | FromDaemon::LeaseOver { .. }
             | FromDaemon::Seen(_)
             | FromDaemon::Left

@@ -83,6 +83,7 @@ impl Builder {
             Event::Abort { .. } | Event::MessagesLost { .. } | Event::ObstacleFound { .. } => self.mark(MarkKind::Trouble, entry),
             Event::PassedOver { .. }
             | Event::TookOver { .. }
+            | Event::DirectorySilent { .. }
             | Event::NodeReconnected { .. }
             | Event::FilesNotSent { .. }
             | Event::TierFailed { .. }

@@ -93,6 +93,10 @@ impl NodeJob {
     fn take(&mut self, now_us: u64, event: Event) {
         match event {
             Event::Told(message) => self.told(now_us, message),
+            Event::Pinged { at_us } => {
+                self.hold.heard(now_us);
+                self.pinged(now_us, at_us);
+            }
             Event::ControllerLost => self.leave(End::Lost),
             Event::Link(state) => {
                 if state == LinkState::Succeeded {
@@ -142,12 +146,16 @@ impl NodeJob {
         }
     }
 
+    fn pinged(&mut self, now_us: u64, at_us: u64) {
+        let age_us = self.hold.pinged(at_us, now_us);
+        self.effect(Effect::Renew { age_us });
+    }
+
     fn told(&mut self, now_us: u64, message: ToDaemon) {
         self.hold.heard(now_us);
         match message {
             ToDaemon::Ping { at_us } => {
-                let age_us = self.hold.pinged(at_us, now_us);
-                self.effect(Effect::Renew { age_us });
+                self.pinged(now_us, at_us);
                 self.effect(Effect::Pong);
             }
             ToDaemon::Start { rank, attempt, stdin } => self.start(rank, attempt, stdin),
@@ -172,7 +180,12 @@ impl NodeJob {
             ToDaemon::Tier(order) => self.effect(Effect::Tier(order)),
             ToDaemon::End { goes_on } => self.leave(End::Asked { goes_on }),
             ToDaemon::Pause => self.pause(now_us),
-            ToDaemon::Introduce(_) | ToDaemon::Resume(_) | ToDaemon::Succeed(_) | ToDaemon::AskHeard(_) | ToDaemon::Look => {
+            ToDaemon::Introduce(_)
+            | ToDaemon::Resume(_)
+            | ToDaemon::Succeed(_)
+            | ToDaemon::AskVote { .. }
+            | ToDaemon::AskConfirmed { .. }
+            | ToDaemon::Look => {
                 self.effect(Effect::Notice(Notice::IntroducedTwice));
             }
         }

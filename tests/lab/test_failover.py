@@ -139,7 +139,7 @@ class Silence(Failover):
         return launch.stdout.strip()
 
     def undisturbed(self):
-        return self.lab.undisturbed("-n", "4", "--hosts", "node1", "--", *self.argv)
+        return self.lab.undisturbed("-n", "4", "--hosts", "node4", "--", *self.argv)
 
     def test_its_machine_loses_power(self):
         self.loses_power()
@@ -154,6 +154,24 @@ class Silence(Failover):
         self.lab.kill("node3")
         self.taken_over(name)
         self.assertEqual(processes_of(self.program), before)
+        self.touch("go")
+        self.assertEqual(self.lab.mend("wait", name).returncode, 0)
+        self.assertEqual(self.logs(name).stdout, self.undisturbed())
+
+    def test_nobody_knows_whether_it_lives(self):
+        """It and all nodes of the job are out of reach: they may go on, cut off from the file server. A restart does not begin the ranks a second time before they have ended."""
+        self.lab.set("MEND_DIRECTORY_TIMEOUT_S", "2")
+        name = self.controller_on_node3()
+        self.lab.verb("checkpoint", name)
+        for node in ("node3", "node1", "node2"):
+            self.lab.kill(node)
+        restart = lambda: self.lab.mend("restart", "--detach", "--hosts", "node4", name, cwd=self.directory)
+        refused = restart()
+        self.assertEqual(refused.returncode, 75, refused.stderr)
+        self.assertIn(f"job {name} may still run: its controller on node3 cannot be seen, and 2 of its 2 nodes cannot be reached", refused.stderr)
+        self.assertRegex(refused.stderr, r"hint: try again in \d+ s")
+        goes = lambda: (done := restart()).returncode == 0 or self.assertEqual(done.returncode, 75, done.stderr)
+        until(goes, "what may run there has ended")
         self.touch("go")
         self.assertEqual(self.lab.mend("wait", name).returncode, 0)
         self.assertEqual(self.logs(name).stdout, self.undisturbed())

@@ -13,7 +13,7 @@
 //!   complete checkpoints (as many as it keeps) or its target need, nor one that is being copied. A tier that was told no
 //!   number keeps every checkpoint that somebody asked for.
 //! - The loss of one node leaves what the partners held as a whole, or something newer: of that the nodes keep their own copies, too.
-//! - What lies in the checkpoint directory though that is no tier, as where nodes had no room, goes as from a tier that was told no number.
+//! - What lies in the checkpoint directory though that is no tier goes as from a tier that was told no number.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
 //! - Of checkpoints that nobody asked for a tier gets every n-th ([`Replication::stagger`]), the next one if it has none or could not have the last.
@@ -184,9 +184,8 @@ impl Replication {
 
     /// A restart has brought an image to this place.
     pub fn brought(&mut self, number: u64, rank: Rank, site: Site) {
-        if let Some(image) = self.checkpoints.get_mut(&number).and_then(|images| image_of(images, rank)) {
-            image.sites.insert(site);
-        }
+        let image = self.checkpoints.get_mut(&number).and_then(|images| image_of(images, rank));
+        let _ = image.map(|image| image.sites.insert(site));
     }
 
     /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event.
@@ -509,12 +508,13 @@ impl Replication {
             (keep, _) => (keep as usize, false),
         };
         let counts = |number: &&u64| !asked || self.periodic.contains(number);
-        let in_tier = |number: &&u64| {
-            self.closure(**number).into_iter().any(|(number, rank)| self.image(number, rank).is_some_and(|i| i.is_in(tier)))
-        };
         // Beside the tiers there need not be anything of a newer one.
-        let held = |number: &&u64| beside || in_tier(number);
-        let restorable = self.checkpoints.keys().rev().filter(counts).filter(|&&number| self.is_restorable(number)).filter(held).take(keep);
+        let in_tier = |number: &&u64| {
+            let mut images = self.closure(**number).into_iter().filter_map(|(number, rank)| self.image(number, rank));
+            beside || images.any(|image| image.is_in(tier))
+        };
+        let restorable =
+            self.checkpoints.keys().rev().filter(counts).filter(|&&number| self.is_restorable(number)).filter(in_tier).take(keep);
         let complete = self.lanes.get(tier).into_iter().flat_map(|lane| lane.complete.iter().rev().take(keep));
         let targets = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
         let mut kept: BTreeSet<u64> = restorable.chain(complete).chain(targets).copied().collect();
@@ -539,9 +539,7 @@ impl Replication {
                     image.sites.remove(&site);
                 }
             }
-            if let Some(lane) = self.lanes.get_mut(tier) {
-                lane.complete.remove(&number);
-            }
+            let _ = self.lanes.get_mut(tier).map(|lane| lane.complete.remove(&number));
             actions.extend(self.removals(number, [(site, ranks)].into()));
         }
     }

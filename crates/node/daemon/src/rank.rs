@@ -229,9 +229,8 @@ async fn begin(context: &mut RankContext, origin: RankOrigin, mut held: Vec<Comm
 
 /// Starts a supervisor, which starts the process; `files` belong to the numbers in `launch`.
 async fn launch_process(context: &RankContext, mut launch: Launch, files: Vec<OwnedFd>) -> Result<RankProcess, RankFailure> {
-    launch.shared_memory.clone_from(&context.shared_memory);
     launch.portable = context.portable.clone().opened().await.map(|portable| portable.mount());
-    launch.open_files = context.open_files;
+    (launch.shared_memory, launch.open_files) = (context.shared_memory.clone(), context.open_files);
     let namespace = if launch.shared { context.namespace.descriptor().await } else { None };
     launch.shared = namespace.is_some();
     let spaces = context.spaces.sockets().await?;

@@ -111,7 +111,9 @@ mod tests {
                 Ok(None)
             },
             Mover::new(0, Arc::default()),
-            move |error| drop(failed.send(error.kind())),
+            move |error| {
+                let _ = failed.send(error.kind());
+            },
         );
         let offered = Offered::from(&opening);
         assert!(opening.now().is_none());
@@ -119,10 +121,10 @@ mod tests {
         assert_eq!(told.recv().await, Some(io::ErrorKind::TimedOut));
         drop(release);
         // Nobody is kept waiting by one that will not be opened any more.
-        let (_release, hung) = mpsc::channel::<()>();
+        let (release, hung) = mpsc::channel::<()>();
         let opening = Opening::of(move || hung.recv().map(|()| None).map_err(io::Error::other), Mover::new(0, Arc::default()), drop);
         let offered = Offered::from(&opening);
-        drop((opening, _release));
+        drop((opening, release));
         assert!(offered.opened().await.is_none());
     }
 }

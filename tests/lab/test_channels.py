@@ -65,6 +65,45 @@ class Channels(InDirectory):
             job.finish()
             self.assertEqual(job.stdout(), "late: all came\n")
 
+    def test_who_ends_waits_for_receives_that_come_late(self):
+        """Of messages beyond what a receiver holds, and of a long one, the sender has the bytes. While it waits it can be saved and moved."""
+        late = compile_mpi("mpi_late.c", os.path.join(self.work, "late-receives"))
+        for channels in (None, "ofi"):
+            with self.subTest(channels=channels):
+                self.lab.choose_channels(channels)
+                directory = tempfile.mkdtemp(dir=self.work)
+                argv = ["run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", late, "5", "go"]
+                job = self.lab.start(directory, *argv)
+                name = self.lab.running(job)
+                job.wait_for(lambda job=job: "rank 0 computes" in job.stderr(), "all have sent what they send")
+                self.lab.verb("checkpoint", name)
+                self.lab.verb("migrate", name, "3", "--to", "node3")
+                self.lab.verb("migrate", name, "0", "--to", "node3")
+                self.lab.verb("checkpoint", name)
+                self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+                job.finish(137)
+                again = self.lab.start(directory, "restart", name)
+                self.lab.running(again)
+                self.lab.verb("migrate", name, "2", "--to", "node3")
+                again.let_go()
+                again.finish()
+                self.assertEqual(again.stdout(), "late: all came\n")
+
+    def test_what_the_system_would_drop_is_waited_for(self):
+        """Linux drops what it still holds of a process that has ended, minutes later; here soon."""
+        late = compile_mpi("mpi_late.c", os.path.join(self.work, "late-reads"))
+        limit = "/proc/sys/net/ipv4/tcp_rto_max_ms"
+        for node in ("node1", "node2"):
+            before = self.lab.on(node, "cat", limit).stdout.strip()
+            if not before:
+                self.skipTest("this kernel takes three minutes for that (no tcp_rto_max_ms)")
+            self.addCleanup(self.lab.on, node, "sh", "-c", f"echo {before} > {limit}")
+            done = self.lab.on(node, "sh", "-c", f"echo 1000 > {limit}")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        job = self.lab.start(self.directory, "run", "-n", "4", "--hosts", "node1,node2", "--", late, "8")
+        job.finish()
+        self.assertEqual(job.stdout(), "late: all came\n")
+
     def test_results_stay_over_every_choice_of_channels(self):
         argv = [self.iters, "-i", "60", "-w", "100", "-m", "8", "-u", "go"]
         expected = self.plain(argv)

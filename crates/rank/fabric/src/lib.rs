@@ -8,6 +8,7 @@
 //! [`engine`] → completion → `fi_cq_read`.
 
 pub mod channel;
+mod closing;
 mod counter;
 pub mod engine;
 pub mod fabric;

@@ -37,6 +37,7 @@ use crate::engine::buffers::{Payload, Segment};
 use crate::engine::packet::Header;
 use crate::engine::pull::{Offer, Piece};
 use crate::engine::{Grant, Reached, RegionAccess};
+use crate::peer::Queued;
 use rustix::fd::BorrowedFd;
 
 /// Why a channel cannot go on.
@@ -95,6 +96,10 @@ pub trait Outgoing: Send {
     fn flush(&mut self) -> Result<bool, ChannelError>;
     /// True while something that was taken is still in this process: it needs a `flush`.
     fn unsent(&self) -> bool;
+    /// True while the system has something that was taken, and may drop it when this process has ended.
+    fn unconfirmed(&self) -> bool {
+        false
+    }
     /// Payload per packet at which long transfers flow best, bytes.
     fn chunk(&self) -> usize;
     /// Longest message that had better travel at once: where a round trip costs more than a copy, bytes.
@@ -128,6 +133,10 @@ pub trait Outgoing: Send {
     fn arm(&mut self) -> bool;
     /// Tells a sleeping receiver that there is something, if it asked.
     fn wake(&mut self);
+    /// Of a channel that is broken: what it took, if nothing of that has left this process. `None`: some may have.
+    fn take_back(&mut self) -> Option<Vec<Queued>> {
+        None
+    }
     /// The socket to watch.
     fn socket(&self) -> BorrowedFd<'_>;
     /// True if a full channel is announced by the socket (as writable), not by the wakeup socket.

@@ -37,7 +37,7 @@ use packet::{Header, Kind};
 use pull::{Offer, Pull};
 use send::Sending;
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use traffic::Traffic;
 
 /// A long transfer that the links cut into packets as the channel has room.
@@ -163,10 +163,17 @@ pub struct Endpoint {
     pub(crate) tagged: Matcher,
     pub(crate) plain: Matcher,
     pub(crate) claimed: HashMap<usize, Unexpected>,
+    /// It receives no more; what it has sent goes on.
+    shut: bool,
 }
 
 impl Endpoint {
-    /// The messages that nobody will ask for any more.
+    /// Leaves what has been sent its queue, and nothing to receive. Gives the messages that nobody will ask for any more.
+    fn shut(&mut self) -> impl Iterator<Item = Unexpected> + use<> {
+        let kept = Self { tx: self.tx, counters: self.counters, shut: true, ..Self::default() };
+        std::mem::replace(self, kept).into_waiting()
+    }
+
     fn into_waiting(self) -> impl Iterator<Item = Unexpected> {
         self.tagged.into_waiting().chain(self.plain.into_waiting()).chain(self.claimed.into_values())
     }
@@ -216,32 +223,55 @@ impl Engine {
         Some(number)
     }
 
-    /// Closes an endpoint: its operations end without a word.
+    /// Has an endpoint receive nothing any more. Senders that wait for that hear that they need not: two ranks that end would wait for each
+    /// other. What it has sent goes on.
+    pub fn shut_endpoint(&mut self, out: &mut impl Outlet, number: u16) {
+        let lands = |operation: &Operation| matches!(operation, Operation::Receive(landing) if landing.endpoint == number);
+        let mine = self.operations.find_all(lands);
+        out.abandon(&mine);
+        for id in mine {
+            if let Some(Operation::Receive(landing)) = self.operations.remove(id) {
+                receive::dismiss(out, &landing);
+                self.taken(out, landing.peer, &landing.announcement);
+            }
+        }
+        for tagged in [false, true] {
+            self.missed(out, number, tagged, None);
+        }
+        let waiting = self.endpoint(number).map(Endpoint::shut);
+        for Unexpected { source, header, .. } in waiting.into_iter().flatten() {
+            receive::refuse(out, source.0, &header);
+            self.taken(out, source.0, &header);
+        }
+    }
+
+    /// True if no endpoint receives any more.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.endpoints.iter().flatten().all(|endpoint| endpoint.shut)
+    }
+
+    /// Closes an endpoint: its operations end without a word, but to those who wait for it to receive.
     pub fn close_endpoint(&mut self, out: &mut impl Outlet, number: u16) {
+        self.shut_endpoint(out, number);
         let mine = self.operations.find_all(|operation| operation.endpoint() == number);
         out.withdraw(&|stream| mine.contains(&stream.operation));
-        out.abandon(&mine);
         for id in mine {
             match self.operations.remove(id) {
                 Some(Operation::Send(Sending { peer, ticket: Some(ticket), .. })) => out.retract(peer, ticket),
-                Some(Operation::Receive(landing)) => self.taken(out, landing.peer, &landing.announcement),
                 Some(Operation::Write(transfer) | Operation::Read(rma::Reading { transfer, .. })) => self.waited(transfer.peer),
                 _ => {}
             }
         }
         self.held_messages.forget(|id| self.operations.get(id).is_some());
-        for tagged in [false, true] {
-            self.missed(out, number, tagged, None);
-        }
-        let closed = self.endpoints.get_mut(usize::from(number)).and_then(Option::take);
-        for message in closed.into_iter().flat_map(Endpoint::into_waiting) {
-            self.taken(out, message.source.0, &message.header);
+        if let Some(place) = self.endpoints.get_mut(usize::from(number)) {
+            *place = None;
         }
     }
 
-    /// The endpoint of a number.
+    /// The endpoint of a number, unless it is shut.
     pub fn endpoint(&mut self, number: u16) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(usize::from(number))?.as_mut()
+        self.endpoints.get_mut(usize::from(number))?.as_mut().filter(|endpoint| !endpoint.shut)
     }
 
     /// Obeys a packet.
@@ -375,22 +405,22 @@ impl Engine {
         binding.is_some_and(|binding| !binding.selective || flags & mend_fabric_sys::FI_COMPLETION != 0)
     }
 
-    /// True while an operation of this endpoint waits for a peer that is not `gone`. What is yet to be received does not count.
+    /// The peers that must do something for the operations of this endpoint, each with its endpoint, if that is to receive a message. What is yet
+    /// to be received here does not count.
     #[must_use]
-    pub fn unfinished(&self, endpoint: u16, gone: impl Fn(Rank) -> bool) -> bool {
-        let waits = |operation: &Operation| operation.endpoint() == endpoint && operation.waits_for().is_some_and(|peer| !gone(peer));
-        !self.operations.find_all(waits).is_empty()
+    pub fn awaited(&self, endpoint: u16) -> BTreeSet<(Rank, Option<u16>)> {
+        self.operations.values().filter(|operation| operation.endpoint() == endpoint).filter_map(Operation::waits_for).collect()
     }
 }
 
 impl Operation {
-    /// The peer that must do something for it.
-    fn waits_for(&self) -> Option<Rank> {
+    /// The peer that must do something for it, and its endpoint, if that is to receive a message.
+    fn waits_for(&self) -> Option<(Rank, Option<u16>)> {
         match self {
-            Self::Send(sending) => Some(sending.peer),
+            Self::Send(sending) => Some((sending.peer, Some(sending.to()))),
             Self::Receive(_) => None,
-            Self::Write(transfer) => Some(transfer.peer),
-            Self::Read(reading) => Some(reading.transfer.peer),
+            Self::Write(transfer) => Some((transfer.peer, None)),
+            Self::Read(reading) => Some((reading.transfer.peer, None)),
         }
     }
 

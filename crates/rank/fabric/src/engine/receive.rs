@@ -166,7 +166,7 @@ impl Engine {
         if claim || discard {
             let message = matcher.take(receive.source, tag, ignore).ok_or(FI_ENOMSG)?;
             if discard {
-                refuse(out, &message);
+                refuse(out, message.source.0, &message.header);
                 self.taken(out, message.source.0, &message.header);
             } else {
                 owner.claimed.insert(receive.context, message);
@@ -197,7 +197,7 @@ impl Engine {
         let owner = self.endpoint(endpoint).ok_or(FI_EINVAL)?;
         let message = owner.claimed.remove(&receive.context).ok_or(FI_EINVAL)?;
         if discard {
-            refuse(out, &message);
+            refuse(out, message.source.0, &message.header);
             self.taken(out, message.source.0, &message.header);
             let completion = told(&message.header, message.source, receive.context, message.header.has(flag::TAGGED));
             self.finish(endpoint, Class::Receive, report, completion);
@@ -301,6 +301,7 @@ impl Engine {
             owner.matcher(tagged).keep(Unexpected { source, header: *header, body: payload.to_vec() });
             self.kept(out, header.to, tagged, source);
         } else {
+            refuse(out, peer, header);
             self.taken(out, peer, header);
         }
         Ok(())
@@ -318,6 +319,8 @@ impl Engine {
         } else if let Some(owner) = self.endpoint(header.to) {
             owner.matcher(tagged).keep(message);
             self.kept(out, header.to, tagged, source);
+        } else {
+            refuse(out, peer, header);
         }
         Ok(())
     }
@@ -429,11 +432,7 @@ impl Engine {
             self.give_back(id, Some(&mut completion));
         }
         if header.has(flag::ACK) {
-            let mut answer = Header::new(Kind::Ack);
-            answer.from = header.to;
-            answer.to = header.from;
-            answer.id = header.id;
-            out.post(source.0, &answer, &[]);
+            out.post(source.0, &answer(Kind::Ack, header), &[]);
         }
         self.finish(endpoint, Class::Receive, target.report, completion);
         if let Some(id) = target.multi {
@@ -452,17 +451,24 @@ fn told(header: &Header, source: Source, context: usize, tagged: bool) -> Comple
 }
 
 /// Lets the sender of a dropped message complete.
-fn refuse(out: &mut impl Outlet, message: &Unexpected) {
-    let header = &message.header;
-    let mut answer = Header::new(Kind::Cts);
-    answer.from = header.to;
-    answer.to = header.from;
-    answer.id = header.id;
+pub(super) fn refuse(out: &mut impl Outlet, peer: Rank, header: &Header) {
     if header.kind() == Some(Kind::Rts) {
-        out.post(message.source.0, &answer, &[]);
+        out.post(peer, &answer(Kind::Cts, header), &[]);
     }
     if header.has(flag::ACK) {
-        answer.kind = Kind::Ack as u8;
-        out.post(message.source.0, &answer, &[]);
+        out.post(peer, &answer(Kind::Ack, header), &[]);
     }
+}
+
+/// Lets the sender of a message complete that was arriving: one that was asked for hears it if it waits for that, one that was being read always.
+pub(super) fn dismiss(out: &mut impl Outlet, landing: &Landing) {
+    let header = &landing.announcement;
+    if header.kind() == Some(Kind::Rts) || header.has(flag::ACK) {
+        out.post(landing.peer, &answer(Kind::Ack, header), &[]);
+    }
+}
+
+/// An answer about the sender's operation of a message.
+fn answer(kind: Kind, header: &Header) -> Header {
+    Header { from: header.to, to: header.from, id: header.id, ..Header::new(kind) }
 }

@@ -62,6 +62,11 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
+    /// The receiving endpoint.
+    pub fn to(&self) -> u16 {
+        self.header.to
+    }
+
     /// A message that was offered and not asked for ends by the acknowledgement, as one whose delivery is to be confirmed.
     fn may_end_by_ack(&self) -> bool {
         self.awaits_ack || (self.ticket.is_some() && self.buffers.is_some())

@@ -24,6 +24,11 @@ pub(super) struct Losses {
 }
 
 impl Losses {
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.noted.is_empty()
+    }
+
     /// In a restored process nothing is lost.
     pub fn forget(&mut self) {
         self.noted.clear();

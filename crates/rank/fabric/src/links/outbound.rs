@@ -5,7 +5,7 @@ use crate::channel::opening::{Opening, Step};
 use crate::channel::{ChannelError, Hello, Medium, Outgoing};
 use crate::engine::Stream;
 use crate::engine::buffers::{Buffers, Segment, gather};
-use crate::engine::packet::{Header, flag};
+use crate::engine::packet::{HEADER, Header, Kind, flag};
 use crate::peer::Outbound;
 use crate::report;
 use crate::watch::{Interest, Token};
@@ -71,7 +71,7 @@ impl Links {
             if let Some(first) = peer.queue.front() {
                 match channel.defer(&first.header, &[Segment::of(&first.payload)]) {
                     Ok(true) => {
-                        peer.queued -= first.payload.len() + crate::engine::packet::HEADER;
+                        peer.queued -= first.payload.len() + HEADER;
                         peer.queue.pop_front();
                         peer.used = true;
                         moved = true;
@@ -237,26 +237,34 @@ impl Links {
         moved
     }
 
-    /// A channel broke. What waits stays; what was under way may be lost, so only a newer generation of the peer gets
-    /// a new channel then.
+    /// A channel broke. What waits stays, and what it has not begun to send; what was under way may be lost, so only a newer generation of
+    /// the peer gets a new channel then.
     pub(super) fn lose(&mut self, rank: Rank, error: &ChannelError) {
         let me = self.rank();
         let Some(peer) = self.peers.get_mut(rank as usize) else { return };
+        let back = peer.outbound.channel().and_then(|channel| channel.take_back());
         if let ChannelError::Closed = error {
-            if peer.pending() {
+            if back.is_none() && peer.pending() {
                 report::fault(me, format_args!("rank {rank} is gone; messages for it wait until it is back"));
             }
         } else {
             report::fault(me, format_args!("the channel to rank {rank} broke: {error}"));
         }
-        let lost = std::mem::take(&mut peer.used);
+        let lost = std::mem::take(&mut peer.used) && back.is_none();
+        let refused = back.is_some() || matches!(error, ChannelError::Provider(_));
+        for packet in back.into_iter().flatten().rev().filter(|packet| packet.header.kind != Kind::Marker as u8) {
+            peer.queued += packet.payload.len() + HEADER;
+            peer.queue.push_front(packet);
+        }
         peer.outbound = if lost { Outbound::Lost { generation: peer.generation } } else { later(3) };
-        if let ChannelError::Provider(_) = error {
-            // What the provider cannot do now it will not be asked for again.
+        if refused {
+            // What the provider, or the peer's, cannot do now it will not be asked for again.
             peer.refused = Some(peer.generation);
         }
         if lost {
             self.note_loss(rank, error);
+        } else {
+            self.list(rank);
         }
     }
 }

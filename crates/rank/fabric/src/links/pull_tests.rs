@@ -149,7 +149,7 @@ impl Scene {
             self.end_reads(Ok(()));
             self.rounds(1);
             done.extend(completions(&mut self.world, 1));
-            if !done.is_empty() && !self.world.nodes[0].engine.unfinished(0, |_| false) {
+            if !done.is_empty() && self.world.nodes[0].engine.awaited(0).is_empty() {
                 break;
             }
         }

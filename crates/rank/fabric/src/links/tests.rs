@@ -1,5 +1,6 @@
 //! Several ranks in one process, over real sockets and rings: traffic goes on through suspends, moves and restores.
 
+mod closing;
 mod direct;
 mod encrypted;
 mod hostile;

@@ -5,6 +5,7 @@
 use super::Links;
 use crate::engine::packet::Kind;
 use crate::peer::{Outbound, Peer};
+use mend_messages::job::Rank;
 
 /// Looks after which nobody looks any more, if nothing has waited meanwhile.
 const CALM_LOOKS: u32 = 8;
@@ -89,18 +90,38 @@ impl Links {
     /// when they next look, and those that have closed their last endpoint at once.
     #[must_use]
     pub fn owes(&self) -> bool {
-        self.peers.iter().any(|peer| peer.shows_life() && !peer.gone() && !peer.has_ended() && peer.owes())
+        self.peers.iter().any(|peer| peer.lives() && peer.owes())
+    }
+
+    /// Whether the system still has something that a channel took, for a peer that lives: it drops that some minutes after the end of this
+    /// process, if the peer has not read it by then.
+    #[must_use]
+    pub fn unconfirmed(&self) -> bool {
+        let has = |peer: &Peer| peer.outbound.channel_ref().is_some_and(|channel| channel.unconfirmed());
+        self.peers.iter().any(|peer| peer.lives() && has(peer))
+    }
+
+    /// Whether a peer lives, as far as can be told. Where no channel leads to it, one is opened for that.
+    pub fn lives(&mut self, rank: Rank) -> bool {
+        let Some(peer) = self.peers.get(rank as usize) else { return false };
+        let (lives, unknown) = (peer.lives(), matches!(peer.outbound, Outbound::Unknown { .. }));
+        if unknown && !peer.has_ended() {
+            self.list(rank);
+        }
+        lives
     }
 }
 
 impl Peer {
-    /// Its kernel at least answers.
-    fn shows_life(&self) -> bool {
-        match &self.outbound {
-            Outbound::Unknown { .. } | Outbound::Lost { .. } | Outbound::Loopback => false,
+    /// Its kernel at least answers, or it is on its way to another node, and it has not ended.
+    fn lives(&self) -> bool {
+        let shows_life = match &self.outbound {
+            Outbound::Unknown { .. } => self.entry.as_ref().is_some_and(|entry| !entry.open),
+            Outbound::Lost { .. } | Outbound::Loopback => false,
             Outbound::Opening(opening) => opening.connected(),
             Outbound::Open(_) | Outbound::Draining { .. } | Outbound::Suspended(_) => true,
-        }
+        };
+        shows_life && !self.gone() && !self.has_ended()
     }
 
     fn owes(&self) -> bool {

@@ -6,20 +6,11 @@ use super::cq::CompletionQueue;
 use super::open_endpoint::Endpoint;
 use super::{fid_operations, give, message, refuse, rma, status, tagged, transfer};
 use crate::engine::{Binding, Class};
-use crate::fabric::{State, fabric};
-use crate::idle::NAP;
+use crate::fabric::fabric;
 use mend_fabric_sys::*;
-use mend_patience::{Patience, next_look};
 use std::ffi::{c_int, c_void};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// How long closing an endpoint waits for a sign of peers that cannot be reached, or that have not asked for what was announced to them.
-const FLUSH_TIME: Duration = Duration::from_secs(3);
-
-/// Least pause between two looks meanwhile.
-const LEAST_PAUSE: Duration = Duration::from_micros(20);
 
 static FID_OPS: FiOps = FiOps { bind: Some(bind), control: Some(control), ..fid_operations(close) };
 
@@ -211,33 +202,6 @@ unsafe extern "C" fn setopt(fid: *mut Fid, level: c_int, name: c_int, value: *co
     })
 }
 
-/// Waits until what this endpoint sent is with its peers: an MPI library closes right after its last (buffered) sends, and a peer may compute for
-/// long before it looks for them. Those that have ended are not waited for.
-fn flush(number: u16) {
-    let fabric = fabric();
-    let mut patience = Patience::with_pause(FLUSH_TIME, 10 * NAP);
-    let mut moved = Instant::now();
-    let mut state = fabric.lock();
-    while !state.links.idle() || state.engine.unfinished(number, |peer| state.links.gone(peer)) {
-        if state.links.on_hold() || state.links.owes() {
-            // The time of a checkpoint or a migration does not count.
-            patience.renew();
-        }
-        if patience.is_over() {
-            break;
-        }
-        if state.progress() {
-            patience.renew();
-            moved = Instant::now();
-        } else {
-            // Some channels cannot be slept on, and others want the lock.
-            drop(fabric.sleep(state, NAP));
-            std::thread::sleep(next_look(moved.elapsed(), LEAST_PAUSE));
-            state = fabric.lock();
-        }
-    }
-}
-
 /// Called by exit(3), before libraries take leave.
 extern "C" fn cease() {
     fabric().cease();
@@ -247,13 +211,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     status(|| {
         // SAFETY: made by `open`, and closed once.
         let endpoint = unsafe { Box::from_raw(fid.cast::<Endpoint>()) };
-        flush(endpoint.number);
-        let mut state = fabric().lock();
-        let State { engine, links, .. } = &mut *state;
-        engine.close_endpoint(links, endpoint.number);
-        if engine.endpoints.iter().all(Option::is_none) {
-            links.set_closed(true);
-        }
+        fabric().close_endpoint(endpoint.number);
         Ok(())
     })
 }

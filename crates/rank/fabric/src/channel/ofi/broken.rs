@@ -17,6 +17,13 @@ impl Broken {
         self.0.is_some()
     }
 
+    /// As if its time of grace were over.
+    #[cfg(test)]
+    pub fn age(&mut self) {
+        let Some((since, _)) = &mut self.0 else { panic!("it is broken") };
+        *since -= GRACE_TIME;
+    }
+
     /// The first failure.
     pub fn first(&self) -> Option<ChannelError> {
         self.0.as_ref().map(|(_, error)| error.clone())
@@ -59,8 +66,7 @@ mod tests {
         assert!(broken.bear(ChannelError::Provider("first".into())).is_ok());
         assert!(broken.bear(ChannelError::Provider("second".into())).is_ok());
         assert!(broken.is() && broken.look().is_ok());
-        let Some((since, _)) = &mut broken.0 else { panic!("it is broken") };
-        *since -= GRACE_TIME;
+        broken.age();
         assert!(matches!(broken.look(), Err(ChannelError::Provider(what)) if what == "first"));
     }
 }

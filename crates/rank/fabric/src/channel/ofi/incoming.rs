@@ -61,7 +61,7 @@ pub struct OfiIncoming {
     refused: bool,
     /// Since when the sender's connection is gone.
     ended: Option<Instant>,
-    broken: Broken,
+    pub(super) broken: Broken,
 }
 
 impl OfiIncoming {

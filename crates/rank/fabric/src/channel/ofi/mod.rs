@@ -31,7 +31,8 @@
 //! uses its port any more and [`port::Port`] is closed as a whole. After that everything is opened anew.
 //!
 //! What a provider refuses is not tried again. If the peer's connection does not end soon after, the peer lives and the messages under way
-//! are lost: the channel says so then, and not before (`broken`).
+//! are lost: the channel says so then, and not before (`broken`). Where no message has left yet, a sender gives its packets back, and they go
+//! over another channel.
 //!
 //! What a provider keeps while its libfabric is loaded, as `verbs` does with devices, is in the way of every image; so it belongs to a
 //! libfabric of the port's own, which goes with the port (`mend_fabric_sys::Instance`), or to the program's if that cannot be.

@@ -6,9 +6,10 @@ use super::contact::Contact;
 use super::port::{OwnLine, Port, SharedPort, lock};
 use super::reads::{Offers, kind};
 use super::{CONTENT, CREDIT_MESSAGES, Prefix};
-use crate::engine::buffers::Segment;
+use crate::engine::buffers::{Segment, gather};
 use crate::engine::packet::{HEADER, Header};
 use crate::engine::pull::Offer;
+use crate::peer::Queued;
 use mend_kernel::table::Placed;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -54,6 +55,8 @@ impl OfiOpening {
             rest: Vec::new(),
             sent: 0,
             sequence: 0,
+            first: Some(Vec::new()),
+            refused: false,
             offers: Offers::default(),
             broken: Broken::default(),
         })
@@ -73,6 +76,10 @@ pub struct OfiOutgoing {
     rest: Vec<u8>,
     sent: usize,
     sequence: u32,
+    /// The packets that were taken, until a message has left: should none ever leave, they go another way.
+    first: Option<Vec<Queued>>,
+    /// The provider took no message lately, or has all buffers. It tells when that changes.
+    refused: bool,
     offers: Offers,
     broken: Broken,
 }
@@ -84,7 +91,10 @@ impl OfiOutgoing {
         while put < bytes.len() {
             // Without a credit a buffer waits for this peer, and there are few for all of them.
             let may = port.lines.has_credit(self.line.number) || port.has_spare_sends();
-            let Some((number, filled)) = self.stage.or_else(|| if may { Some((port.take_send()?, 0)) } else { None }) else { break };
+            let Some((number, filled)) = self.stage.or_else(|| if may { Some((port.take_send()?, 0)) } else { None }) else {
+                self.refused = may;
+                break;
+            };
             let part = (bytes.len() - put).min(CONTENT - filled);
             port.content(number)[filled..filled + part].copy_from_slice(&bytes[put..put + part]);
             self.stage = Some((number, filled + part));
@@ -103,12 +113,13 @@ impl OfiOutgoing {
             return Ok(false);
         }
         let prefix = Prefix { line: self.theirs, sequence: self.sequence, credits: 0, back: 0 };
-        if !port.send(number, filled, self.to, self.line.number, prefix)? {
+        self.refused = !port.send(number, filled, self.to, self.line.number, prefix)?;
+        if self.refused {
             port.lines.return_credit(self.line.number);
             return Ok(false);
         }
         self.sequence = self.sequence.wrapping_add(1);
-        self.stage = None;
+        (self.stage, self.first) = (None, None);
         Ok(true)
     }
 
@@ -167,6 +178,9 @@ impl OfiOutgoing {
         if self.rest.is_empty() {
             self.launch(port)?;
         }
+        if let Some(first) = &mut self.first {
+            first.push(Queued { header: *header, payload: gather(payload) });
+        }
         Ok(true)
     }
 
@@ -220,10 +234,15 @@ impl Outgoing for OfiOutgoing {
 
     fn arm(&mut self) -> bool {
         let port = lock(&self.line.port);
-        self.broken.is() || port.fault(self.line.number).is_some() || (self.unsent() && port.lines.has_credit(self.line.number))
+        let may = self.unsent() && !self.refused && port.lines.has_credit(self.line.number);
+        self.broken.is() || port.fault(self.line.number).is_some() || may
     }
 
     fn wake(&mut self) {}
+
+    fn take_back(&mut self) -> Option<Vec<Queued>> {
+        self.first.take()
+    }
 
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -110,6 +110,9 @@ pub struct Port {
     pub(super) fault: Option<ChannelError>,
     /// Something failed that no channel has been told of.
     failed: bool,
+    /// What a provider would answer to each send: an errno, or "not now".
+    #[cfg(test)]
+    pub(super) answer: Option<Result<bool, i32>>,
 }
 
 // SAFETY: the pointers are to memory that the port owns; it is used under its lock.
@@ -141,6 +144,8 @@ impl Port {
             sources: HashMap::new(),
             fault: None,
             failed: false,
+            #[cfg(test)]
+            answer: None,
         })))
     }
 
@@ -173,6 +178,12 @@ impl Port {
     #[cfg(test)]
     pub fn fail(&mut self) {
         self.fault = Some(ChannelError::Provider("it failed".into()));
+    }
+
+    /// From now on it takes no message.
+    #[cfg(test)]
+    pub fn stall(&mut self) {
+        self.answer = Some(Ok(false));
     }
 
     /// Its contact is too long for every peer.
@@ -386,6 +397,10 @@ impl Port {
     fn launch(&mut self, number: u32, content: usize, to: u64, own_line: u64, prefix: Prefix) -> Result<bool, ChannelError> {
         prefix.encode(self.bytes_mut(number));
         let total = PREFIX + content.min(BUFFER - PREFIX);
+        #[cfg(test)]
+        if let Some(answer) = self.answer {
+            return answer.map_err(|errno| self.refused(errno));
+        }
         if total <= self.core.inject_size {
             let taken = self.core.inject(&self.bytes(number)[..total], to).map_err(|errno| self.refused(errno))?;
             if taken {

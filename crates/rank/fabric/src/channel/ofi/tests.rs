@@ -23,13 +23,17 @@ fn provider() -> String {
     std::env::var("MEND_OFI_PROVIDER").unwrap_or_else(|_| "tcp".into())
 }
 
-/// Of the libfabric that the whole process uses.
-fn two_ports() -> (SharedPort, SharedPort) {
+/// Of the libfabric that the whole process uses, the one with the lowest address first.
+fn ports<const COUNT: usize>() -> [SharedPort; COUNT] {
     let library = Library::load(&path()).unwrap_or_else(|| panic!("no libfabric at {:?}; run `make setup`", path()));
-    let open = || Port::open(Origin::Programs(library), &provider(), IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-    let (one, other) = (open(), open());
-    let ordered = lock(&one).core.address < lock(&other).core.address;
-    if ordered { (one, other) } else { (other, one) }
+    let mut ports = [(); COUNT].map(|()| Port::open(Origin::Programs(library), &provider(), IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap());
+    ports.sort_by_cached_key(|port| lock(port).core.address.clone());
+    ports
+}
+
+fn two_ports() -> (SharedPort, SharedPort) {
+    let [low, high] = ports();
+    (low, high)
 }
 
 /// A channel, and the sockets' other ends, which keep it open.
@@ -128,4 +132,70 @@ fn where_the_provider_fails_nothing_more_is_taken_or_told_at_once() {
     drop(down);
     let mut ignore = |_: &Header, _: Payload| -> Result<(), ChannelError> { Ok(()) };
     assert!(matches!(down_end.receive(1 << 20, &mut ignore), Err(ChannelError::Closed)));
+}
+
+#[test]
+fn peers_that_do_not_read_leave_buffers_to_others() {
+    let [lowest, low, high] = ports();
+    // None of these has a credit, and each has something for it; there are fewer buffers.
+    let mut waiting: Vec<_> = (0..45).map(|_| channel(&low, &lowest)).collect();
+    waiting.iter_mut().for_each(|(outgoing, _)| post(outgoing, 1));
+    let (mut up, mut up_end) = channel(&low, &high);
+    post(&mut up, 2);
+    let mut got = Vec::new();
+    for _ in 0..MANY {
+        poll([&low, &high]);
+        up.flush().unwrap();
+        got.extend(take(&mut up_end));
+    }
+    assert_eq!(got, [2]);
+}
+
+#[test]
+fn first_credits_that_the_provider_refuses_end_the_channel_and_cost_nothing() {
+    let (low, high) = two_ports();
+    let (mut down, mut down_end) = channel(&high, &low);
+    (1..4).for_each(|id| post(&mut down, id));
+    lock(&low).answer = Some(Err(rustix::io::Errno::NETUNREACH.raw_os_error()));
+    for _ in 0..2 {
+        assert_eq!(take(&mut down_end), []);
+    }
+    assert!(down_end.arm(), "it must be looked at again");
+    down_end.broken.age();
+    let mut ignore = |_: &Header, _: Payload| -> Result<(), ChannelError> { Ok(()) };
+    assert!(matches!(down_end.receive(1 << 20, &mut ignore), Err(ChannelError::Provider(what)) if what.contains("refuses a send")));
+    drop(down_end);
+    assert!(matches!(down.acknowledged(), Err(ChannelError::Closed)));
+    let kept = down.take_back().expect("nothing has left");
+    assert_eq!(kept.iter().map(|packet| packet.header.id).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn what_has_left_is_not_given_back() {
+    let (low, high) = two_ports();
+    let (mut up, _up_end) = channel(&low, &high);
+    post(&mut up, 1);
+    for _ in 0..MANY {
+        poll([&low, &high]);
+        up.flush().unwrap();
+    }
+    assert!(!up.unsent() && up.take_back().is_none());
+}
+
+/// Nothing that it could do: the provider tells when it takes messages again.
+#[test]
+fn a_sender_sleeps_while_the_provider_takes_nothing() {
+    let (low, high) = two_ports();
+    let (mut up, mut up_end) = channel(&low, &high);
+    lock(&low).stall();
+    post(&mut up, 1);
+    assert!(!up.flush().unwrap() && up.unsent() && !up.arm());
+    lock(&low).answer = None;
+    let mut got = Vec::new();
+    while got.is_empty() {
+        poll([&low, &high]);
+        up.flush().unwrap();
+        got.extend(take(&mut up_end));
+    }
+    assert_eq!(got, [1]);
 }

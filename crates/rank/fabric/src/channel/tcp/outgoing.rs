@@ -276,6 +276,10 @@ impl<W: PacketWriter> Outgoing for TcpOutgoing<W> {
         unconfirmed(self.0.socket())
     }
 
+    fn unconfirmed(&self) -> bool {
+        unconfirmed(self.0.socket()) > 0
+    }
+
     fn arm(&mut self) -> bool {
         false
     }

@@ -276,3 +276,40 @@ proptest! {
         prop_assert!(pair.engines[0].operations.is_empty());
     }
 }
+
+/// Whoever receives no more says so to those that wait for it, whatever their messages have come to; also when it is closed.
+#[test]
+fn nobody_waits_for_an_endpoint_that_is_shut() {
+    let (long, short) = (pattern(1, 3 * MAX_PAYLOAD), pattern(2, 8));
+    for closed in [false, true] {
+        for (offers, flags) in [(false, 0), (true, 0), (false, FI_DELIVERY_COMPLETE), (true, FI_DELIVERY_COMPLETE)] {
+            let mut pair = Pair::new();
+            pair.wires[0].offers = offers;
+            let mut memory = vec![0; long.len()];
+            // One that is asked for or read, of which a part has come if it may; then some that nobody asks for.
+            pair.receive(1, &mut memory, Some((9, 0)), 1, 0);
+            pair.send(0, &long, Some(9), 2, FI_COMPLETION | flags);
+            assert!(pair.step(0, false) && (offers || pair.step(1, false) && pair.step(0, true)));
+            let send = |pair: &mut Pair| {
+                for tag in [Some(1), None] {
+                    pair.send(0, &long, tag, 3, FI_COMPLETION | flags);
+                    pair.send(0, &short, tag, 4, FI_COMPLETION | flags);
+                }
+            };
+            send(&mut pair);
+            assert!((0..4).all(|_| pair.step(0, false)));
+            if closed {
+                pair.engines[1].close_endpoint(&mut pair.wires[1], 0);
+            } else {
+                pair.engines[1].shut_endpoint(&mut pair.wires[1], 0);
+            }
+            assert!(pair.wires[1].pulls.is_empty());
+            send(&mut pair);
+            pair.settle();
+            assert!(pair.engines.iter().all(|engine| engine.operations.is_empty()));
+            assert_eq!(pair.completions(0).len(), 9);
+            assert_eq!(pair.wires[0].retracted, if offers { 5 } else { 0 });
+            assert_eq!(pair.completions(1).len(), 0);
+        }
+    }
+}

@@ -377,7 +377,7 @@ fn nothing_is_expected_of_a_peer_that_has_ended() {
         (0..100).for_each(|_| world.progress());
         let ends = |world: &World| {
             let node = &world.nodes[0];
-            node.links.idle() && !node.engine.unfinished(0, |peer| node.links.gone(peer))
+            node.links.idle() && node.engine.awaited(0).iter().all(|(peer, _)| node.links.gone(*peer))
         };
         assert!(!ends(&world), "nobody has asked for it");
         drop(world.nodes.remove(1));

@@ -40,6 +40,6 @@ pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;
 pub use replicating::Copying;
 pub use touches::{Seen, Touches};
-pub use upload::Upload;
+pub use upload::{NotSeen, Upload};
 pub use writer::{Refused, Writer};
 pub use written_copies::{BadCopies, ExaminedCopies};

@@ -12,7 +12,6 @@ use super::cache::Cache;
 use super::lost::Lost;
 use super::names::{Client, now_ns};
 use super::peer::{Peer, nonsense};
-use super::written_ranges::Apart;
 use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::space::placement::NoPlace;
@@ -91,6 +90,9 @@ impl Refused {
         }
     }
 }
+
+/// Ranges of objects, by their places and targets, that other copies have refused, and why.
+pub(super) type Apart = BTreeMap<(u16, u16), (Range, Fault)>;
 
 /// What is known here of a file that somebody has open.
 #[derive(Debug, Default)]

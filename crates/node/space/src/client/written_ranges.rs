@@ -12,14 +12,14 @@ use super::lost::Lost;
 use super::moving::shape_of;
 use super::names::now_ns;
 use super::peer::Peer;
-use super::writer::{Refused, State, Writer, distinct, held};
+use super::writer::{Apart, Refused, State, Writer, distinct, held};
 use super::written_copies::some_sums;
 use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::space::target::{Claim, Failed, MAX_VERIFIED, Request};
 use mend_data::space::written::{CLAIM, Written, piece_sums, pieces, sum_of_pieces};
 use mend_data::space::{BLOCK, Id};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -27,9 +27,6 @@ use std::time::{Duration, Instant};
 const PIECE: u64 = 1 << 20;
 /// After this part of its time a claim is made again.
 const RENEWED: Duration = Duration::from_secs(CLAIM / 2);
-
-/// Ranges of objects, by their places and targets, that other copies have refused, and why.
-pub(super) type Apart = BTreeMap<(u16, u16), (Range, Fault)>;
 
 fn note(apart: &mut Apart, copy: (u16, u16), (range, why): (Range, Fault)) {
     let (all, _) = apart.entry(copy).or_insert((range, why));

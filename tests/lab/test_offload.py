@@ -134,7 +134,11 @@ class ByHand(Offloads):
         sender.wait_for(lambda: os.path.isdir(self.away) and os.listdir(self.away) and self.signal_senders(signal.SIGSTOP), "something is sent")
         self.assertFalse(os.path.exists(os.path.join(self.away, "x")), "it has arrived already")
         self.write("away/x", b"another space's")
-        self.signal_senders(signal.SIGCONT)
+        # What waits for it may stop with it.
+        while sender.poll() is None:
+            self.signal_senders(signal.SIGCONT)
+            os.kill(sender.process.pid, signal.SIGCONT)
+            time.sleep(0.05)
         sender.finish(1)
         self.assertIn("another file of that name is there", sender.stderr())
         self.arrived({"x": b"another space's"})

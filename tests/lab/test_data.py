@@ -70,6 +70,11 @@ class Data(OnMachine):
         [one] = json.loads(self.data("check", "--json", *arguments, self.path, code=code).stdout)["details"]
         return [(damage["offset"] / MIB, damage["cause"]) for damage in one["damages"]]
 
+    def plugin(self, name, script):
+        path = self.write(f"plugins/mend-source-{name}", script.encode())
+        os.chmod(path, 0o755)
+        self.machine.set("MEND_DATA_PLUGINS", os.path.join(self.directory, "plugins"))
+
     def left_over(self):
         return [name for name in os.listdir(self.directory) if ".mend-part" in name or name.endswith(".new")]
 
@@ -468,11 +473,6 @@ class Repair(Data):
 
 
 class Plugins(Data):
-    def plugin(self, name, script):
-        path = self.write(f"plugins/mend-source-{name}", script.encode())
-        os.chmod(path, 0o755)
-        self.machine.set("MEND_DATA_PLUGINS", os.path.join(self.directory, "plugins"))
-
     def test_members_of_an_archive_are_files(self):
         self.write("tree/a b", b"x" * 70_000)
         archive = os.path.join(self.directory, "a.tar")

@@ -52,11 +52,6 @@ done
 
 
 class Faults(Data):
-    def plugin(self, name, script):
-        path = self.write(f"plugins/mend-source-{name}", script.encode())
-        os.chmod(path, 0o755)
-        self.machine.set("MEND_DATA_PLUGINS", os.path.join(self.directory, "plugins"))
-
     def enlarge(self):
         """Makes the source long enough that something stands beside its copy; what is added are zeros."""
         os.truncate(self.source, LARGE)
@@ -204,9 +199,73 @@ class Faults(Data):
         self.data("stage", "lists://x/", "listed/")
         self.assertEqual(len([name for name in self.names("listed") if not name.startswith(".")]), 55)
 
+    def test_a_source_that_does_not_say_its_version_in_the_end_is_not_believed_and_what_came_is_kept(self):
+        self.machine.set("MEND_DATA_ATTEMPTS", "2")
+        silent, asked = (os.path.join(self.directory, name) for name in ("silent", "asked"))
+        self.plugin("shy", f"""#!/bin/sh
+            while read line; do
+                case $line in
+                    mend-source*) echo mend-source 1;;
+                    stat*) if test -e {silent}; then echo later not now; else echo size 4 etag $(cat {asked}.tag); fi;;
+                    read*) echo data 4; printf data; echo >> {asked}; test -e {asked}.once || touch {silent};;
+                    quit) exit;;
+                esac
+            done\n""")
+        self.write("asked.tag", b"first")
+        done = self.data("stage", "shy://x/y", self.path, code=UNREACHABLE)
+        self.assertIn("does not say whether it has changed (not now)", done.stderr)
+        self.assertFalse(os.path.exists(self.path))
+        # It is not fetched again.
+        os.remove(silent)
+        self.data("stage", "shy://x/y", self.path)
+        self.assertEqual((self.read(), self.read(asked)), (b"data", b"\n"))
+        # A fault that passes is no answer: it has changed.
+        self.write("asked.once", b"")
+        self.plugin("turns", f"""#!/bin/sh
+            count() {{ echo >> {asked}.stats; wc -l < {asked}.stats; }}
+            while read line; do
+                case $line in
+                    mend-source*) echo mend-source 1;;
+                    stat*) case $(count) in 1) echo size 4 etag one;; 2) echo later not now;; *) echo size 4 etag two;; esac;;
+                    read*) echo data 4; printf data;;
+                    quit) exit;;
+                esac
+            done\n""")
+        os.remove(self.path)
+        self.assertIn("has changed", self.data("stage", "turns://x/y", self.path, code=DAMAGED).stderr)
+
+    def test_a_first_mirror_that_cannot_be_read_takes_no_other_out(self):
+        self.machine.set("MEND_DATA_ATTEMPTS", "2")
+        self.plugin("closed", f"""#!/bin/sh
+            while read line; do
+                case $line in
+                    mend-source*) echo mend-source 1;;
+                    stat*) echo size {len(self.content)};;
+                    read*) echo error no permission;;
+                    quit) exit;;
+                esac
+            done\n""")
+        self.staged("closed://x/y", "file://" + self.source)
+        # One fault that passes leaves a mirror in.
+        os.remove(self.path)
+        self.plugin("slow", f"""#!/bin/sh
+            while read line; do
+                case $line in
+                    mend-source*) echo mend-source 1;;
+                    stat*) echo size {len(self.content)};;
+                    read*) if test -e {self.directory}/read; then
+                            set -- $line; echo data $3; tail -c +$(($2 + 1)) {self.source} | head -c $3
+                        else touch {self.directory}/read; echo later not now; fi;;
+                    quit) exit;;
+                esac
+            done\n""")
+        self.staged("file://" + self.source, "slow://x/y")
+        self.assertIn("slow://x/y", self.data("sources", self.path).stdout)
+
 
 # Its tests are run where they stand.
 del Data
+
 
 if __name__ == "__main__":
     unittest.main()

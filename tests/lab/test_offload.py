@@ -55,6 +55,19 @@ class Offloads(Writes):
     def offload(self, *options, place="input:", uri=None, code=0):
         return self.data("offload", place, uri or self.uri, *options, code=code)
 
+    def signal_senders(self, number):
+        """Sends a signal to those that have the address of the place in their environment, as those of a job do; how many there were."""
+        found = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file, open(f"/proc/{pid}/comm", encoding="ascii") as name:
+                    if name.read() == "mend-data\n" and self.uri.encode() in file.read():
+                        os.kill(int(pid), number)
+                        found += 1
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                pass
+        return found
+
     def there(self, away=None):
         """All that is there, by name."""
         away, found = away or self.away, {}
@@ -111,6 +124,38 @@ class ByHand(Offloads):
         self.arrived({"x": b"precious", "same": self.files["same"]})
         self.offload("--force")
         self.arrived()
+
+    def test_what_comes_there_while_a_file_is_sent_stays(self):
+        self.fill(x=96 * MIB)
+        # So that the sender is known by it.
+        self.lab.set("OFFLOADED_TO", self.uri)
+        self.addCleanup(self.lab.set, "OFFLOADED_TO", None)
+        sender = self.lab.start(self.directory, "data", "offload", "input:", self.uri)
+        sender.wait_for(lambda: os.path.isdir(self.away) and os.listdir(self.away) and self.signal_senders(signal.SIGSTOP), "something is sent")
+        self.assertFalse(os.path.exists(os.path.join(self.away, "x")), "it has arrived already")
+        self.write("away/x", b"another space's")
+        # What waits for it may stop with it.
+        while sender.poll() is None:
+            self.signal_senders(signal.SIGCONT)
+            os.kill(sender.process.pid, signal.SIGCONT)
+            time.sleep(0.05)
+        sender.finish(1)
+        self.assertIn("another file of that name is there", sender.stderr())
+        self.arrived({"x": b"another space's"})
+
+    def test_a_transfer_that_failed_makes_nobody_else_s_file_ours(self):
+        made = self.lab.on("head", "sh", "-c", f"mkdir {self.away} && mount -t tmpfs -o size=3m,mode=700 away {self.away}")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.addCleanup(self.lab.on, "head", "umount", "-l", self.away)
+        self.fill(large=5 * MIB)
+        self.offload(code=UNREACHABLE)
+        placed = self.lab.on("head", "sh", "-c", f"echo precious > {self.away}/large && mount -o remount,size=16m {self.away}")
+        self.assertEqual(placed.returncode, 0, placed.stderr)
+        self.assertIn("another file of that name is there", self.offload(code=1).stderr)
+        self.assertEqual(self.lab.on("head", "sh", "-c", f"cd {self.away}; ls -A; cat large").stdout, "large\nprecious\n")
+        self.offload("--force")
+        same = self.lab.on("head", "cmp", os.path.join(self.away, "large"), os.path.join(self.directory, "made", "large"))
+        self.assertEqual(same.returncode, 0, same.stdout)
 
     def test_places_that_take_nothing_are_refused(self):
         self.fill(x=10)
@@ -221,19 +266,6 @@ class WithAJob(Offloads):
         self.assertIn("has arrived at", job.stderr())
         name = self.lab.verb("ps", "--all")[-1]["id"]
         self.assertIn("arrived at file://", self.lab.mend("log", name).stdout)
-
-    def signal_senders(self, number):
-        """Sends a signal to those of this job, which have its address in their environment; how many there were."""
-        found = 0
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file, open(f"/proc/{pid}/comm", encoding="ascii") as name:
-                    if name.read() == "mend-data\n" and self.uri.encode() in file.read():
-                        os.kill(int(pid), number)
-                        found += 1
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                pass
-        return found
 
     def test_a_job_that_has_ended_and_still_sends_is_shown_so(self):
         job = self.start(1, ["node1"], "hold", self.seen, self.go)
@@ -458,6 +490,13 @@ Subsystem sftp internal-sftp
             self.arrived(away=copied)
 
         self.all_of_it("s3://lab/run 7", there=there)
+        # Nobody else's object is replaced.
+        other = self.write("other", b"precious")
+        self.fill(taken=100)
+        put = self.lab.on("head", "curl", "-sf", "--aws-sigv4", "aws:amz:us-east-1:s3", "-u", f"{store.variables['AWS_ACCESS_KEY_ID']}:{STORE_SECRET}", "-T", other,
+                          f"{store.variables['AWS_ENDPOINT_URL']}/lab/run%207/taken")
+        self.assertEqual(put.returncode, 0, put.stderr)
+        self.assertIn("another file of that name is there", self.offload(uri="s3://lab/run 7", code=1).stderr)
         self.uri = "s3://lab/job"
         command = ["run", "-n", "2", "--hosts", "node1,node2", "--data", f"input:{self.seen}:rw", "--offload", f"input={self.uri}", "--", sys.executable, PROGRAM, "rounds",
                    self.seen, "4"]

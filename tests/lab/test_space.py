@@ -122,6 +122,19 @@ class Files(Space):
         self.assertIn(f"input:run7/{name}", self.data("stage", "file://" + self.source, "input:run7/").stdout)
         self.assertIn(name, self.data("ls", "input:run7").stdout)
 
+    def test_a_file_of_a_long_name_is_copied_out_and_touches_no_other(self):
+        name = "x" * 252
+        self.stage(f"input:{name}")
+        place = os.path.join(self.directory, "out")
+        os.mkdir(place)
+        self.data("get", f"input:{name}", place)
+        self.stage()
+        other = self.write("out/in.dat.mend-part", b"mine")
+        self.data("get", "input:in.dat", place)
+        with open(other, "rb") as file:
+            self.assertEqual(file.read(), b"mine")
+        self.assertEqual(sorted(os.listdir(place)), ["in.dat", "in.dat.mend-part", name])
+
     def test_what_is_there_stays_unless_it_is_forced(self):
         self.stage()
         self.content = self.random.randbytes(SIZE // 2)

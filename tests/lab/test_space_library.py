@@ -1,6 +1,7 @@
 """Data spaces without a mount: libmend-data in C, and its Python module."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -71,6 +72,13 @@ class Losses(Library):
             self.lab.kill_daemon(node)
             self.addCleanup(self.lab.start_daemon, node, self.directory)
         self.python("lost", "input", "40")
+        # So it is by `mend data ls`.
+        done = self.data("ls", "--json", "input:many", code=test_space.UNREACHABLE)
+        lost = [one for one in json.loads(done.stdout) if one.get("lost")]
+        self.assertTrue(lost and all(one["size"] is None for one in lost), done.stdout)
+        self.assertGreater(len(json.loads(done.stdout)), len(lost))
+        self.assertIn(f"input:many/{lost[0]['name']} cannot be read", done.stderr)
+        self.assertRegex(self.data("ls", "input:many", code=test_space.UNREACHABLE).stdout, f"lost +[0-9]+ +{lost[0]['name']}")
 
     def test_ranks_that_use_it_are_saved_moved_and_restarted(self):
         go = os.path.join(self.directory, "go")

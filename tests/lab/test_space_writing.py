@@ -132,6 +132,27 @@ class Posix(Writes):
         self.assertEqual((done.returncode, done.stdout), (0, "as full as can be\n"), done.stderr)
 
 
+    def test_what_one_copy_has_no_room_for_is_on_neither_when_it_is_synced(self):
+        place = os.path.join(self.directory, "uneven")
+        for node, size in zip(NODES[:2], ("96m", "24m")):
+            mounted = self.lab.on(node, "sh", "-c", f"mkdir -p {place} && mount -t tmpfs -o size={size},mode=700 uneven {place}")
+            self.assertEqual(mounted.returncode, 0, mounted.stderr)
+            self.addCleanup(self.lab.on, node, "umount", "-l", place)
+        self.data("create", "uneven", *(word for node in NODES[:2] for word in ("--target", f"{node}:{place}")))
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "uneven")
+        program = f"dd if=/dev/urandom of={self.seen}/x bs=3M count=16; stat -c %s {self.seen}/x"
+        done = self.lab.mend("run", "--hosts", "node3", "--data", f"uneven:{self.seen}:rw", "--", "bash", "-c", program, cwd=self.directory)
+        self.assertIn("No space left on device", done.stderr)
+        self.data("check", "uneven:")
+        # The one that was full has all that is left, by itself.
+        [size] = [one["size"] for one in json.loads(self.data("ls", "--json", "uneven:").stdout)]
+        self.assertEqual(str(size), done.stdout.strip())
+        gone = self.lab.on(NODES[0], "sh", "-c", f"rm {place}/objects/*/*")
+        self.assertEqual(gone.returncode, 0, gone.stderr)
+        self.data("get", "uneven:x", os.path.join(self.directory, "x"))
+        self.assertEqual(os.path.getsize(os.path.join(self.directory, "x")), size)
+
+
 class Shared(Writes):
     def test_ranks_of_three_nodes_write_one_file(self):
         said = self.run_ranks(6, NODES, "shared", self.meeting).stdout

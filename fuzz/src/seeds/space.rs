@@ -47,7 +47,16 @@ fn words_of_data_spaces_are_read() {
         seed("adopt", request(Request::Adopt { entry: Box::new(written), positions: vec![0, 1], fresh: vec![1] })),
         seed(
             "write-range",
-            request(Request::WriteRange { file, epoch, position, offset: 70_000, length: 300, sum: 1 << 90, changed_ns: 1 << 60 }),
+            request(Request::WriteRange {
+                file,
+                epoch,
+                position,
+                offset: 70_000,
+                length: 300,
+                sum: 1 << 90,
+                changed_ns: 1 << 60,
+                appends: false,
+            }),
         ),
         seed("read-blocks", request(Request::ReadBlocks { file, position, first: 2, count: 2 })),
         seed("mend-block", request(Request::MendBlock { file, epoch, position, block: 7, length: 65_536 })),

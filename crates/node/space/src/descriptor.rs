@@ -14,6 +14,9 @@ pub enum DescriptorError {
     /// There is none of that name.
     #[error("there is no data space {0}")]
     Unknown(String),
+    /// There is one of that name.
+    #[error("there is a data space {0}")]
+    Exists(String),
     /// The file cannot be used.
     #[error("{}: {why}", path.display())]
     Unusable {
@@ -40,6 +43,7 @@ impl DescriptorError {
             Self::Unknown(_) => {
                 "`mend data create` makes one, `mend data ls` lists those that are known here; all nodes need its file in $MEND_HOME/spaces, so share that directory or copy it"
             }
+            Self::Exists(_) => "choose another name; `mend data destroy` removes it",
             Self::Unusable { .. } => "remove the file, and create the space anew",
             Self::Unreadable { .. } => "make it readable, or name another directory with MEND_HOME",
             Self::Setting(_) => "correct the variable, or leave it unset",
@@ -81,16 +85,16 @@ pub fn load(name: &str) -> Result<Space, DescriptorError> {
     }
 }
 
-/// Writes the file of a new space; it replaces none.
+/// Writes the file of a new space; it replaces none, whoever makes one of that name at the same time.
 ///
 /// # Errors
-/// [`DescriptorError`].
+/// [`DescriptorError::Exists`], and others.
 pub fn save(space: &Space) -> Result<(), DescriptorError> {
     let path = path(&space.name)?;
-    if path.exists() {
-        return Err(unusable(&path)("there is a data space of this name".to_owned()));
+    match write(space, &path, mend_durable::write_new) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(DescriptorError::Exists(space.name.clone())),
+        written => written.map_err(|error| unusable(&path)(error.to_string())),
     }
-    replace(space)
 }
 
 /// Writes the file of a space, in the place of what described it.
@@ -99,10 +103,17 @@ pub fn save(space: &Space) -> Result<(), DescriptorError> {
 /// [`DescriptorError`].
 pub fn replace(space: &Space) -> Result<(), DescriptorError> {
     let path = path(&space.name)?;
-    let failed = |error: io::Error| unusable(&path)(error.to_string());
-    fs::create_dir_all(directory()?).map_err(failed)?;
-    let text = serde_json::to_vec_pretty(space).map_err(|error| unusable(&path)(error.to_string()))?;
-    mend_durable::write(&path, &text).map_err(failed)
+    let replaced = write(space, &path, |path, partial, text| mend_durable::write_if(path, partial, text, || true).map(drop));
+    replaced.map_err(|error| unusable(&path)(error.to_string()))
+}
+
+/// Writes it under a name of its own before it has its name: another process may write the same.
+fn write(space: &Space, path: &Path, put: impl FnOnce(&Path, &Path, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let unique = mend_wire::secret::to_hex(&mend_wire::random_bytes::<8>());
+    put(path, &path.with_extension(format!("{unique}.new")), &serde_json::to_vec_pretty(space)?)
 }
 
 /// Forgets a space here.
@@ -132,4 +143,50 @@ pub fn names() -> Result<Vec<String>, DescriptorError> {
         .collect();
     names.sort_unstable();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_data::space::{COPIES, Striping, Target};
+    use std::sync::Barrier;
+
+    const MANY: u8 = 8;
+
+    fn space(id: u8) -> Space {
+        let target = Target { host: "a".into(), address: ([127, 0, 0, 1], 1).into(), directory: format!("/{id}") };
+        Space {
+            format: FORMAT,
+            name: "one".into(),
+            id: [id; 16],
+            targets: vec![target],
+            striping: Striping::default(),
+            copies: COPIES,
+            job: None,
+        }
+    }
+
+    #[test]
+    fn of_many_that_make_one_name_at_once_one_is_the_first_and_its_own_is_described() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("spaces/one.json");
+        let begun = Barrier::new(MANY.into());
+        let made: Vec<bool> = std::thread::scope(|scope| {
+            let one = |id: u8| {
+                let (begun, path) = (&begun, &path);
+                scope.spawn(move || {
+                    begun.wait();
+                    let made = write(&space(id), path, mend_durable::write_new);
+                    assert!(made.as_ref().err().is_none_or(|error| error.kind() == io::ErrorKind::AlreadyExists), "{made:?}");
+                    made.is_ok()
+                })
+            };
+            let all: Vec<_> = (0..MANY).map(one).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert_eq!(made.iter().filter(|made| **made).count(), 1);
+        let described: Space = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert!(made[usize::from(described.id[0])]);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
 }

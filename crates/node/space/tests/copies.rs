@@ -5,7 +5,7 @@ mod cluster;
 use cluster::Cluster;
 use mend_data::space::target::Request;
 use mend_data::space::{BLOCK, Entry, File, Kind};
-use mend_space::client::{Client, Copying, Pattern, Reader, Upload};
+use mend_space::client::{Client, Copying, NotSeen, Pattern, Reader, Upload, Writer};
 use rustix::process::Signal;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn with_copies(cluster: &Cluster) -> (Arc<Client>, Entry) {
     let client = cluster.client();
     let upload = Upload::begin(&client, "in.dat", SIZE, Vec::new()).unwrap();
     upload.put(0, &content()).unwrap();
-    upload.finish().unwrap();
+    upload.finish(false).unwrap();
     let entry = client.names().files("")[0].clone();
     let copied = Copying::begin(&client, &entry, |_, room| room.free).unwrap().run(3).unwrap();
     assert_eq!(copied, SIZE);
@@ -40,6 +40,38 @@ fn read(client: Arc<Client>, entry: &Entry) {
     let content = self::content();
     let read = reader.read(&Arc::new(entry.clone()), 0, SIZE as u32, &Pattern::default()).unwrap();
     assert!(read.bytes == content, "other bytes came back");
+}
+
+/// Others use the space while a file is staged, and may make its path.
+#[test]
+fn a_staged_file_replaces_what_came_meanwhile_only_if_it_is_to() {
+    let cluster = Cluster::new(2);
+    let begun = || {
+        let client = cluster.client();
+        let upload = Upload::begin(&client, "in.dat", SIZE, Vec::new()).unwrap();
+        upload.put(0, &content()).unwrap();
+        upload
+    };
+    let at_path = || cluster.client().names().at("in.dat").map(|entry| entry.id);
+    let (first, second, third) = (begun(), begun(), begun());
+    let ids = [&first, &third].map(|upload| upload.entry().id);
+    first.finish(false).unwrap();
+    assert!(matches!(second.finish(false), Err(NotSeen::Taken)));
+    assert_eq!(at_path(), Some(ids[0]));
+    // One that came twice since is older than what is to replace it.
+    third.finish(true).unwrap();
+    assert_eq!(at_path(), Some(ids[1]));
+    // What a rank has made is no less there; and a directory is in the way of any file.
+    let (late, later) = (begun(), begun());
+    let ranks = cluster.client();
+    ranks.remove("in.dat").unwrap();
+    let writer = Writer::new(ranks.clone(), None);
+    let (made, _) = writer.create("in.dat", 0o644, true).unwrap();
+    assert!(matches!(late.finish(false), Err(NotSeen::Taken)));
+    assert_eq!(at_path(), Some(made.id));
+    writer.unlink("in.dat").unwrap();
+    writer.make_directory("in.dat").unwrap();
+    assert!(matches!(later.finish(true), Err(NotSeen::Obstacle(_))));
 }
 
 #[test]

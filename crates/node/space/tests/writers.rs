@@ -142,6 +142,24 @@ fn a_file_whose_mover_died_is_written_on_and_becomes_whole() {
 }
 
 #[test]
+fn who_only_read_a_file_does_not_make_its_copy_when_it_is_closed() {
+    let cluster = Cluster::new(3);
+    let (client, writer, entry) = with_file(&cluster, &[7; 3000]);
+    half_moved(&client, &entry);
+    let client = cluster.client();
+    let reader = Writer::new(client.clone(), None);
+    reader.read(&entry.id, 0, 3000).unwrap();
+    reader.sync(&entry.id).unwrap();
+    client.refresh();
+    assert_eq!(written(&client, &entry.id).filling, [0]);
+    // Who wrote it waits for both copies.
+    writer.write(&entry.id, 0, b"x").unwrap();
+    writer.sync(&entry.id).unwrap();
+    client.refresh();
+    assert!(written(&client, &entry.id).filling.is_empty());
+}
+
+#[test]
 fn a_closed_file_whose_mover_died_is_healed_while_the_space_is_used() {
     let cluster = Cluster::new(3);
     let (client, _, entry) = with_file(&cluster, &[7; 3000]);

@@ -166,7 +166,7 @@ fn a_target_that_is_lost_while_copies_are_compared_is_lost() {
     let client = cluster.patient_client(Duration::from_millis(300));
     let [one, two] = holders(&client, &entry);
     let sum = sum_of_pieces(&piece_sums(&entry.id, 9, b"first", |at| at).collect::<Vec<_>>());
-    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum, changed_ns: 0 };
+    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum, changed_ns: 0, appends: false };
     client.peer(one).unwrap().ask(&request, b"first").unwrap();
     std::thread::scope(|scope| {
         // What seems to differ is looked at for half a second.
@@ -186,7 +186,7 @@ fn copies_that_differ_become_the_one_that_is_read() {
     let [one, two] = holders(&client, &entry);
     // As if who wrote it had died between the two.
     let sum = sum_of_pieces(&piece_sums(&entry.id, 9, b"first", |at| at).collect::<Vec<_>>());
-    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum, changed_ns: 0 };
+    let request = Request::WriteRange { file: entry.id, epoch: 0, position: 0, offset: 9, length: 5, sum, changed_ns: 0, appends: false };
     client.peer(one).unwrap().ask(&request, b"first").unwrap();
     let found = bad(&client).unwrap();
     assert_eq!((found.different.iter().copied().collect::<Vec<u16>>(), found.damaged.len()), (vec![two], 0));

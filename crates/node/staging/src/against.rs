@@ -1,7 +1,7 @@
 //! Compares a file without checksums with its source, block by block. What the source holds is what it is measured by, and remembered.
 
 use crate::check::{Checked, State};
-use crate::failure::{DAMAGED, Failure, UNREACHABLE};
+use crate::failure::{Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium};
 use crate::mirrors;
@@ -68,13 +68,9 @@ pub async fn compare(checked: &mut Checked, fetcher: &Fetcher, progress: &Arc<Pr
         return Err(Failure::new(what, "", UNREACHABLE));
     }
     // What is compared with a source of two versions is neither right nor wrong.
-    mirrors::unchanged(&record.sources, &origins, &fetched.used, fetcher.settings.silence).await.map_err(|why| {
-        Failure::new(
-            format!("{shown}: {why} while it was compared with it"),
-            "repeat the command to compare with what it holds now",
-            DAMAGED,
-        )
-    })?;
+    mirrors::unchanged(&record.sources, &origins, &fetched.used, fetcher)
+        .await
+        .map_err(|unsure| unsure.failure(&shown, "compared with it", "repeat the command to compare with what it holds now", false))?;
     let found = std::mem::take(&mut *comparing.found.lock().unwrap_or_else(PoisonError::into_inner));
     let differs: Vec<u64> = (0..).zip(&found).filter(|(_, one)| one.is_some_and(|(_, same)| !same)).map(|(index, _)| index).collect();
     record.sums = Known::Here(Sums::new(found.into_iter().flatten().map(|(sum, _)| sum).collect()));

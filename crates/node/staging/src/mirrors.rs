@@ -1,6 +1,6 @@
 //! The sources of one file, which are mirrors: whether they answer, hold the same, and still do when all is fetched.
 
-use crate::failure::{DAMAGED, Failure};
+use crate::failure::{DAMAGED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins};
 use crate::origin::Origin;
 use crate::progress::Progress;
@@ -9,6 +9,7 @@ use mend_data::plan::Fault;
 use mend_data::ranges;
 use mend_data::record::{Source, Version};
 use mend_data::sums::{BLOCK, Sum, Sums};
+use std::fmt;
 use std::time::Duration;
 
 /// Blocks by which a new source is compared with checksums that are known.
@@ -49,22 +50,27 @@ pub fn blame(fault: &Fault) -> String {
     why.clone()
 }
 
+/// Asks once more after faults that may pass.
+async fn again<T, Asked: Future<Output = Result<T, Fault>>>(fetcher: &Fetcher, ask: impl Fn() -> Asked) -> Result<T, Fault> {
+    let mut asked = 0;
+    loop {
+        asked += 1;
+        match ask().await {
+            Err(Fault::Passing(_)) if asked < fetcher.settings.attempts => {
+                tokio::time::sleep(Duration::from_millis(100 << asked.min(5))).await;
+            }
+            answered => return answered,
+        }
+    }
+}
+
 /// Opens sources, and asks each for its version. One that has another than it had is not used.
 pub async fn open(sources: &mut [Source], fetcher: &Fetcher, trusted: bool) -> Vec<Result<Origin, Fault>> {
     let silence = fetcher.settings.silence;
     let opened = sources.iter().map(|source| async move {
         let origin = Origin::open(source, silence, trusted)?;
-        let mut asked = 0;
-        loop {
-            asked += 1;
-            match origin.version(silence).await {
-                Ok(version) => return Ok((origin, version)),
-                Err(Fault::Passing(_)) if asked < fetcher.settings.attempts => {
-                    tokio::time::sleep(Duration::from_millis(100 << asked.min(5))).await
-                }
-                Err(fault) => return Err(fault),
-            }
-        }
+        let version = again(fetcher, || origin.version(silence)).await?;
+        Ok((origin, version))
     });
     let opened: Vec<Result<(Origin, Version), Fault>> = join_all(opened).await;
     let mut origins = Vec::new();
@@ -117,46 +123,91 @@ async fn sample(origin: &Origin, size: u64, indices: &[u64], fetcher: &Fetcher) 
     Ok(sums)
 }
 
-/// Leaves out mirrors that hold something else than the first source that can be had. The size of the file.
-pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher) -> Option<u64> {
+/// Leaves out mirrors that hold something else than the first source that can be read. The size of the file. Where its checksums are `known`, they tell what a mirror holds, and none is read
+/// here.
+pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher, known: bool) -> Option<u64> {
     let sizes: Vec<Option<u64>> =
         sources.iter().zip(&*origins).map(|(source, origin)| origin.as_ref().ok().and(source.version.as_ref()).map(|it| it.size)).collect();
-    let first = sizes.iter().position(Option::is_some)?;
-    let size = sizes[first]?;
-    let mut expected = None;
-    for at in first + 1..origins.len() {
+    let mut first: Option<(usize, u64, Vec<Sum>)> = None;
+    for at in 0..origins.len() {
         let Some(own) = sizes[at] else { continue };
-        if own != size {
-            origins[at] = Err(Fault::Final(format!("it has {own} bytes, {} has {size}", sources[first].uri)));
+        if let Some((first, size, _)) = &first
+            && own != *size
+        {
+            origins[at] = Err(Fault::Final(format!("it has {own} bytes, {} has {size}", sources[*first].uri)));
             continue;
         }
-        if size == 0 {
+        // One that is alone has nothing to be compared with; whether it can be read is seen when it is.
+        let is_alone = first.is_none() && !(at + 1..origins.len()).any(|later| origins[later].is_ok() && sizes[later].is_some());
+        if known || own == 0 || is_alone {
+            first.get_or_insert((at, own, Vec::new()));
             continue;
-        }
-        if expected.is_none() {
-            let Ok(origin) = &origins[first] else { return None };
-            // If the first one fails now, the plan will find that out; until then nobody can be compared with it.
-            expected = sample(origin, size, &spread(size, 3), fetcher).await.ok();
         }
         let Ok(origin) = &origins[at] else { continue };
-        let own = sample(origin, size, &spread(size, 3), fetcher).await;
-        match (&expected, own) {
-            (Some(expected), Ok(own)) if *expected == own => {}
-            (Some(_), Ok(_)) => origins[at] = Err(Fault::Final(format!("it holds other bytes than {}", sources[first].uri))),
-            (None, Ok(_)) => origins[at] = Err(Fault::Final(format!("it could not be compared with {}", sources[first].uri))),
-            (_, Err(fault)) => origins[at] = Err(fault),
+        let places = spread(own, 3);
+        let sums = match again(fetcher, || sample(origin, own, &places, fetcher)).await {
+            Ok(sums) => sums,
+            Err(fault) => {
+                origins[at] = Err(fault);
+                continue;
+            }
+        };
+        let (first, _, expected) = first.get_or_insert_with(|| (at, own, sums.clone()));
+        if *expected != sums {
+            origins[at] = Err(Fault::Final(format!("it holds other bytes than {}", sources[*first].uri)));
         }
     }
-    Some(size)
+    first.map(|(_, size, _)| size)
 }
 
-/// That the sources still hold what was fetched of them.
-pub async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], silence: Duration) -> Result<(), String> {
+/// What the sources of a file hold by the end is not seen to be what was fetched of them.
+#[derive(Debug)]
+pub enum Unsure {
+    /// One has changed.
+    Changed(String),
+    /// One does not say, whose answers say nothing of their version either.
+    Silent(String),
+}
+
+impl fmt::Display for Unsure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Changed(what) | Self::Silent(what)) = self;
+        formatter.write_str(what)
+    }
+}
+
+impl Unsure {
+    /// The failure of what was done meanwhile, which is `done` with it. What is `kept` is gone on with by the next command, if the source has not changed then.
+    pub fn failure(&self, shown: &str, done: &str, changed_hint: &str, kept: bool) -> Failure {
+        match self {
+            Self::Changed(what) => Failure::new(format!("{shown}: {what} while it was {done}"), changed_hint, DAMAGED),
+            Self::Silent(what) => {
+                let hint = if kept {
+                    "repeat the command when it answers: what was fetched is not fetched again"
+                } else {
+                    "repeat the command when it answers"
+                };
+                Failure::new(format!("{shown}: {what} since it was {done}"), hint, UNREACHABLE)
+            }
+        }
+    }
+}
+
+/// That the sources still hold what was fetched of them. One whose answers were all compared with its version and that has gone since cannot have changed what it sent; of others only this
+/// look tells.
+pub async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], fetcher: &Fetcher) -> Result<(), Unsure> {
     for ((source, origin), _) in sources.iter().zip(origins.iter()).zip(used).filter(|(_, used)| **used) {
         let (Ok(origin), Some(then)) = (origin, &source.version) else { continue };
-        // A source that has gone since cannot have changed what it sent.
-        if let Some(why) = origin.version(silence).await.ok().and_then(|now| then.changed(&now)) {
-            return Err(format!("{} has changed ({why})", source.uri));
+        match again(fetcher, || origin.version(fetcher.settings.silence)).await {
+            Ok(now) => {
+                if let Some(why) = then.changed(&now) {
+                    return Err(Unsure::Changed(format!("{} has changed ({why})", source.uri)));
+                }
+            }
+            Err(_) if origin.compares_answers() => {}
+            Err(fault) => {
+                return Err(Unsure::Silent(format!("{} does not say whether it has changed ({})", source.uri, blame(&fault))));
+            }
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use crate::names::{self, beside};
 use mend_data::record::{ATTRIBUTE, ATTRIBUTE_BYTES, Known, Record, RecordError};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -25,18 +25,24 @@ pub struct Found {
     pub record: Option<Record>,
     /// What is wrong with it, for the user: sentences about the file's path.
     pub remarks: Vec<String>,
-    /// Whether who wrote it is the caller or root: only then its references to credentials are followed.
+    /// Whether nobody but the caller and root can have written it: only then its references to credentials are followed.
     pub trusted: bool,
 }
 
 enum Companion {
     Absent,
     Unusable(String),
-    Usable(Record, u32),
+    /// A record, and whether nobody but the caller and root can have written it.
+    Usable(Record, bool),
 }
 
 fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// True of a file that nobody but the caller and root can write to.
+fn is_own(file: &Metadata) -> bool {
+    [own_user(), 0].contains(&file.uid()) && file.mode() & 0o022 == 0
 }
 
 /// Reads the record of a file, which may be gone.
@@ -47,7 +53,7 @@ pub fn load(path: &Path) -> io::Result<Found> {
         Err(error) => return Err(error),
     };
     let owner = file.as_ref().map_or_else(own_user, MetadataExt::uid);
-    let mut found = Found { trusted: owner == own_user() || owner == 0, ..Found::default() };
+    let mut found = Found { trusted: file.as_ref().is_none_or(is_own), ..Found::default() };
     let place = place_of(&names::followed(path));
     let attribute = match file.is_some().then(|| read_attribute(path)) {
         // The attribute's own block is lost: what stands beside may help.
@@ -68,8 +74,8 @@ pub fn load(path: &Path) -> io::Result<Found> {
             match read_beside(&place, owner)? {
                 Companion::Absent => {}
                 Companion::Unusable(why) => found.remarks.push(why),
-                Companion::Usable(record, writer) => {
-                    found.trusted &= writer == own_user() || writer == 0;
+                Companion::Usable(record, is_own) => {
+                    found.trusted &= is_own;
                     found.record = Some(record);
                 }
             }
@@ -144,7 +150,7 @@ fn read_beside(place: &Path, owner: u32) -> io::Result<Companion> {
         return unusable(error.to_string());
     }
     match Record::decode(&bytes) {
-        Ok(record) => Ok(Companion::Usable(record, metadata.uid())),
+        Ok(record) => Ok(Companion::Usable(record, is_own(&metadata))),
         Err(error) => unusable(error.to_string()),
     }
 }
@@ -286,6 +292,26 @@ mod tests {
             let found = load(&path).unwrap();
             assert_eq!((found.record, found.remarks, found.trusted), (Some(record(blocks)), vec![], true));
         }
+    }
+
+    #[test]
+    fn what_others_may_have_written_names_no_credentials() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, file) = file(directory.path());
+        let may = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        may(&path, 0o644);
+        keep(&path, &file, &record(3)).unwrap();
+        assert!(load(&path).unwrap().trusted);
+        for mode in [0o664, 0o646] {
+            may(&path, mode);
+            assert!(!load(&path).unwrap().trusted, "{mode:o}");
+        }
+        // The same of what stands beside a file that is gone.
+        let gone = directory.path().join("gone");
+        write_beside(&beside(&gone, names::RECORD), &record(2).encode().unwrap(), 0o644).unwrap();
+        assert!(load(&gone).unwrap().trusted);
+        may(&beside(&gone, names::RECORD), 0o664);
+        assert!(!load(&gone).unwrap().trusted);
     }
 
     #[test]

@@ -164,19 +164,20 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
         return Err(Failure::new(format!("{shown} is still being repaired"), "", FAILED));
     };
     // Each block was compared where checksums are known; where none are, the source's version speaks for them.
-    let silence = fetcher.settings.silence;
-    let still = if unverified { mirrors::unchanged(&sources, &origins, &fetched.used, silence).await } else { Ok(()) };
-    if let Err(why) = still {
+    let still = if unverified { mirrors::unchanged(&sources, &origins, &fetched.used, fetcher).await } else { Ok(()) };
+    if let Err(unsure) = still {
         let ended = || {
             finish(&file, None, &before)?;
             partial.map_or(Ok(()), Partial::discard)
         };
         tokio::task::block_in_place(ended).map_err(|error| system(&error))?;
+        let failure = unsure.failure(&shown, "repaired", "`mend data stage --force` fetches all of it", false);
         let what = format!(
-            "{shown}: {why} while it was repaired, and there are no checksums: {} bytes that were put in may be what the source holds now",
+            "{}, and there are no checksums: {} bytes that were put in may be what the source holds now",
+            failure.what,
             ranges::total(&within_edge)
         );
-        return Err(Failure::new(what, "`mend data stage --force` fetches all of it", DAMAGED));
+        return Err(Failure { what, ..failure });
     }
     let lost = fetched.lost;
     let ended = || {

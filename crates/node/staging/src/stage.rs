@@ -8,7 +8,7 @@
 
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
-use crate::mirrors::{agree, blame, broken_off, open, tell_of_failed, told, told_of_new_begin, unchanged};
+use crate::mirrors::{Unsure, agree, blame, broken_off, open, tell_of_failed, told, told_of_new_begin, unchanged};
 use crate::names::{followed, path_of};
 use crate::origin::Origin;
 use crate::partial::Partial;
@@ -96,7 +96,9 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         Failure::new(format!("{shown} cannot be had from {}", told(sources, blames)), "", UNREACHABLE)
     };
     let blames = |origins: &[Result<Origin, Fault>]| origins.iter().map(|origin| origin.as_ref().err().map(blame)).collect::<Vec<_>>();
-    let Some(size) = agree(&file.sources, &mut origins, fetcher).await else { return Err(no_source(&file.sources, &blames(&origins))) };
+    let Some(size) = agree(&file.sources, &mut origins, fetcher, file.sums.is_some()).await else {
+        return Err(no_source(&file.sources, &blames(&origins)));
+    };
     if let Some(sums) = file.sums.as_ref().filter(|sums| sums.count() != ranges::blocks(size)) {
         let what = format!("{shown}: its source has {size} bytes now, and not {} blocks as when it was staged", sums.count());
         return Err(Failure::new(what, "", DAMAGED));
@@ -147,13 +149,15 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         return Err(broken_off(no_source(&file.sources, &fetched.blames), &fetched.blames));
     }
     tell_of_failed(&shown, &file.sources, &fetched.blames, progress);
-    let still = unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await;
+    let still = unchanged(&file.sources, &origins, &fetched.used, fetcher).await;
     let count = filling.fetched.load(std::sync::atomic::Ordering::Relaxed);
     let Some(filling) = Arc::into_inner(filling) else { return Err(Failure::new(format!("{shown} is still being fetched"), "", FAILED)) };
-    if let Err(why) = still {
-        // Some of it may be of one version, some of another. What cannot be removed is not gone on with either: its source has changed.
-        let _ = filling.partial.discard();
-        return Err(Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED));
+    if let Err(unsure) = still {
+        if let Unsure::Changed(_) = unsure {
+            // Some of it may be of one version, some of another. What cannot be removed is not gone on with either: its source has changed.
+            let _ = filling.partial.discard();
+        }
+        return Err(unsure.failure(&shown, "fetched", "repeat the command to have what it holds now", true));
     }
     tokio::task::block_in_place(|| filling.partial.publish(sources)).map_err(|error| Failure::system(&shown, &error.into_io()))?;
     Ok(Staged {

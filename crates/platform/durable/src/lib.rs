@@ -7,7 +7,7 @@
 //! process is killed between two, the power fails.
 
 use rustix::fd::AsFd;
-use rustix::fs::{fsync, renameat};
+use rustix::fs::{CWD, RenameFlags, fsync, renameat, renameat_with};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -76,6 +76,36 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     sync_name(to)
 }
 
+/// The same to a name that nothing has: whoever else gives it to something at the same time, one of both is refused.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] if something has the name; those of the file system.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // NFS and others have no such rename.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_new(from, to)?,
+        renamed => renamed?,
+    }
+    sync_name(to)
+}
+
+/// A second name, and then the first one goes.
+fn link_new(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        // A file has one name alone there: to look before is all that can be done.
+        Err(error)
+            if [Errno::PERM, Errno::NOSYS, Errno::OPNOTSUPP].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error()) =>
+        {
+            match fs::symlink_metadata(to) {
+                Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(from, to),
+                Err(error) => Err(error),
+            }
+        }
+        linked => linked.and_then(|()| fs::remove_file(from)),
+    }
+}
+
 /// Writes a file that is there completely or not at all, for its owner alone whatever the umask. What was there is replaced.
 ///
 /// # Errors
@@ -89,16 +119,33 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// Those of the file system.
 pub fn write_if(path: &Path, partial: &Path, bytes: &[u8], may_publish: impl FnOnce() -> bool) -> io::Result<bool> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(partial)?;
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    write_partial(partial, bytes)?;
     if !may_publish() {
         fs::remove_file(partial)?;
         return Ok(false);
     }
     rename(partial, path)?;
     Ok(true)
+}
+
+/// The same of a name that nothing has. No other process may use the name `partial`.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] if something has the name: nothing is changed then. Those of the file system.
+pub fn write_new(path: &Path, partial: &Path, bytes: &[u8]) -> io::Result<()> {
+    let written = write_partial(partial, bytes).and_then(|()| rename_new(partial, path));
+    if written.is_err() {
+        // The error that led here is the one to tell.
+        let _ = fs::remove_file(partial);
+    }
+    written
+}
+
+fn write_partial(partial: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(partial)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 #[cfg(test)]
@@ -125,6 +172,21 @@ mod tests {
         assert!(!write_if(&path, &partial, b"second", || false).unwrap());
         assert_eq!(fs::read(&path).unwrap(), b"first");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn of_two_that_give_one_name_the_second_is_refused_and_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| directory.path().join(name);
+        write_new(&place("name"), &place("first.new"), b"first").unwrap();
+        assert_eq!(write_new(&place("name"), &place("second.new"), b"second").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        // Where no rename refuses a name that is there, a link does.
+        fs::write(place("third"), b"third").unwrap();
+        assert_eq!(link_new(&place("third"), &place("name")).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(place("name")).unwrap(), b"first");
+        link_new(&place("third"), &place("other")).unwrap();
+        assert_eq!(fs::read(place("other")).unwrap(), b"third");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
     }
 
     #[test]

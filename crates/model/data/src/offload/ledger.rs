@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! CHECKSUM {"Head": …}      of which space, and where to
-//! CHECKSUM {"Begun": …}     before anything of a file is written there: under which name, and that a file under its own name may be ours
+//! CHECKSUM {"Begun": …}     before anything of a file is written there, under a name of its own
+//! CHECKSUM {"Named": …}     before it is there under the file's own name: what is there with these bytes is ours
 //! CHECKSUM {"Sent": …}      it has arrived, and was compared
 //! CHECKSUM {"Dropped": …}   what was begun is gone there
 //! CHECKSUM {"Lost": …}      what had arrived is not there any more, or not as it was
@@ -56,7 +57,7 @@ pub enum Line {
     Begun {
         /// The file.
         path: String,
-        /// The name that it has meanwhile; empty if it has none of its own.
+        /// The name that it has meanwhile; empty if it has none of its own, and what has the file's name may be ours.
         part: String,
     },
     /// It has arrived.
@@ -70,6 +71,15 @@ pub enum Line {
     Lost {
         /// The file.
         path: String,
+    },
+    /// It is about to be there under its own name.
+    Named {
+        /// The file.
+        path: String,
+        /// Its bytes.
+        size: u64,
+        /// As [`Sent::sum`].
+        sum: String,
     },
 }
 
@@ -91,8 +101,10 @@ impl Line {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     sent: BTreeMap<String, Sent>,
-    /// Paths of files of which something was begun and that are not noted as sent.
+    /// Paths of files that are not noted as sent, and of which what is there may be ours.
     begun: BTreeSet<String>,
+    /// Lengths and checksums that files were about to have there that are not noted as sent.
+    named: BTreeMap<String, BTreeSet<(u64, String)>>,
     /// Names that files have until they are whole, and their own paths.
     parts: BTreeMap<String, String>,
     lines: usize,
@@ -127,16 +139,20 @@ impl Ledger {
         self.lines += 1;
         match line {
             Line::Head(_) => {}
-            Line::Begun { path, part } => {
+            Line::Begun { path, part } if part.is_empty() => {
                 if !self.sent.contains_key(&path) {
-                    self.begun.insert(path.clone());
+                    self.begun.insert(path);
                 }
-                if !part.is_empty() {
-                    self.parts.insert(part, path);
+            }
+            Line::Begun { path, part } => drop(self.parts.insert(part, path)),
+            Line::Named { path, size, sum } => {
+                if !self.sent.contains_key(&path) {
+                    self.named.entry(path).or_default().insert((size, sum));
                 }
             }
             Line::Sent(sent) => {
                 self.begun.remove(&sent.path);
+                self.named.remove(&sent.path);
                 self.sent.insert(sent.path.clone(), sent);
             }
             Line::Dropped { part } => drop(self.parts.remove(&part)),
@@ -159,10 +175,17 @@ impl Ledger {
         self.sent(path).is_some_and(|sent| (&sent.id, sent.size, sent.changed_ns) == (id, size, changed_ns))
     }
 
-    /// True if what has this path there may be from here.
+    /// True if what has this path there is from here, or may be.
     #[must_use]
     pub fn is_ours(&self, path: &str) -> bool {
         self.sent.contains_key(path) || self.begun.contains(path)
+    }
+
+    /// True if what has this path there is from here if it has so many bytes; with a checksum, if it has that one, too.
+    #[must_use]
+    pub fn was_named(&self, path: &str, size: u64, sum: Option<&str>) -> bool {
+        let fits = |(length, known): &(u64, String)| *length == size && sum.is_none_or(|sum| sum == known);
+        self.named.get(path).is_some_and(|named| named.iter().any(fits))
     }
 
     /// Names of what was begun and not ended, with the paths of the files.
@@ -174,14 +197,24 @@ impl Ledger {
     /// The text anew, if much of it says nothing any more.
     #[must_use]
     pub fn compacted(&self, head: &Head) -> Option<String> {
-        let live = self.sent.len() + self.begun.len() + self.parts.len();
+        let named = || self.named.iter().flat_map(|(path, all)| all.iter().map(move |(size, sum)| (path, *size, sum)));
+        let live = self.sent.len() + self.begun.len() + self.parts.len() + named().count();
         if self.lines <= 2 * live + MOST_STALE {
             return None;
         }
         let begun = self.begun.iter().map(|path| Line::Begun { path: path.clone(), part: String::new() });
         let parts = self.parts.iter().map(|(part, path)| Line::Begun { path: path.clone(), part: part.clone() });
         let sent = self.sent.values().cloned().map(Line::Sent);
-        Some(std::iter::once(Line::Head(head.clone())).chain(sent).chain(begun).chain(parts).map(|line| line.encode()).collect())
+        let named = named().map(|(path, size, sum)| Line::Named { path: path.clone(), size, sum: sum.clone() });
+        Some(
+            std::iter::once(Line::Head(head.clone()))
+                .chain(sent)
+                .chain(begun)
+                .chain(parts)
+                .chain(named)
+                .map(|line| line.encode())
+                .collect(),
+        )
     }
 }
 
@@ -216,15 +249,28 @@ mod tests {
         assert_eq!(ledger.parts(), [("p1".to_owned(), "a b\n".to_owned())]);
     }
 
+    fn named(path: &str, size: u64, sum: &str) -> Line {
+        Line::Named { path: path.into(), size, sum: sum.into() }
+    }
+
     #[test]
-    fn what_was_begun_may_be_ours_and_has_not_arrived() {
+    fn what_was_begun_under_a_name_of_its_own_makes_no_file_ours_and_has_not_arrived() {
         let mut ledger = Ledger::read(&text(&[begun("a", "p1"), begun("b", ""), Line::Dropped { part: "p1".into() }]), &head()).unwrap();
-        assert!(ledger.is_ours("a") && ledger.is_ours("b") && !ledger.is_ours("c") && ledger.sent("a").is_none());
+        assert!(!ledger.is_ours("a") && ledger.is_ours("b") && !ledger.is_ours("c") && ledger.sent("a").is_none());
         assert!(ledger.parts().is_empty());
         ledger.learn(sent("a", 1));
         assert!(ledger.is_ours("a") && ledger.has("a", &[2; 16], 1, 7));
         ledger.learn(Line::Lost { path: "a".into() });
         assert!(ledger.is_ours("a") && !ledger.has("a", &[2; 16], 1, 7));
+    }
+
+    #[test]
+    fn what_was_about_to_have_its_name_is_known_by_its_bytes_until_it_has_arrived() {
+        let mut ledger = Ledger::read(&text(&[named("a", 3, "x"), named("a", 4, "y")]), &head()).unwrap();
+        assert!(!ledger.is_ours("a") && ledger.was_named("a", 3, None) && ledger.was_named("a", 4, Some("y")));
+        assert!(!ledger.was_named("a", 3, Some("y")) && !ledger.was_named("a", 5, None) && !ledger.was_named("b", 3, None));
+        ledger.learn(sent("a", 3));
+        assert!(ledger.is_ours("a") && !ledger.was_named("a", 3, None));
     }
 
     #[test]
@@ -238,7 +284,14 @@ mod tests {
     #[test]
     fn a_text_that_is_written_anew_says_the_same() {
         let mut lines: Vec<Line> = (0..2000).flat_map(|size| [begun("a", "p"), sent("a", size)]).collect();
-        lines.extend([begun("b", "q"), begun("c", "r"), Line::Dropped { part: "r".into() }]);
+        lines.extend([
+            begun("b", "q"),
+            begun("c", "r"),
+            Line::Dropped { part: "r".into() },
+            begun("d", ""),
+            named("c", 3, "x"),
+            named("c", 4, "y"),
+        ]);
         let ledger = Ledger::read(&text(&lines), &head()).unwrap();
         let anew = Ledger::read(&ledger.compacted(&head()).unwrap(), &head()).unwrap();
         assert_eq!(Ledger { lines: 0, ..anew.clone() }, Ledger { lines: 0, ..ledger });

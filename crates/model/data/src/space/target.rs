@@ -29,14 +29,12 @@ pub const CHANGES_BYTES: usize = 1 << 20;
 pub const MAX_IDS: usize = 4096;
 /// Most files whose objects are asked for at once: with as many objects as files can have, the answer is not too long.
 pub const MAX_SHAPED: usize = 64;
-
 /// Most blocks that one request verifies: 16 MiB are read in any medium's time.
 pub const MAX_VERIFIED: u32 = 256;
 /// Free bytes of a target that is in a bucket, which has no size: 4 PiB, so that sums over all targets fit.
 pub const UNBOUNDED: u64 = 1 << 52;
 /// How long one that heals a space is believed to be at it, seconds, unless it says so again.
 pub const HEALING: u64 = 20;
-
 /// File and place of objects.
 pub type Lacking = Vec<(Id, u16)>;
 
@@ -236,6 +234,8 @@ pub enum Request {
         sum: u128,
         /// When, by the clock of who writes: all copies tell the same.
         changed_ns: i64,
+        /// The object ends there, or has these bytes there already; else it is [`Failed::Busy`].
+        appends: bool,
     },
     /// Bytes of such an object, compared with their checksums; fewer at its end. → [`Answer::Bytes`]
     ReadRange {

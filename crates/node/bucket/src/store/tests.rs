@@ -336,7 +336,7 @@ fn a_snapshot_is_believed_of_entries_that_are_as_they_were() {
 #[test]
 fn what_ranks_write_is_refused_by_name() {
     let store = Behind::new().opened(true).unwrap();
-    let request = Request::WriteRange { file: [1; 16], epoch: 1, position: 0, offset: 0, length: 0, sum: 0, changed_ns: 0 };
+    let request = Request::WriteRange { file: [1; 16], epoch: 1, position: 0, offset: 0, length: 0, sum: 0, changed_ns: 0, appends: false };
     let refused = store.carry_out(request, &[]).unwrap_err();
     assert_eq!((refused.kind, refused.why.as_str()), (Failed::Nonsense, "ranks cannot write to a bucket"));
     let shapes: Vec<Vec<Shape>> = postcard::from_bytes(&ask(&store, Request::Shapes { files: vec![[1; 16]; 3] }, &[]).unwrap().1).unwrap();

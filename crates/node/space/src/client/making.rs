@@ -3,7 +3,7 @@
 //! There is no server of names, so whoever makes a file of a path claims that first: the first target that answers, in an order that the path gives, lets one client at a
 //! time do it. A name is another version of the same file; a file that is removed while it is open has a hidden name until it is closed.
 
-use super::names::{Room, now_ns};
+use super::names::{Client, Room, now_ns};
 use super::peer::Peer;
 use super::writer::{Refused, TRIES, Writer, held};
 use crate::link::Fault;
@@ -58,7 +58,7 @@ impl Writer {
         make: impl FnOnce() -> Result<T, Refused>,
     ) -> Result<T, Refused> {
         let _turn = self.turn(path.as_bytes());
-        let Some(decider) = self.claim_path(path, || Ok(there()?.is_some()))? else {
+        let Some(decider) = self.client.claim_path::<Refused>(path, self.who, || Ok(there()?.is_some()))? else {
             return there()?.ok_or(Refused::Absent);
         };
         // Somebody may have been first.
@@ -66,31 +66,6 @@ impl Writer {
         let over = Request::Claim { claim: Claim::Path(path.to_owned()), who: self.who, over: true };
         let _ = self.client.peer(decider).and_then(|peer| peer.ask(&over, &[]));
         made
-    }
-
-    /// The target that lets this client make a path; `None` if `there` says that another one has made it.
-    fn claim_path(&self, path: &str, there: impl Fn() -> Result<bool, Refused>) -> Result<Option<u16>, Refused> {
-        let claim = Request::Claim { claim: Claim::Path(path.to_owned()), who: self.who, over: false };
-        let until = Instant::now() + 2 * Duration::from_secs(CLAIM);
-        let mut fault = None;
-        for at in written::deciders(path, self.client.targets()) {
-            loop {
-                match self.client.peer(at)?.ask(&claim, &[]) {
-                    Ok(_) => return Ok(Some(at)),
-                    Err(Fault::Failed { kind: Failed::Busy, .. }) if Instant::now() < until => {
-                        std::thread::sleep(PAUSE);
-                        if there()? {
-                            return Ok(None);
-                        }
-                    }
-                    Err(other) => {
-                        fault.get_or_insert(other);
-                        break;
-                    }
-                }
-            }
-        }
-        Err(fault.map_or(Refused::Absent, Refused::Fault))
     }
 
     /// Waits until a file that another client has just begun to make is on all of its targets: who wrote to one that does not know it yet would take it for lost.
@@ -308,6 +283,33 @@ impl Writer {
         };
         self.keep_directory(kept)?;
         Ok(self.client.forget(&ids)?)
+    }
+}
+
+impl Client {
+    /// The target that lets somebody make a path; `None` if `there` says that another one has made it.
+    pub(super) fn claim_path<E: From<Fault>>(&self, path: &str, who: Id, there: impl Fn() -> Result<bool, E>) -> Result<Option<u16>, E> {
+        let claim = Request::Claim { claim: Claim::Path(path.to_owned()), who, over: false };
+        let until = Instant::now() + 2 * Duration::from_secs(CLAIM);
+        let mut fault = None;
+        for at in written::deciders(path, self.targets()) {
+            loop {
+                match self.peer(at)?.ask(&claim, &[]) {
+                    Ok(_) => return Ok(Some(at)),
+                    Err(Fault::Failed { kind: Failed::Busy, .. }) if Instant::now() < until => {
+                        std::thread::sleep(PAUSE);
+                        if there()? {
+                            return Ok(None);
+                        }
+                    }
+                    Err(other) => {
+                        fault.get_or_insert(other);
+                        break;
+                    }
+                }
+            }
+        }
+        Err(fault.unwrap_or_else(|| Fault::Other(format!("{} has no targets", self.space.name))).into())
     }
 }
 

@@ -278,7 +278,7 @@ impl Writer {
     }
 }
 
-fn shape_of(peer: &Peer, file: &Id, position: u16) -> Result<Shape, Fault> {
+pub(super) fn shape_of(peer: &Peer, file: &Id, position: u16) -> Result<Shape, Fault> {
     let found = peer.shapes(vec![*file])?.into_iter().flatten().find(|shape| shape.position == position);
     found.ok_or_else(|| Fault::Failed { target: peer.target.name(), kind: Failed::Absent, why: "it does not have the object".to_owned() })
 }
@@ -290,7 +290,7 @@ fn started_anew(peer: &Peer) -> Fault {
 /// Which start of its node a target is in. To write nothing tells it.
 fn boot_of(peer: &Peer, file: &Id, known: &Written, position: u16) -> Result<Id, Fault> {
     let (epoch, sum) = (known.epoch, sum_of_pieces(&[]));
-    let request = Request::WriteRange { file: *file, epoch, position, offset: 0, length: 0, sum, changed_ns: 0 };
+    let request = Request::WriteRange { file: *file, epoch, position, offset: 0, length: 0, sum, changed_ns: 0, appends: false };
     match peer.ask(&request, &[])?.0 {
         Answer::Held { boot } => Ok(boot),
         _ => Err(nonsense(peer)),

@@ -1,6 +1,6 @@
 //! A new file of a space: its bytes to its targets as they come, in any order, then its checksums, then its entry.
 //!
-//! It is seen when all of it is durable: whatever dies before, there is no such file. What was written stays on its targets for a while, and [`Upload::go_on`] finds again what of it is as it was.
+//! It is seen when all of it is durable: whatever dies before, there is no such file; and only if its path is still free then, or what has it is to be replaced. What was written stays on its targets for a while, and [`Upload::go_on`] finds again what of it is as it was.
 
 use super::names::{Client, now_ns};
 use super::peer::Peer;
@@ -9,14 +9,15 @@ use crate::link::Fault;
 use mend_data::ranges::{self, Range};
 use mend_data::record::Source;
 use mend_data::resume::Claim;
-use mend_data::space::catalogue::Change;
+use mend_data::space::catalogue::{Change, Node};
 use mend_data::space::layout::Layout;
-use mend_data::space::target::{Answer, MAX_PAYLOAD, MAX_VERIFIED, Request};
+use mend_data::space::target::{Answer, Claim as Claimed, MAX_PAYLOAD, MAX_VERIFIED, Request};
 use mend_data::space::{BLOCK, Entry, File, Id, Kind, SUMS_OF_PAGE, block_sum};
 use mend_data::space::{healing, placement};
 use mend_data::sums::{self, Sum};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// A file on its way into a space.
 #[derive(Debug)]
@@ -27,6 +28,20 @@ pub struct Upload {
     layout: Layout,
     lives: Vec<Option<Id>>,
     sums: Mutex<Vec<Option<u128>>>,
+}
+
+/// Why a file is not seen though all of it is there.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NotSeen {
+    /// Another file has its path by now.
+    #[error("another file has that path by now")]
+    Taken,
+    /// No file can have its path any more.
+    #[error("it cannot be a file any more: {0}")]
+    Obstacle(String),
+    /// Something failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
 }
 
 /// Blocks of 64 KiB in one of 1 MiB, of which claims are.
@@ -178,11 +193,11 @@ impl Upload {
         Ok(())
     }
 
-    /// Makes it durable, and lets it be seen instead of what had its path.
+    /// Makes it durable, and lets it be seen. With `force` it takes the place of a file that has its path.
     ///
     /// # Errors
-    /// Those of targets. The file is not there then.
-    pub fn finish(self) -> Result<(), Fault> {
+    /// [`NotSeen`]. The file is not there then; what was written of it stays for [`Upload::go_on`], unless a target failed.
+    pub fn finish(mut self, force: bool) -> Result<(), NotSeen> {
         let pages = self.pages()?;
         let id = self.entry.id;
         let places: Vec<(u16, u16, u64)> = self
@@ -208,18 +223,44 @@ impl Upload {
         };
         let holders = self.entry.holders(self.client.targets());
         all_good(self.client.each(&holders, first))?;
+        // Nobody makes this path meanwhile.
+        let (client, path, who) = (self.client.clone(), self.entry.path.clone(), mend_wire::random_bytes());
+        let is_taken = || {
+            client.refresh_since(Instant::now());
+            !force && matches!(client.names().look(&path), Some(Node::File(_)))
+        };
+        let Some(decider) = client.claim_path::<NotSeen>(&path, who, || Ok(is_taken()))? else { return Err(NotSeen::Taken) };
+        let free = if is_taken() { Err(NotSeen::Taken) } else { Ok(()) };
+        let done = free.and_then(|()| {
+            let names = client.names();
+            if let Some(obstacle) = names.obstacle(&path) {
+                return Err(NotSeen::Obstacle(obstacle));
+            }
+            // What is to be replaced may be newer than this was when it was begun.
+            self.entry.version = self.entry.version.max(names.next_version(&path));
+            drop(names);
+            self.show(&holders)
+        });
+        let over = Request::Claim { claim: Claimed::Path(path.clone()), who, over: true };
+        let _ = client.peer(decider).and_then(|peer| peer.ask(&over, &[]));
+        done
+    }
+
+    /// Tells those that hold it that it is there.
+    fn show(&self, holders: &[u16]) -> Result<(), NotSeen> {
         let put = |at: u16, peer: &Peer| -> Result<(), Fault> {
-            let positions = of(at).map(|(position, _)| position).collect();
+            let has_bytes = |position: &u16| self.layout.object_length(usize::from(*position)) > 0;
+            let positions = self.file.positions(at).filter(has_bytes).collect();
             match peer.ask(&Request::Put { entry: Box::new(self.entry.clone()), positions }, &[])?.0 {
                 Answer::Done => Ok(()),
                 _ => Err(nonsense(peer)),
             }
         };
-        let done = self.client.each(&holders, put);
+        let done = self.client.each(holders, put);
         // One that has it lets it be seen, so it is there; and if none of the keepers but the one that failed has it, it is not safe.
         if let Err(fault) = all_good(done) {
             let _ = self.client.forget(&[self.entry.id]);
-            return Err(fault);
+            return Err(fault.into());
         }
         let before = {
             let mut names = self.client.names_mut();

@@ -16,21 +16,17 @@ use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, MAX_SHAPED, Request};
-use mend_data::space::written::{CLAIM, Shape, Written, piece_sums, pieces, size, sum_of_pieces};
-use mend_data::space::{BLOCK, Entry, Id};
+use mend_data::space::written::{Shape, Written, size};
+use mend_data::space::{Entry, Id};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Bytes that go to a target at once.
-const PIECE: u64 = 1 << 20;
 /// How often the same is tried while other clients change a file, or it moves to other targets.
 pub(super) const TRIES: usize = 16;
 /// Names and files share so many turns.
 const TURNS: usize = 32;
-/// After this part of its time a claim is made again.
-const RENEWED: Duration = Duration::from_secs(CLAIM / 2);
 
 /// Why something is not done.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -95,15 +91,22 @@ impl Refused {
     }
 }
 
+/// Ranges of objects, by their places and targets, that other copies have refused, and why.
+pub(super) type Apart = BTreeMap<(u16, u16), (Range, Fault)>;
+
 /// What is known here of a file that somebody has open.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// Objects and their targets that were written since they were synced, and since which start of the node.
     pub unsynced: Mutex<BTreeMap<(u16, u16), Id>>,
+    /// Copies of objects that took what another copy of the same object refused.
+    pub apart: Mutex<Apart>,
     /// When it was claimed for appending.
-    appending: Mutex<Option<Instant>>,
+    pub appending: Mutex<Option<Instant>>,
     /// Whoever syncs it: another one that does waits, since what it wrote may be among what is synced just now.
     syncing: Mutex<()>,
+    /// When it was synced last, a copy lacked something and was not made whole.
+    lacking: AtomicBool,
     opens: AtomicUsize,
     /// It has no name any more, and goes with the last one that has it open.
     nameless: Mutex<bool>,
@@ -233,7 +236,7 @@ impl Writer {
     }
 
     /// Has each of the targets of a file do its part, by the map that is known then, and by another one if the file was moved meanwhile or a target is lost.
-    fn on_all(
+    pub(super) fn on_all(
         &self,
         file: &Id,
         work: impl Fn(&Written, u16, &Peer) -> Result<(), Fault> + Sync,
@@ -265,40 +268,10 @@ impl Writer {
         }
     }
 
-    fn note_unsynced(state: &State, position: u16, at: u16, answer: Answer, peer: &Peer) -> Result<(), Fault> {
+    pub(super) fn note_unsynced(state: &State, position: u16, at: u16, answer: Answer, peer: &Peer) -> Result<(), Fault> {
         let Answer::Held { boot } = answer else { return Err(nonsense(peer)) };
         // What was written first is the oldest that may be lost.
         held(&state.unsynced).entry((position, at)).or_insert(boot);
-        Ok(())
-    }
-
-    /// Writes bytes; both targets of each have them then.
-    ///
-    /// # Errors
-    /// [`Refused`]. What was written before stays.
-    pub fn write(&self, file: &Id, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
-        let state = self.state(file);
-        let range = Range { offset, length: bytes.len() as u64 };
-        let (first, changed_ns) = (offset / BLOCK, now_ns());
-        let sums: Vec<u128> = piece_sums(file, offset, bytes, |at| first + at).collect();
-        let cut = |known: &Written| -> Vec<(u16, u64, Range)> { pieces(known, range, PIECE).collect() };
-        let part = |known: &Written| distinct(cut(known).iter().flat_map(|(position, _, _)| known.objects[usize::from(*position)]));
-        let work = |known: &Written, at: u16, peer: &Peer| -> Result<(), Fault> {
-            for (position, place, piece) in
-                cut(known).into_iter().filter(|(position, _, _)| known.objects[usize::from(*position)].contains(&at))
-            {
-                let from = (piece.offset - offset) as usize;
-                let bytes = &bytes[from..from + piece.length as usize];
-                let blocks = (piece.offset / BLOCK - first) as usize..(piece.end().div_ceil(BLOCK) - first) as usize;
-                let (epoch, sum, length) = (known.epoch, sum_of_pieces(&sums[blocks]), bytes.len() as u32);
-                let request = Request::WriteRange { file: *file, epoch, position, offset: place, length, sum, changed_ns };
-                let (answer, _) = peer.ask(&request, bytes)?;
-                Self::note_unsynced(&state, position, at, answer, peer)?;
-            }
-            Ok(())
-        };
-        self.on_all(file, work, part)?;
-        self.keep(file, offset, bytes, &sums);
         Ok(())
     }
 
@@ -325,69 +298,30 @@ impl Writer {
         }
     }
 
-    /// Writes bytes behind the end. Where they begin, and how many there are: nobody else's come between them. Fewer than were given: an error came after them.
-    ///
-    /// # Errors
-    /// [`Refused::Appending`] if another node does that, too.
-    pub fn append(&self, file: &Id, bytes: &[u8]) -> Result<(u64, usize), Refused> {
-        let state = self.state(file);
-        // Ranks of this node append one after the other.
-        let mut appending = held(&state.appending);
-        let (mut begins, mut done) = (None, 0);
-        loop {
-            let piece = &bytes[done..bytes.len().min(done + PIECE as usize)];
-            let at = begins.map(|begins| begins + done as u64);
-            let wrote = self.claim_end(file, &mut appending, at).and_then(|end| self.write(file, end, piece).map(|()| end));
-            match wrote {
-                Ok(end) => drop(begins.get_or_insert(end)),
-                Err(refused) if begins.is_none() => return Err(refused),
-                // Whoever was told of an error only would append once more what is there already.
-                Err(_) => break,
-            }
-            done += piece.len();
-            if done == bytes.len() {
-                break;
-            }
-        }
-        Ok((begins.unwrap_or_default(), done))
-    }
-
-    /// Claims a file for appending, if it is not any more, and says where it ends. Whoever has begun to append expects that end: if the claim was another node's since, it may be
-    /// another one.
-    fn claim_end(&self, file: &Id, appending: &mut Option<Instant>, expected: Option<u64>) -> Result<u64, Refused> {
-        let is_ours = appending.is_some_and(|since| since.elapsed() <= RENEWED);
-        if !is_ours {
-            let (_, known) = self.now(file)?;
-            if !self.claim_all(&known.objects[0], &Claim::Append(*file))? {
-                *appending = None;
-                return Err(Refused::Appending);
-            }
-            *appending = Some(Instant::now());
-        }
-        if let Some(expected) = expected.filter(|_| is_ours) {
-            return Ok(expected);
-        }
-        let (entry, _) = self.now(file)?;
-        let (end, _) = self.shape(&entry)?;
-        if expected.is_some_and(|expected| expected != end) { Err(Refused::Appending) } else { Ok(end) }
-    }
-
     /// Has the file end there.
     ///
     /// # Errors
     /// [`Refused`].
     pub fn cut(&self, file: &Id, length: u64) -> Result<(), Refused> {
         let (state, changed_ns) = (self.state(file), now_ns());
+        let took = Mutex::<HashSet<(u16, u16)>>::default();
         let part = |known: &Written| distinct(known.objects.iter().flatten().copied());
         let work = |known: &Written, at: u16, peer: &Peer| -> Result<(), Fault> {
             for position in known.positions(at) {
                 let length = known.object_length(usize::from(position), length);
                 let (answer, _) = peer.ask(&Request::Cut { file: *file, epoch: known.epoch, position, length, changed_ns }, &[])?;
                 Self::note_unsynced(&state, position, at, answer, peer)?;
+                held(&took).insert((position, at));
             }
             Ok(())
         };
-        self.on_all(file, work, part)
+        self.on_all(file, work, part).inspect_err(|refused| {
+            let of = |known: &Written, position: u16| Range::between(known.object_length(usize::from(position), length), u64::MAX);
+            let Ok((_, known)) = self.now(file) else { return };
+            for position in 0..known.objects.len() as u16 {
+                self.note_apart(&state, &known, (position, of(&known, position)), refused, |at| held(&took).contains(&(position, at)));
+            }
+        })
     }
 
     /// Makes durable what was written here. Each byte is on two targets then, whichever node fails.
@@ -397,6 +331,12 @@ impl Writer {
     pub fn sync(&self, file: &Id) -> Result<(), Refused> {
         let state = self.state(file);
         let _one = held(&state.syncing);
+        let is_lacking = state.lacking.load(Ordering::Relaxed);
+        if !is_lacking && held(&state.unsynced).is_empty() && held(&state.apart).is_empty() {
+            // Who only read it is not made to wait for a copy that is made.
+            return Ok(());
+        }
+        self.bring_together(file, &state)?;
         for again in 0..TRIES {
             let (_, known) = self.now(file)?;
             let written = std::mem::take(&mut *held(&state.unsynced));
@@ -413,7 +353,9 @@ impl Writer {
             let outcome = outcome(&targets, done);
             if let Outcome::Done = outcome {
                 // Whoever makes a copy may be gone.
-                return if known.filling.is_empty() { Ok(()) } else { self.fill(file, true) };
+                let whole = if known.filling.is_empty() { Ok(()) } else { self.fill(file, true) };
+                state.lacking.store(whole.is_err(), Ordering::Relaxed);
+                return whole;
             }
             let mut unsynced = held(&state.unsynced);
             for (copy, boot) in written {

@@ -208,7 +208,7 @@ fn objects_on(entry: &Entry, at: u16) -> Vec<(Id, u16)> {
 }
 
 /// Checksums of blocks of an object as they are now; `None` if the target has it no more, or not whole.
-fn some_sums(peer: &Peer, file: &Id, position: u16, first: u64, count: u32) -> Result<Option<Vec<u128>>, Fault> {
+pub(super) fn some_sums(peer: &Peer, file: &Id, position: u16, first: u64, count: u32) -> Result<Option<Vec<u128>>, Fault> {
     let bytes = match peer.ask(&Request::Verify { file: *file, position, first, count }, &[]) {
         Ok((_, bytes)) => bytes,
         Err(Fault::Failed { kind: Failed::Absent | Failed::Short | Failed::Medium | Failed::Moved, .. }) => return Ok(None),

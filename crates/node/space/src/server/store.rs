@@ -261,8 +261,8 @@ impl Store {
             Request::Verify { file, position, first, count } => return bytes(self.verify(&file, position, first, count)?),
             Request::Leave => self.leave().map(|()| Answer::Done)?,
             Request::Discard { file } => self.discard(&file).map(|()| Answer::Done)?,
-            Request::WriteRange { file, epoch, position, offset, sum, changed_ns, .. } => {
-                self.write_range(&file, epoch, position, offset, payload, (sum, changed_ns))?
+            Request::WriteRange { file, epoch, position, offset, sum, changed_ns, appends, .. } => {
+                self.write_range(&file, epoch, position, (offset, appends), payload, (sum, changed_ns))?
             }
             Request::ReadRange { file, position, offset, length } => return bytes(self.read_range(&file, position, offset, length)?),
             Request::ReadBlocks { file, position, first, .. } => return bytes(self.read_blocks(&file, position, first, payload)?),

@@ -1,6 +1,7 @@
 //! Directories of this machine. What is read back comes from the medium.
 
 use super::summing::Summing;
+use super::{About, Named};
 use crate::medium::{Aligned, Block, Medium};
 use mend_data::plan::Fault;
 use mend_data::ranges::Range;
@@ -84,13 +85,17 @@ impl Directory {
         Ok(summing.end())
     }
 
-    pub fn publish(&self, part: &str, path: &str, mode: u32) -> Result<(), Fault> {
+    pub fn publish(&self, part: &str, path: &str, about: About) -> Result<Named, Fault> {
         let part = self.at(part);
-        let published = fs::set_permissions(&part, Permissions::from_mode(mode & 0o777))
-            .and_then(|()| mend_durable::rename(&part, &self.at(path)))
+        let rename = if about.replaces { mend_durable::rename } else { mend_durable::rename_new };
+        let published = fs::set_permissions(&part, Permissions::from_mode(about.mode & 0o777))
+            .and_then(|()| rename(&part, &self.at(path)))
             // The directories above may be new.
             .and_then(|()| path.match_indices('/').try_for_each(|(at, _)| mend_durable::sync_name(&self.at(&path[..at]))));
-        published.map_err(|error| fault(&error))
+        match published {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Named::Taken),
+            published => published.map(|()| Named::Done).map_err(|error| fault(&error)),
+        }
     }
 
     pub fn remove(&self, part: &str) -> Result<(), Fault> {
@@ -108,5 +113,25 @@ impl Writing {
 
     pub fn finish(self) -> Result<(), Fault> {
         self.file.sync_all().map_err(|error| fault(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_the_name_by_then_is_replaced_only_if_it_may_be() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::new(place.path().to_str().unwrap().to_owned());
+        let mut writing = directory.begin("part").unwrap();
+        writing.write(b"sent").unwrap();
+        writing.finish().unwrap();
+        fs::write(place.path().join("name"), b"another's").unwrap();
+        let about = About { size: 4, mode: 0o640, replaces: false };
+        assert_eq!(directory.publish("part", "name", about), Ok(Named::Taken));
+        assert_eq!(fs::read(place.path().join("name")).unwrap(), b"another's");
+        assert_eq!(directory.publish("part", "name", About { replaces: true, ..about }), Ok(Named::Done));
+        assert_eq!(fs::read(place.path().join("name")).unwrap(), b"sent");
     }
 }

@@ -7,7 +7,8 @@
 //! begun ── bytes ──► under another name, where the service renames ── read back ──► published
 //!                └─► under no name until all of it is there (s3, ftp) ────────────► read back
 //! ```
-//! A file is seen under its name only when it is whole. Faults assumed: this process is killed at any moment; a server is slow, silent, gone, full, refuses, or keeps other bytes than it
+//! A file is seen under its name only when it is whole. What is there already is replaced only if it may be: a directory and S3 see to that when the name is given, of others it is asked
+//! just before. Faults assumed: this process is killed at any moment; a server is slow, silent, gone, full, refuses, or keeps other bytes than it
 //! was sent, which is for the caller to find: it reads back what arrived.
 
 mod local;
@@ -47,6 +48,17 @@ pub struct About {
     pub size: u64,
     /// Its permissions, where there are such.
     pub mode: u32,
+    /// It takes the place of what has its name.
+    pub replaces: bool,
+}
+
+/// What came of giving a file its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// It has it.
+    Done,
+    /// Something else has it, which must not be replaced.
+    Taken,
 }
 
 impl Destination {
@@ -104,7 +116,7 @@ impl Destination {
     pub async fn begin(&self, name: &str, about: About) -> Result<Upload, Fault> {
         match self {
             Self::Local(directory) => tokio::task::block_in_place(|| directory.begin(name)).map(Upload::Local),
-            Self::Server(server) => server.begin(name, about.size).await.map(Upload::Server),
+            Self::Server(server) => server.begin(name, about).await.map(Upload::Server),
         }
     }
 
@@ -116,11 +128,11 @@ impl Destination {
         }
     }
 
-    /// Gives a file its own name, durably. One that had it is replaced.
-    pub async fn publish(&self, part: &str, path: &str, about: About) -> Result<(), Fault> {
+    /// Gives a file its own name, durably.
+    pub async fn publish(&self, part: &str, path: &str, about: About) -> Result<Named, Fault> {
         match self {
-            Self::Local(directory) => tokio::task::block_in_place(|| directory.publish(part, path, about.mode)),
-            Self::Server(server) => server.publish(part, path).await,
+            Self::Local(directory) => tokio::task::block_in_place(|| directory.publish(part, path, about)),
+            Self::Server(server) => server.publish(part, path, about.replaces).await,
         }
     }
 
@@ -143,9 +155,9 @@ impl Upload {
     }
 
     /// All bytes were given: it is there, and durable as far as the service says so.
-    pub async fn finish(self) -> Result<(), Fault> {
+    pub async fn finish(self) -> Result<Named, Fault> {
         match self {
-            Self::Local(writing) => tokio::task::block_in_place(|| writing.finish()),
+            Self::Local(writing) => tokio::task::block_in_place(|| writing.finish()).map(|()| Named::Done),
             Self::Server(sending) => sending.finish().await,
         }
     }

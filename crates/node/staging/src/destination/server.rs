@@ -1,9 +1,10 @@
 //! Servers that files are sent to: s3, sftp, webdav(s), ftp(s).
 //!
 //! An S3 object is there when its last part was taken (a multipart upload), and OpenDAL gives an FTP file its name when its last byte was taken. On the others a file has another name until
-//! it was read back. WebDAV's PUT is our own: OpenDAL would have all of the file in memory.
+//! it was read back. S3 is asked to take an object only if nothing has its name, unless it says that it has no such conditions. WebDAV's PUT is our own: OpenDAL would have all of the file in memory.
 
 use super::summing::Summing;
+use super::{About, Named};
 use crate::origin::credentials::Credentials;
 use crate::origin::remote::{Service, fault, version, webdav_endpoint};
 use crate::origin::within;
@@ -15,7 +16,9 @@ use mend_data::sums::Sum;
 use mend_data::uri::{Address, encoded};
 use opendal::raw::oio::Write;
 use opendal::raw::{OpWrite, Service as _};
-use opendal::{Buffer, ErrorKind, Operator, Writer};
+use opendal::{Buffer, Error, ErrorKind, Operator, Writer};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -41,7 +44,8 @@ pub struct Server {
 }
 
 enum Kind {
-    S3,
+    /// True once the store has said that it has no conditions.
+    S3(Arc<AtomicBool>),
     Sftp,
     Ftp,
     Webdav(Dav),
@@ -60,10 +64,12 @@ struct Dav {
 pub enum Sending {
     /// Through OpenDAL.
     Service(Box<Writer>, Duration),
+    /// The same to S3, if nothing has its name; what is told if the store has no such conditions.
+    New(Box<Writer>, Duration, Arc<AtomicBool>),
     /// A PUT, which takes what is put into the channel.
     Put(mpsc::Sender<Result<Bytes, std::io::Error>>, JoinHandle<Result<(), Fault>>, Duration),
-    /// It has no bytes, and is there.
-    Empty,
+    /// It has no bytes: OpenDAL's own writer passes nothing on that is empty.
+    Empty(Box<Operator>, String, Duration),
 }
 
 /// How long a server may take for so many bytes.
@@ -92,7 +98,7 @@ impl Server {
         let base = if path.is_empty() { String::new() } else { format!("{path}/") };
         let given = |name: &str| credentials.get(name).unwrap_or_default().to_owned();
         let kind = match address.scheme.as_str() {
-            "s3" => Kind::S3,
+            "s3" => Kind::S3(Arc::default()),
             "sftp" => Kind::Sftp,
             "ftp" | "ftps" => Kind::Ftp,
             _ => Kind::Webdav(Dav {
@@ -129,8 +135,8 @@ impl Server {
         Ok(Some(version(&found)))
     }
 
-    pub async fn begin(&self, name: &str, size: u64) -> Result<Sending, Fault> {
-        let path = self.at(name);
+    pub async fn begin(&self, name: &str, about: About) -> Result<Sending, Fault> {
+        let (path, size) = (self.at(name), about.size);
         match &self.kind {
             Kind::Webdav(dav) => {
                 if let Some((directory, _)) = path.rsplit_once('/') {
@@ -139,21 +145,13 @@ impl Server {
                 }
                 Ok(dav.put(&path, size, self.silence))
             }
-            Kind::Ftp if size == 0 => {
-                // OpenDAL's own writer passes nothing on that is empty.
-                let (context, service) = self.operator.clone().into_parts();
-                let written = async {
-                    let mut writer = service.write(&context, &path, OpWrite::new())?;
-                    writer.write(Buffer::new()).await?;
-                    writer.close().await
-                };
-                within(self.silence, async { written.await.map_err(|error| fault(&error)) }).await?;
-                Ok(Sending::Empty)
-            }
-            Kind::S3 => {
+            Kind::Ftp if size == 0 => Ok(Sending::Empty(Box::new(self.operator.clone()), path, self.silence)),
+            Kind::S3(unconditional) => {
                 let part = PART.max(size.div_ceil(MOST_PARTS).next_multiple_of(1 << 20));
-                let writer = self.operator.writer_with(&path).chunk(part as usize).concurrent(AT_ONCE).await;
-                Ok(Sending::Service(Box::new(writer.map_err(|error| fault(&error))?), patience(self.silence, part * AT_ONCE as u64)))
+                let is_new = !about.replaces && !unconditional.load(Ordering::Relaxed);
+                let writer = self.operator.writer_with(&path).chunk(part as usize).concurrent(AT_ONCE).if_not_exists(is_new).await;
+                let (writer, patience) = (Box::new(writer.map_err(|error| fault(&error))?), patience(self.silence, part * AT_ONCE as u64));
+                Ok(if is_new { Sending::New(writer, patience, unconditional.clone()) } else { Sending::Service(writer, patience) })
             }
             Kind::Sftp | Kind::Ftp => {
                 let writer = self.operator.writer(&path).await.map_err(|error| fault(&error))?;
@@ -183,9 +181,13 @@ impl Server {
         }
     }
 
-    pub async fn publish(&self, part: &str, path: &str) -> Result<(), Fault> {
+    pub async fn publish(&self, part: &str, path: &str, replaces: bool) -> Result<Named, Fault> {
+        if !replaces && self.version(path).await?.is_some() {
+            return Ok(Named::Taken);
+        }
         let (part, path) = (self.at(part), self.at(path));
-        within(self.silence, async { self.operator.rename(&part, &path).await.map_err(|error| fault(&error)) }).await
+        within(self.silence, async { self.operator.rename(&part, &path).await.map_err(|error| fault(&error)) }).await?;
+        Ok(Named::Done)
     }
 
     pub async fn remove(&self, part: &str) -> Result<(), Fault> {
@@ -224,6 +226,20 @@ impl Dav {
     }
 }
 
+/// What it means that a store did not take an object that was to be a new one. One without such conditions is asked again without.
+fn not_new(error: &Error, unconditional: &AtomicBool) -> Result<Named, Fault> {
+    match error.kind() {
+        ErrorKind::ConditionNotMatch => Ok(Named::Taken),
+        // Somebody else writes the same name just now.
+        ErrorKind::Conflict => Err(Fault::Passing("somebody else writes to the same name".to_owned())),
+        _ if error.to_string().contains("NotImplemented") => {
+            unconditional.store(true, Ordering::Relaxed);
+            Err(Fault::Passing("it takes no conditions".to_owned()))
+        }
+        _ => Err(fault(error)),
+    }
+}
+
 async fn answered(answer: JoinHandle<Result<(), Fault>>) -> Result<(), Fault> {
     answer.await.unwrap_or_else(|error| Err(Fault::Passing(error.to_string())))
 }
@@ -231,7 +247,9 @@ async fn answered(answer: JoinHandle<Result<(), Fault>>) -> Result<(), Fault> {
 impl Sending {
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Fault> {
         match self {
-            Self::Service(writer, patience) => within(*patience, async { writer.write(bytes).await.map_err(|error| fault(&error)) }).await,
+            Self::Service(writer, patience) | Self::New(writer, patience, _) => {
+                within(*patience, async { writer.write(bytes).await.map_err(|error| fault(&error)) }).await
+            }
             Self::Put(give, answer, silence) => {
                 let length = bytes.len() as u64;
                 let given = within(patience(*silence, length), async { Ok(give.send(Ok(bytes)).await.is_ok()) }).await;
@@ -245,33 +263,68 @@ impl Sending {
                     Err(fault) => Err(fault),
                 }
             }
-            Self::Empty => Ok(()),
+            Self::Empty(..) => Ok(()),
         }
     }
 
-    pub async fn finish(self) -> Result<(), Fault> {
+    pub async fn finish(self) -> Result<Named, Fault> {
         match self {
             Self::Service(mut writer, patience) => {
-                within(patience, async { writer.close().await.map(drop).map_err(|error| fault(&error)) }).await
+                within(patience, async { writer.close().await.map(drop).map_err(|error| fault(&error)) }).await?;
+            }
+            Self::New(mut writer, patience, unconditional) => {
+                let closed = within(patience, async { Ok(writer.close().await) }).await?;
+                let Err(error) = closed else { return Ok(Named::Done) };
+                let named = not_new(&error, &unconditional);
+                // The parts that it has taken would stay.
+                drop(tokio::time::timeout(patience, writer.abort()).await);
+                return named;
             }
             Self::Put(give, answer, silence) => {
                 drop(give);
-                within(patience(silence, PART), answered(answer)).await
+                within(patience(silence, PART), answered(answer)).await?;
             }
-            Self::Empty => Ok(()),
+            Self::Empty(operator, path, silence) => {
+                let (context, service) = operator.into_parts();
+                let written = async {
+                    let mut writer = service.write(&context, &path, OpWrite::new())?;
+                    writer.write(Buffer::new()).await?;
+                    writer.close().await
+                };
+                within(silence, async { written.await.map_err(|error| fault(&error)) }).await?;
+            }
         }
+        Ok(Named::Done)
     }
 
     pub async fn abandon(self) {
         match self {
             // Where that cannot be done, it has no name, or another one.
-            Self::Service(mut writer, patience) => drop(tokio::time::timeout(patience, writer.abort()).await),
+            Self::Service(mut writer, patience) | Self::New(mut writer, patience, _) => {
+                drop(tokio::time::timeout(patience, writer.abort()).await);
+            }
             Self::Put(give, answer, _) => {
                 // An end would be taken for that of the file, if its length is right.
                 drop(give.send(Err(std::io::ErrorKind::ConnectionAborted.into())).await);
                 answer.abort();
             }
-            Self::Empty => {}
+            Self::Empty(..) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_without_conditions_is_asked_without_them_and_a_name_that_is_taken_stays() {
+        let unconditional = AtomicBool::new(false);
+        let said = |kind, what: &str| not_new(&Error::new(kind, what), &unconditional);
+        assert_eq!(said(ErrorKind::ConditionNotMatch, "PreconditionFailed"), Ok(Named::Taken));
+        assert!(matches!(said(ErrorKind::Conflict, "ConditionalRequestConflict"), Err(Fault::Passing(_))));
+        assert!(!unconditional.load(Ordering::Relaxed));
+        assert!(matches!(said(ErrorKind::Unexpected, "S3Error { code: \"NotImplemented\" }"), Err(Fault::Passing(_))));
+        assert!(unconditional.load(Ordering::Relaxed));
     }
 }

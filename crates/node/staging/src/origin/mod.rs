@@ -72,7 +72,7 @@ impl Origin {
         let address = Address::parse(&source.uri).map_err(|error| Fault::Final(error.to_string()))?;
         if !trusted && let Some(reference) = &source.credentials {
             return Err(Fault::Final(format!(
-                "another user wrote that its credentials are in {reference}, and who writes that could have them sent anywhere: name the source yourself"
+                "another user wrote that its credentials are in {reference}, or may have, and who writes that could have them sent anywhere: take the right to write the file from others (`chmod go-w`) if it is yours, or name the source yourself"
             )));
         }
         let credentials = || credentials::Credentials::read(source.credentials.as_deref());
@@ -101,6 +101,11 @@ impl Origin {
         if let Self::Remote(remote) = self {
             remote.expect(version);
         }
+    }
+
+    /// True if each answer is compared with the version that is expected.
+    pub fn compares_answers(&self) -> bool {
+        matches!(self, Self::Remote(remote) if remote.compares_answers())
     }
 
     /// Asks for a range.

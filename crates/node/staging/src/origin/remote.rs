@@ -31,6 +31,8 @@ pub struct Remote {
     operator: Operator,
     path: String,
     lists: bool,
+    /// It is asked over HTTP, whose answers say of which version they are.
+    over_http: bool,
     seen: Arc<Seen>,
 }
 
@@ -187,7 +189,8 @@ impl Remote {
         silence: Duration,
     ) -> Result<Self, Fault> {
         let Service { operator, path, seen } = Service::open(uri, address, endpoint, credentials, client(silence)?)?;
-        Ok(Self { operator, path, lists: !address.scheme.starts_with("http"), seen })
+        let over_http = !matches!(address.scheme.as_str(), "sftp" | "ftp" | "ftps");
+        Ok(Self { operator, path, lists: !address.scheme.starts_with("http"), over_http, seen })
     }
 
     pub async fn version(&self) -> Result<Version, Fault> {
@@ -200,6 +203,10 @@ impl Remote {
 
     pub fn expect(&self, version: &Version) {
         self.seen.expect(version);
+    }
+
+    pub fn compares_answers(&self) -> bool {
+        self.over_http
     }
 
     pub fn ignores_ranges(&self) -> bool {

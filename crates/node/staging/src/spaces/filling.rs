@@ -5,18 +5,20 @@
 
 use super::begun_log::BegunLog;
 use super::opened;
-use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
+use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
-use crate::mirrors::{agree, blame, broken_off, open, tell_of_failed, told, told_of_new_begin, unchanged};
+use crate::mirrors::{Unsure, agree, blame, broken_off, open, tell_of_failed, told, told_of_new_begin, unchanged};
+use crate::origin::Origin;
 use crate::progress::Progress;
 use crate::report::Staged;
+use mend_data::plan::Fault;
 use mend_data::ranges;
 use mend_data::record::Source;
 use mend_data::resume::Begun;
 use mend_data::space::catalogue::Node;
 use mend_data::sums::BLOCK;
 use mend_data::uri::same_address;
-use mend_space::client::{Client, Upload};
+use mend_space::client::{Client, NotSeen, Upload};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,8 +124,10 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
     let no_source = |sources: &[Source], blames: &[Option<String>]| {
         Failure::new(format!("{shown} cannot be had from {}", told(sources, blames)), "", UNREACHABLE)
     };
-    let blames: Vec<Option<String>> = origins.iter().map(|origin| origin.as_ref().err().map(blame)).collect();
-    let Some(size) = agree(&file.sources, &mut origins, fetcher).await else { return Err(no_source(&file.sources, &blames)) };
+    let blames = |origins: &[Result<Origin, Fault>]| origins.iter().map(|origin| origin.as_ref().err().map(blame)).collect::<Vec<_>>();
+    let Some(size) = agree(&file.sources, &mut origins, fetcher, false).await else {
+        return Err(no_source(&file.sources, &blames(&origins)));
+    };
     let uris: Vec<String> = file.sources.iter().map(|source| source.uri.clone()).collect();
     let staged = |fetched: u64, already: bool| Staged {
         path: PathBuf::from(&shown),
@@ -164,16 +168,36 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
         return Err(broken_off(no_source(&file.sources, &fetched.blames), &fetched.blames));
     }
     tell_of_failed(&shown, &file.sources, &fetched.blames, progress);
-    let still = unchanged(&file.sources, &origins, &fetched.used, fetcher.settings.silence).await;
+    let still = unchanged(&file.sources, &origins, &fetched.used, fetcher).await;
     let Some(filling) = Arc::into_inner(filling) else { return Err(Failure::new(format!("{shown} is still being fetched"), "", FAILED)) };
     let Filling { upload, log, .. } = filling;
-    if let Err(why) = still {
-        // Some of it may be of one version, some of another.
-        tokio::task::block_in_place(|| Upload::discard(&file.client, upload.entry()));
-        let _ = log.end();
-        return Err(Failure::new(format!("{shown}: {why} while it was fetched"), "repeat the command to have what it holds now", DAMAGED));
+    if let Err(unsure) = still {
+        if let Unsure::Changed(_) = unsure {
+            // Some of it may be of one version, some of another.
+            tokio::task::block_in_place(|| Upload::discard(&file.client, upload.entry()));
+            let _ = log.end();
+        }
+        return Err(unsure.failure(&shown, "fetched", "repeat the command to have what it holds now", true));
     }
-    tokio::task::block_in_place(|| upload.finish())?;
+    let entry = upload.entry().clone();
+    match tokio::task::block_in_place(|| upload.finish(file.force)) {
+        // Another one has staged the same meanwhile.
+        Err(NotSeen::Taken) if known(&file, size) == Some(true) => {
+            tokio::task::block_in_place(|| Upload::discard(&file.client, &entry));
+            let _ = log.end();
+            return Ok(staged(size - resumed, true));
+        }
+        finished => finished.map_err(|not_seen| match not_seen {
+            NotSeen::Fault(fault) => fault.into(),
+            why => {
+                let hint = match &why {
+                    NotSeen::Taken => "--force replaces it; what was fetched is not fetched again",
+                    _ => "stage it to another path",
+                };
+                Failure::new(format!("{shown}: {why}"), hint, FAILED)
+            }
+        })?,
+    }
     // What stays of the log is of no file any more: the next command looks at what is there first.
     let _ = log.end();
     Ok(Staged { resumed, ..staged(size - resumed, false) })

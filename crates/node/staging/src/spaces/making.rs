@@ -97,10 +97,18 @@ pub fn make(space: &Space) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends a space. If a target cannot be told, the space stays, unless this is forced: nothing else knows where the rest is.
+/// Ends a space. If a target does not answer, all of it stays, unless this is forced: nothing else knows where the rest is.
 pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
     let name = name.trim_end_matches(':');
     let client = client(descriptor::load(name)?, false)?;
+    let hint = format!("again when all its targets answer; `mend data destroy --force {name}` forgets it as it is");
+    if !force {
+        let faults: Vec<Fault> = client.rooms().into_iter().filter_map(Result::err).collect();
+        faults.iter().for_each(|fault| mend_report::tell!("mend data: {name}: {fault}"));
+        if !faults.is_empty() {
+            return Err(Failure::new(format!("the data space {name} is not removed: not all of its targets answer"), hint, UNREACHABLE));
+        }
+    }
     let faults = client.end();
     for fault in &faults {
         mend_report::tell!("mend data: {name}: {fault}; what it has of the space stays");
@@ -115,7 +123,6 @@ pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
         if !targets.is_empty() {
             descriptor::replace(&Space { targets, ..client.space.clone() })?;
         }
-        let hint = format!("again when all its targets answer; `mend data destroy --force {name}` forgets it as it is");
         return Err(Failure::new(format!("the data space {name} could not be removed from all its targets"), hint, UNREACHABLE));
     }
     descriptor::remove(name)?;

@@ -2,7 +2,7 @@
 
 use super::{named, opened};
 use crate::failure::{FAILED, Failure};
-use crate::names::path_of;
+use crate::names::{PART, path_of};
 use mend_data::request::PathBytes;
 use mend_data::space::catalogue::Node;
 use mend_data::space::is_name;
@@ -71,8 +71,8 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
         to.push(path.rsplit('/').next().unwrap_or(path));
     }
     let shown = to.display().to_string();
-    let partial = PathBuf::from(format!("{shown}.mend-part"));
-    let mut file = File::create(&partial).map_err(|error| Failure::system(partial.display(), &error))?;
+    let partial = partial_of(&to);
+    let mut file = File::create_new(&partial).map_err(|error| Failure::system(partial.display(), &error))?;
     let copied = copy(&mut file, &shown).and_then(|()| {
         let published = file.sync_all().and_then(|()| fs::rename(&partial, &to));
         published.map_err(|error| Failure::system(&shown, &error))
@@ -81,6 +81,11 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
         let _ = fs::remove_file(&partial);
     }
     copied.map(|()| 0)
+}
+
+/// The name that a file has until it is whole: nobody else's, and short enough for any file system.
+fn partial_of(to: &Path) -> PathBuf {
+    to.with_file_name(format!(".{}.{PART}", mend_wire::secret::to_hex(&mend_wire::random_bytes::<16>())))
 }
 
 /// Mounts a space, by a process that goes on.

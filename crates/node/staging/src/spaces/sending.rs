@@ -1,14 +1,14 @@
 //! One file on its way from a space to where it is sent.
 //!
 //! ```text
-//! noted as begun ──► read from the space, written there ──► unchanged here? ──► read back, compared ──► its own name ──► noted as sent
+//! noted as begun ──► read from the space, written there ──► unchanged here? ──► read back, compared ──► noted: these bytes get its name ──► its own name ──► noted as sent
 //! ```
-//! Invariant: a file is noted as sent only when what is there has been read back and is one state of the file in the space. Faults assumed: this process is killed anywhere (what was begun is
-//! known by its note); the file changes, gets another name or is removed meanwhile; another one has taken the turn.
+//! Invariants: a file is noted as sent only when what is there has been read back and is one state of the file in the space. What has the file's name there and did not come from here
+//! stays, whenever it came. Faults assumed: this process is killed anywhere (what was begun is known by its note, and what had got its name by its bytes); others write to the place; the file changes, gets another name or is removed meanwhile; another one has taken the turn.
 
 use super::ledger_file::LedgerFile;
 use super::turn::Turn;
-use crate::destination::{About, Destination, Summing};
+use crate::destination::{About, Destination, Named, Summing};
 use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::settings::Settings;
 use bytes::Bytes;
@@ -53,6 +53,8 @@ pub enum Outcome {
 /// Why a file is not sent, within this file.
 enum Stop {
     Changed,
+    /// Something else has its name there by now.
+    Taken,
     /// What the place says, and while what was done.
     There(Fault),
     Failed(Failure),
@@ -149,6 +151,7 @@ impl Sending {
         match self.sent(item).await {
             Ok(new) => Outcome::Sent(new),
             Err(Stop::Changed) => Outcome::Changed,
+            Err(Stop::Taken) => Outcome::Failed(self.another(path)),
             Err(Stop::There(fault)) => Outcome::Failed(self.failure(path, &fault)),
             Err(Stop::Failed(failure)) => Outcome::Failed(failure),
         }
@@ -174,10 +177,7 @@ impl Sending {
     /// True if it was not there.
     async fn sent(&self, item: &Item) -> Result<bool, Stop> {
         let path = &item.entry.path;
-        let (before, ours) = {
-            let known = self.ledger();
-            (known.ledger.sent(path).cloned(), known.ledger.is_ours(path))
-        };
+        let before = self.ledger().ledger.sent(path).cloned();
         // Another target says another time of what is the same: one that has the copy of a lost one.
         if let Some(before) = before.filter(|before| (before.id, before.size) == (item.entry.id, item.size)) {
             let there = self.again(|| self.destination.version(path)).await?;
@@ -190,27 +190,42 @@ impl Sending {
                 }
             }
         }
-        if !ours && !self.force {
-            let there = self.again(|| self.destination.version(path)).await?;
-            if let Some(there) = there {
-                return self.compared(item, there).await.map(|()| false);
-            }
-        }
         let mut faults = 0;
         loop {
-            match self.transfer(item).await {
-                Err(Stop::There(Fault::Passing(why))) => {
-                    faults += 1;
-                    if faults >= self.settings.attempts || self.turn.is_lost() {
-                        return Err(Fault::Passing(why).into());
-                    }
+            let replaces = self.force || self.ledger().ledger.is_ours(path);
+            let there = if replaces { None } else { self.again(|| self.destination.version(path)).await? };
+            let named = match &there {
+                Some(there) => self.was_named(path, there).await?,
+                None => false,
+            };
+            if let Some(there) = there.filter(|_| !named) {
+                return self.compared(item, there).await.map(|()| false);
+            }
+            let stop = match self.transfer(item, replaces || named).await {
+                Ok(()) => return Ok(true),
+                Err(stop) => stop,
+            };
+            faults += 1;
+            match stop {
+                // What came meanwhile is looked at.
+                Stop::Taken if faults < self.settings.attempts => {}
+                Stop::There(Fault::Passing(_)) if faults < self.settings.attempts && !self.turn.is_lost() => {
                     tokio::time::sleep(pause(faults)).await;
                     // What may be sent is what was seen, and it may have changed in this time.
                     self.unchanged(item).await?;
                 }
-                other => return other.map(|()| true),
+                stop => return Err(stop),
             }
         }
+    }
+
+    /// True if what is there came from here: its name was given, and then this was killed, or did not hear of it.
+    async fn was_named(&self, path: &str, there: &Version) -> Result<bool, Fault> {
+        if !self.ledger().ledger.was_named(path, there.size, None) {
+            return Ok(false);
+        }
+        let sums = self.again(|| self.destination.sums(path, there.size)).await?;
+        Ok(self.ledger().ledger.was_named(path, there.size, Some(&digest(&sums))))
     }
 
     /// A file that is there and did not come from here: if it is the same, nothing is to be sent.
@@ -223,16 +238,16 @@ impl Sending {
                 return Ok(self.note(self.line(item, &sums, there))?);
             }
         }
-        Err(Failure::new(
-            format!(
-                "{} is not sent to {}: another file of that name is there, which did not come from this space",
-                self.shown(path),
-                self.uri
-            ),
-            format!("send to another directory, or replace it: `mend data offload {} {} --force`", self.shown(path), self.uri),
+        Err(self.another(path).into())
+    }
+
+    fn another(&self, path: &str) -> Failure {
+        let shown = self.shown(path);
+        Failure::new(
+            format!("{shown} is not sent to {}: another file of that name is there, which did not come from this space", self.uri),
+            format!("send to another directory, or replace it: `mend data offload {shown} {} --force`", self.uri),
             FAILED,
         )
-        .into())
     }
 
     fn line(&self, item: &Item, sums: &[Sum], there: Version) -> Line {
@@ -246,12 +261,14 @@ impl Sending {
         })
     }
 
-    async fn transfer(&self, item: &Item) -> Result<(), Stop> {
+    async fn transfer(&self, item: &Item, replaces: bool) -> Result<(), Stop> {
         let path = &item.entry.path;
         let unique = mend_wire::secret::to_hex(&mend_wire::random_bytes::<16>());
         let part = self.destination.part(path, &unique);
-        self.note(Line::Begun { path: path.clone(), part: part.clone().unwrap_or_default() })?;
-        let done = self.through(item, part.as_deref()).await;
+        if let Some(part) = &part {
+            self.note(Line::Begun { path: path.clone(), part: part.clone() })?;
+        }
+        let done = self.through(item, part.as_deref(), replaces).await;
         if let (Err(_), Some(part)) = (&done, part) {
             // If it stays, the next one removes it.
             if self.destination.remove(&part).await.is_ok() {
@@ -261,20 +278,27 @@ impl Sending {
         done
     }
 
-    async fn through(&self, item: &Item, part: Option<&str>) -> Result<(), Stop> {
+    async fn through(&self, item: &Item, part: Option<&str>, replaces: bool) -> Result<(), Stop> {
         let path = &item.entry.path;
-        let about = About { size: item.size, mode: item.entry.written().map_or(0o600, |file| file.mode) };
+        let about = About { size: item.size, mode: item.entry.written().map_or(0o600, |file| file.mode), replaces };
         let name = part.unwrap_or(path);
         let sums = self.read(item, Some((name, about))).await?;
         let arrived = self.destination.sums(name, item.size).await?;
         if arrived != sums {
+            if part.is_none() {
+                // It has its name, and not by its bytes.
+                self.note(Line::Begun { path: path.clone(), part: String::new() })?;
+            }
             return Err(Fault::Passing("other bytes came back than were sent".to_owned()).into());
         }
         if self.turn.is_lost() {
             return Err(Stop::Changed);
         }
         if let Some(part) = part {
-            self.destination.publish(part, path, about).await?;
+            self.note(Line::Named { path: path.clone(), size: item.size, sum: digest(&sums) })?;
+            if self.destination.publish(part, path, about).await? == Named::Taken {
+                return Err(Stop::Taken);
+            }
         }
         let there = self.again(|| self.destination.version(path)).await?;
         let there = there.filter(|there| there.size == item.size);
@@ -289,7 +313,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Reads all of a file from the space, and writes it there, if that is wanted. Its end is written only if the file is as it was seen.
+    /// Reads all of a file from the space, and writes it there, if that is wanted. Its end is written only if the file is as it was seen, and nothing else has its name.
     async fn read(&self, item: &Item, to: Option<(&str, About)>) -> Result<Vec<Sum>, Stop> {
         let mut upload = match to {
             Some((name, about)) => Some(self.destination.begin(name, about).await?),
@@ -310,8 +334,17 @@ impl Sending {
             if summing.length() != item.size { Err(Stop::Changed) } else { self.unchanged(item).await }
         }
         .await;
-        match (upload, poured) {
-            (Some(upload), Ok(())) => upload.finish().await?,
+        let sums = summing.end();
+        let may_end = match (to, poured) {
+            (Some((name, about)), Ok(())) if name == item.entry.path => self.may_have_its_name(item, &sums, about).await,
+            (_, poured) => poured,
+        };
+        match (upload, may_end) {
+            (Some(upload), Ok(())) => {
+                if upload.finish().await? == Named::Taken {
+                    return Err(Stop::Taken);
+                }
+            }
             (None, Ok(())) => {}
             (upload, Err(stop)) => {
                 if let Some(upload) = upload {
@@ -320,7 +353,16 @@ impl Sending {
                 return Err(stop);
             }
         }
-        Ok(summing.end())
+        Ok(sums)
+    }
+
+    /// It gets its own name with its last byte: before that it is looked whether something has the name by now, and noted what gets it.
+    async fn may_have_its_name(&self, item: &Item, sums: &[Sum], about: About) -> Result<(), Stop> {
+        let path = &item.entry.path;
+        if !about.replaces && self.again(|| self.destination.version(path)).await?.is_some() {
+            return Err(Stop::Taken);
+        }
+        Ok(self.note(Line::Named { path: path.clone(), size: item.size, sum: digest(sums) })?)
     }
 
     fn unreadable(&self, item: &Item, refused: Refused) -> Stop {

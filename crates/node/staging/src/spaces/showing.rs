@@ -3,6 +3,7 @@
 use super::{named, opened};
 use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::report;
+use mend_data::space::Entry;
 use mend_data::space::catalogue::Node;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::UNBOUNDED;
@@ -48,6 +49,10 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
         [] => vec![size, targets, name],
         _ => vec![size, targets, if away { "yes".to_owned() } else { String::new() }, name],
     };
+    let written = |node: &Node<'_>| if let Node::File(entry) = node { entry.written().map(|_| (*entry).clone()) } else { None };
+    let written: Vec<Entry> = found.iter().filter_map(|(_, node)| written(node)).collect();
+    let mut shapes = client.shapes(&written).into_iter();
+    let mut lost = Vec::new();
     for (name, node) in found {
         let Node::File(entry) = node else {
             all.push(json!({ "name": name, "directory": true }));
@@ -55,12 +60,15 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
             continue;
         };
         if let Some(file) = entry.written() {
-            let (size, changed_ns) = client.shapes(std::slice::from_ref(entry)).pop().transpose()?.unwrap_or_default();
-            let away = ledgers.iter().any(|ledger| ledger.has(&entry.path, &entry.id, size, changed_ns));
+            let shape = shapes.next().and_then(|shape| shape.map_err(|fault| lost.push((entry.path.clone(), fault))).ok());
+            let away =
+                shape.is_some_and(|(size, changed_ns)| ledgers.iter().any(|ledger| ledger.has(&entry.path, &entry.id, size, changed_ns)));
             let one = if file.has_one_copy() { " (1 copy)" } else { "" };
-            rows.push(row(report::size(size), file.objects.len().to_string(), away, format!("{name}{one}")));
+            let size = shape.map(|(size, _)| size);
+            let shown = size.map_or_else(|| "lost".to_owned(), report::size);
+            rows.push(row(shown, file.objects.len().to_string(), away, format!("{name}{one}")));
             all.push(
-                json!({ "name": name, "directory": false, "size": size, "targets": file.objects.len(), "written": true, "away": away, "sources": [],
+                json!({ "name": name, "directory": false, "size": size, "lost": size.is_none(), "targets": file.objects.len(), "written": true, "away": away, "sources": [],
                 "copies": if file.has_one_copy() { 1 } else { 2 } }),
             );
             continue;
@@ -85,7 +93,10 @@ pub fn list(place: &str, as_json: bool) -> Result<i32, Failure> {
         let heading: &[&str] = if ledgers.is_empty() { &["size", "targets", "name"] } else { &["size", "targets", "away", "name"] };
         report::line(mend_report::table(heading, &rows).trim_end());
     }
-    Ok(0)
+    let others = lost.len().saturating_sub(1);
+    let Some((path, fault)) = lost.into_iter().next() else { return Ok(0) };
+    let more = if others > 0 { format!(" (and {} more)", report::files(others as u64)) } else { String::new() };
+    Err(Failure { what: format!("{name}:{path} cannot be read{more}: {fault}"), ..fault.into() })
 }
 
 /// Shows how much room the targets have.

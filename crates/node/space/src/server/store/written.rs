@@ -407,7 +407,7 @@ impl Store {
         file: &Id,
         epoch: u32,
         position: u16,
-        offset: u64,
+        (offset, appends): (u64, bool),
         bytes: &[u8],
         (sum, changed_ns): (u128, i64),
     ) -> Result<Answer, Failure> {
@@ -423,6 +423,9 @@ impl Store {
         let _held = write_guard(self.writing.lock(&(*file, position)));
         // It may have moved meanwhile.
         let known = self.written(file, Some(epoch))?;
+        if appends && !self.open_object(file, position, known.clone())?.is_free_for(offset, bytes)? {
+            return Err(Failure::new(Failed::Busy, "somebody else has appended to it meanwhile"));
+        }
         if let Some(object) = self.put_range(file, position, known, offset, bytes, &sums)? {
             object.written_at(changed_ns)?;
         }
@@ -586,6 +589,7 @@ impl Store {
     }
 }
 
+mod appending;
 mod mending;
 mod open;
 #[cfg(test)]

@@ -26,10 +26,15 @@ fn put(store: &Store, entry: &Entry) -> Result<(Answer, Vec<u8>), Failed> {
 
 /// The start of the node that it tells.
 fn write(store: &Store, epoch: u32, offset: u64, bytes: &[u8]) -> Result<Id, Failed> {
+    write_as(store, epoch, offset, bytes, false)
+}
+
+fn write_as(store: &Store, epoch: u32, offset: u64, bytes: &[u8], appends: bool) -> Result<Id, Failed> {
     let file = entry(1, epoch);
     let index = |at| index_in_file(file.written().unwrap(), 1, offset / BLOCK + at);
     let sum = sum_of_pieces(&piece_sums(&file.id, offset, bytes, index).collect::<Vec<_>>());
-    let request = Request::WriteRange { file: [1; 16], epoch, position: 1, offset, length: bytes.len() as u32, sum, changed_ns: 5 };
+    let request =
+        Request::WriteRange { file: [1; 16], epoch, position: 1, offset, length: bytes.len() as u32, sum, changed_ns: 5, appends };
     ask(store, request, bytes).map(|(answer, _)| if let Answer::Held { boot } = answer { boot } else { panic!("{answer:?}") })
 }
 
@@ -177,7 +182,7 @@ fn who_has_an_old_map_or_wrote_before_the_node_failed_is_told() {
     assert_eq!(write(&store, 0, 0, b"y"), Err(Failed::Moved));
     write(&store, 1, 1, b"y").unwrap();
     assert_eq!(read(&store, 0, 5), Ok(b"xy".to_vec()));
-    let request = Request::WriteRange { file: [1; 16], epoch: 1, position: 1, offset: 0, length: 1, sum: 0, changed_ns: 5 };
+    let request = Request::WriteRange { file: [1; 16], epoch: 1, position: 1, offset: 0, length: 1, sum: 0, changed_ns: 5, appends: false };
     assert_eq!(ask(&store, request, b"z").unwrap_err(), Failed::Nonsense);
     ask(&store, Request::Forget { ids: vec![[1; 16]] }, &[]).unwrap();
     assert_eq!(write(&store, 1, 0, b"x"), Err(Failed::Absent));
@@ -193,6 +198,22 @@ fn an_object_that_was_lost_does_not_become_zeros_by_a_new_name() {
     fs::remove_file(store.path(&[1; 16], 1)).unwrap();
     put(&store, &Entry { version: 2, path: "renamed".into(), ..entry(1, 0) }).unwrap();
     assert_eq!(read(&store, 0, 1), Err(Failed::Absent));
+}
+
+/// Two whose claims to append overlap expect the same end.
+#[test]
+fn of_two_that_append_at_the_same_end_the_second_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    put(&store, &entry(1, 0)).unwrap();
+    write_as(&store, 0, 0, b"one ", true).unwrap();
+    // Whoever asks again did not hear the answer.
+    write_as(&store, 0, 0, b"one ", true).unwrap();
+    for other in [&b"two "[..], b"one two", b"on"] {
+        assert_eq!(write_as(&store, 0, 0, other, true).err(), (other != b"on").then_some(Failed::Busy));
+    }
+    write_as(&store, 0, 4, b"two", true).unwrap();
+    assert_eq!(read(&store, 0, 9), Ok(b"one two".to_vec()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 """Has something that no other process can be given by its name, until a file `change` is there, and ends when a file `go` is.
 
-    unreachable.py WHAT     WHAT: directory, cwd, namespace, process
+    unreachable.py WHAT     WHAT: directory, cwd, namespace, process, name, place
 """
 
 import os
@@ -24,6 +24,11 @@ if sys.argv[1] in ("directory", "cwd"):
     else:
         os.chdir("below")
     os.rmdir(os.path.join(HERE, "below"))
+elif sys.argv[1] == "name":
+    opened = os.open(b"caf\xe9", os.O_CREAT | os.O_RDWR)
+elif sys.argv[1] == "place":
+    os.mkdir(b"caf\xe9")
+    os.chdir(b"caf\xe9")
 elif sys.argv[1] == "namespace":
     opened = os.open("/proc/self/ns/net", os.O_RDONLY)
 else:

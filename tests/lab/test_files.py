@@ -189,6 +189,8 @@ class Files(OnMachine):
             "cwd": "the working directory .*below was deleted",
             "namespace": r"namespace net:\[",
             "process": "/proc/[0-9]+/status of another process",
+            "name": "file whose name is not UTF-8: .*/caf\ufffd",
+            "place": "working directory whose name is not UTF-8: .*/caf\ufffd",
         }
         for kind, name in obstacles.items():
             with self.subTest(kind):

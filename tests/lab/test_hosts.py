@@ -49,6 +49,15 @@ class Hosts(InDirectory):
         job.let_go()
         job.finish(0)
 
+    def test_ranks_have_the_umask_of_who_starts_them(self):
+        for mask in (0o027, 0o077, 0o002):
+            before = os.umask(mask)
+            try:
+                done = self.lab.mend("run", "-n", "2", "--hosts", "node1,node2", "--", "sh", "-c", "umask", cwd=self.directory)
+            finally:
+                os.umask(before)
+            self.assertEqual((done.returncode, done.stdout), (0, f"{mask:04o}\n" * 2), done.stderr)
+
     def test_a_dead_daemon_is_shown(self):
         found = self.lab.on("node1", "pgrep", "-x", "mendd").stdout.split()
         self.assertEqual(len(found), 1)

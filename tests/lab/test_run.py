@@ -54,6 +54,18 @@ class Run(InDirectory):
         done = self.mend("run", "-env", "COLOUR", "deep red", "-wdir", "elsewhere", "sh", "-c", 'echo "$COLOUR"; pwd')
         self.assertEqual(done.stdout, f"deep red\n{os.path.realpath(self.work)}/elsewhere\n", done.stderr)
 
+    def test_names_that_are_not_utf_8(self):
+        """A variable is left out, a directory refused before any node is bothered."""
+        odd = dict(self.machine.environment, GOOD="1")
+        odd[b"ODD"] = b"a\xe4b"
+        done = self.mend("run", "sh", "-c", 'echo "$GOOD$ODD"', env=odd)
+        self.assertEqual((done.returncode, done.stdout), (0, "1\n"), done.stderr)
+        place = os.path.join(os.fsencode(self.work), b"caf\xe9")
+        os.makedirs(place, exist_ok=True)
+        for done in (self.mend("run", "-wdir", place, "true"), self.machine.mend("run", "true", cwd=place)):
+            self.assertEqual(done.returncode, 64, done.stderr)
+            self.assertIn("is not UTF-8", done.stderr)
+
     def test_no_such_program(self):
         done = self.mend("run", "-n", "2", "no-such-program")
         self.assertEqual(done.returncode, 127)

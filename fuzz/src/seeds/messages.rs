@@ -363,6 +363,7 @@ fn to_daemon() -> Vec<ToDaemon> {
         argv: vec!["lmp".into(), "-in".into(), "in.melt".into()],
         env: vec![("PATH".into(), "/usr/bin".into())],
         cwd: "/srv/users".into(),
+        umask: Some(0o027),
         further: vec![FurtherProgram { first: 2, argv: vec!["filter".into()], env: Vec::new(), cwd: "/srv".into() }],
     };
     let introduction = JobIntroduction {

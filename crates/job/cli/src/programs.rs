@@ -49,8 +49,12 @@ impl Given {
         if first.is_empty() {
             return Err(no_program());
         }
-        let directory = |wdir: Option<PathBuf>| wdir.map_or_else(|| here.to_owned(), |directory| here.join(directory));
-        let mut program = Program { argv: texts(first)?, env: with(&self.env, &self.own)?, cwd: directory(self.wdir), further: Vec::new() };
+        let directory = |wdir: Option<PathBuf>| {
+            let directory = wdir.map_or_else(|| here.to_owned(), |directory| here.join(directory));
+            text(directory.into_os_string()).map(PathBuf::from)
+        };
+        let (argv, env) = (texts(first)?, with(&self.env, &self.own)?);
+        let mut program = Program { argv, env, cwd: directory(self.wdir)?, umask: own_umask(), further: Vec::new() };
         if parts.is_empty() {
             return Ok((program, self.ranks));
         }
@@ -58,7 +62,7 @@ impl Given {
         let mut ranks = self.ranks.unwrap_or(1);
         for part in parts {
             let further = parse(part)?;
-            let (argv, env, cwd) = (texts(further.program)?, with(&self.env, &further.env)?, directory(further.wdir));
+            let (argv, env, cwd) = (texts(further.program)?, with(&self.env, &further.env)?, directory(further.wdir)?);
             program.further.push(FurtherProgram { first: ranks, argv, env, cwd });
             ranks = ranks.saturating_add(further.ranks);
         }
@@ -67,6 +71,13 @@ impl Given {
         }
         Ok((program, Some(ranks)))
     }
+}
+
+/// This process's. To ask umask(2) is to set it.
+fn own_umask() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let text = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(text.trim(), 8).ok()
 }
 
 fn no_program() -> Failure {

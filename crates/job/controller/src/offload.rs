@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_no_reason_to_forget_it() {
         let of = |text: &str| {
-            let program = Program { argv: vec!["a".into()], env: environment(text), cwd: "/".into(), further: Vec::new() };
+            let program = Program { argv: vec!["a".into()], env: environment(text), cwd: "/".into(), umask: None, further: Vec::new() };
             Offloads::of(&program, [0; 16]).unwrap().map(|found| (found.places().len(), found.is_unclear()))
         };
         assert_eq!(of(""), None);

@@ -71,6 +71,9 @@ pub struct Program {
     pub env: Vec<(String, String)>,
     /// Working directory.
     pub cwd: PathBuf,
+    /// Permissions that files of ranks don't get, as umask(2) has it; `None`: those that the daemon's don't get.
+    #[serde(default)]
+    pub umask: Option<u32>,
     /// Programs of later ranks, by ascending first rank.
     pub further: Vec<FurtherProgram>,
 }

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn ranks_of_a_world_run_its_commands_where_their_parent_runs() {
         let env = vec![("PATH".to_owned(), "/bin".to_owned()), ("A".to_owned(), "1".to_owned())];
-        let mut program = Program { argv: vec!["a".into()], env, cwd: "/data".into(), further: Vec::new() };
+        let mut program = Program { argv: vec!["a".into()], env, cwd: "/data".into(), umask: None, further: Vec::new() };
         let commands = vec![command(2, "b", None, Some("/opt/bin")), command(1, "c", Some("sub"), None)];
         let world = World { first: 3, parent: 1, commands };
         assert_eq!((world.size(), world.ranks(), world.boundaries(), world.command()), (3, 3..6, vec![2], "b : c".to_owned()));

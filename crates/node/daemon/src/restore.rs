@@ -332,6 +332,7 @@ impl Restoration {
             shared_memory: None,
             portable: None,
             open_files: None,
+            umask: None,
             path: restorer_for(restorer, header.zone).await?,
             argv: std::iter::once("mend-restorer".to_owned()).chain(arguments.words()).collect(),
             env: Vec::new(),

@@ -80,6 +80,7 @@ impl ProgramStart {
             shared_memory: None,
             portable: None,
             open_files: None,
+            umask: self.job.program.umask,
             path,
             argv: program.argv.to_vec(),
             env: rank_environment(program.env, identity)?,

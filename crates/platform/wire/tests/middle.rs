@@ -37,6 +37,7 @@ fn introduction() -> ToDaemon {
             argv: vec!["program-to-be-hidden".into()],
             env: vec![("TOKEN".into(), "value-to-be-hidden".into())],
             cwd: "/tmp".into(),
+            umask: None,
             further: Vec::new(),
         },
         epoch: 1,

@@ -10,6 +10,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use dlmalloc::{Allocator, Dlmalloc};
 use mend_kernel::threads::{wait, wake};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
 struct Heap(UnsafeCell<Dlmalloc<Memory>>);
 // SAFETY: only touched by the holder of LOCK.
@@ -28,23 +29,27 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 pub struct RankAllocator;
 
 /// The heap's mappings, counted: who reads the list of all mappings and then allocates wants to know whether it is out of date.
+///
+/// By system calls of our own. A library may be changing the C library's functions for them just when its thread is parked, as UCX does when MPI is loaded: for that moment `mmap`
+/// jumps to itself.
 struct Memory;
 
 // SAFETY: the kernel gives mappings that nobody else has.
 unsafe impl Allocator for Memory {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         CHANGES.fetch_add(1, Ordering::Relaxed);
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(core::ptr::null_mut(), size, protection, flags, -1, 0) };
-        if base == libc::MAP_FAILED { (core::ptr::null_mut(), 0, 0) } else { (base.cast(), size, 0) }
+        match unsafe { mmap_anonymous(core::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) } {
+            Ok(base) => (base.cast(), size, 0),
+            Err(_) => (core::ptr::null_mut(), 0, 0),
+        }
     }
 
     fn remap(&self, base: *mut u8, size: usize, wanted: usize, can_move: bool) -> *mut u8 {
         CHANGES.fetch_add(1, Ordering::Relaxed);
+        let flags = if can_move { MremapFlags::MAYMOVE } else { MremapFlags::empty() };
         // SAFETY: the heap's own mapping, which it uses at its new place alone.
-        let base = unsafe { libc::mremap(base.cast(), size, wanted, if can_move { libc::MREMAP_MAYMOVE } else { 0 }) };
-        if base == libc::MAP_FAILED { core::ptr::null_mut() } else { base.cast() }
+        unsafe { mremap(base.cast(), size, wanted, flags) }.map_or(core::ptr::null_mut(), |base| base.cast())
     }
 
     fn free_part(&self, base: *mut u8, size: usize, kept: usize) -> bool {
@@ -54,7 +59,7 @@ unsafe impl Allocator for Memory {
     fn free(&self, base: *mut u8, size: usize) -> bool {
         CHANGES.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the heap's own mapping or its end, no longer used.
-        unsafe { libc::munmap(base.cast(), size) == 0 }
+        unsafe { munmap(base.cast(), size) }.is_ok()
     }
 
     fn can_release_part(&self, _: u32) -> bool {

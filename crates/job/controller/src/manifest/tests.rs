@@ -61,7 +61,7 @@ pub(crate) fn manifest() -> Manifest {
         identity: [1; 16],
         number: 1,
         taken: 0,
-        program: Program { argv: vec!["a".into()], env: vec![], cwd: "/".into(), further: Vec::new() },
+        program: Program { argv: vec!["a".into()], env: vec![], cwd: "/".into(), umask: None, further: Vec::new() },
         hosts: vec!["a".into()],
         local: false,
         images: vec![entry(None, 0)],

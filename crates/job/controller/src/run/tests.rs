@@ -51,7 +51,7 @@ fn life(run_began: u64) -> LifeRecord {
     };
     LifeRecord {
         setup,
-        program: Program { argv: vec!["a".into()], env: Vec::new(), cwd: "/".into(), further: Vec::new() },
+        program: Program { argv: vec!["a".into()], env: Vec::new(), cwd: "/".into(), umask: None, further: Vec::new() },
         sessions: Vec::new(),
         epoch: 1,
         lease_ms: 3000,

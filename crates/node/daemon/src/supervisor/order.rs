@@ -39,6 +39,8 @@ pub struct Launch {
     pub portable: Option<(PathBuf, PathBuf)>,
     /// Limit on open files that the program gets (`RLIMIT_NOFILE`, the soft one); `None` leaves the daemon's.
     pub open_files: Option<u64>,
+    /// The program's umask; `None` leaves the daemon's.
+    pub umask: Option<u32>,
     /// Executable, absolute or relative to `cwd`.
     pub path: PathBuf,
     /// Arguments, the name first.

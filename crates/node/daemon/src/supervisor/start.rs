@@ -4,9 +4,10 @@ use super::order::{Launch, Step};
 use super::{Refused, fork_as, order};
 use mend_kernel::namespaces::fork_and_run;
 use mend_kernel::program::{InheritedFile, execute};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Resource, Rlimit, Signal, chdir, getpid, getrlimit, set_parent_process_death_signal, setpgid, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, chdir, getpid, getrlimit, set_parent_process_death_signal, setpgid, setrlimit, umask};
 use rustix::thread::{CapabilitySet, capabilities, clear_ambient_capability_set, set_capabilities};
 use std::ffi::CString;
 use std::fs::File;
@@ -63,6 +64,9 @@ fn prepare(launch: &Launch) -> Result<Strings, Refused> {
     if let Some(soft) = launch.open_files {
         let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum }).map_err(refuse(Step::Privileges))?;
+    }
+    if let Some(mask) = launch.umask {
+        umask(Mode::from_bits_truncate(mask));
     }
     chdir(&launch.cwd).map_err(refuse(Step::WorkingDirectory))?;
     if !launch.privileged {

@@ -186,6 +186,7 @@ impl Daemon {
                 argv: argv.iter().map(|&word| word.to_owned()).collect(),
                 env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
                 cwd: self.directory.path().to_owned(),
+                umask: None,
                 further: Vec::new(),
             },
             encrypt_data: false,

@@ -22,7 +22,7 @@ fn job(identity: [u8; 16], secret: u8, encrypt_data: bool) -> JobIntroduction {
         secret: Secret([secret; 32]),
         size: 1,
         node: 0,
-        program: Program { argv: vec!["program".into()], env: Vec::new(), cwd: "/".into(), further: Vec::new() },
+        program: Program { argv: vec!["program".into()], env: Vec::new(), cwd: "/".into(), umask: None, further: Vec::new() },
         encryption_key: None,
         encrypt_data,
         compression: Compression::Off,

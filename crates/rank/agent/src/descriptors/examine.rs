@@ -125,6 +125,9 @@ type Examined = (Open, bool, String, String);
 fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> Result<Examined, DescriptorError> {
     let failed = |source: io::Error| DescriptorError::Examine { fd, source };
     let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).map_err(|errno| failed(errno.into()))?;
+    if let Some(found) = unreachable::nameless(link.as_bytes()) {
+        return Err(DescriptorError::Unsupported { fd, what: format!("file {found}"), hint: unreachable::NAMELESS_HINT });
+    }
     let link = String::from_utf8_lossy(link.as_bytes()).into_owned();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map_err(failed)?;
     // SAFETY: F_GETFL and F_GET_SEALS only read.
@@ -186,7 +189,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
             seals: 0,
             object: None,
         },
-        FileType::RegularFile if stat.st_nlink == 0 || link.ends_with(" (deleted)") => {
+        FileType::RegularFile if stat.st_nlink == 0 || unreachable::is_deleted(&link, stat) => {
             return unsupported(format!("deleted file {link}"), "keep large files that are open until they are closed");
         }
         FileType::RegularFile => What::Path { path: paths::lasting(link.clone()), kind: PathKind::File, size: stat.st_size as u64 },

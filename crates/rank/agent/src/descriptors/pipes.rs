@@ -74,7 +74,7 @@ pub(crate) fn lonely(found: &Descriptors, errors: &mut Vec<DescriptorError>) {
             errors.push(DescriptorError::Unsupported {
                 fd: descriptor.fd,
                 what: what.to_string(),
-                hint: "start the rank's program directly, not in a pipeline",
+                hint: "start the rank's program directly, not in a pipeline; if the program has a child at the other end (subprocess), save when that has ended",
             });
         }
     }

@@ -5,6 +5,21 @@ use rustix::fs::{FileType, Stat};
 /// Ending of the name of what is deleted, in `/proc` (proc(5)).
 const DELETED: &str = " (deleted)";
 
+/// What to do about a name that is not UTF-8.
+pub(crate) const NAMELESS_HINT: &str = "give it a name in UTF-8: images keep no other names yet";
+
+/// A path that images cannot hold, for people: it is not UTF-8. Names of memory (`/memfd:`) are only labels.
+pub(crate) fn nameless(link: &[u8]) -> Option<String> {
+    let path = link.starts_with(b"/") && !link.starts_with(b"/memfd:");
+    (path && core::str::from_utf8(link).is_err()).then(|| format!("whose name is not UTF-8: {}", String::from_utf8_lossy(link)))
+}
+
+/// Whether an open file has lost the name that its link tells. A name may end so by itself.
+pub(crate) fn is_deleted(link: &str, stat: &Stat) -> bool {
+    let is_it = |found: Stat| (found.st_dev, found.st_ino) == (stat.st_dev, stat.st_ino);
+    link.ends_with(DELETED) && !rustix::fs::stat(link).is_ok_and(is_it)
+}
+
 /// Why an open file or directory could not be opened again, by name, and what to do.
 pub(crate) fn descriptor(link: &str, stat: &Stat) -> Option<(String, &'static str)> {
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -39,7 +54,12 @@ pub(crate) fn process() -> Vec<(String, &'static str)> {
         let gone = link.ends_with(DELETED) && !std::path::Path::new(&link).exists();
         gone.then(|| link.trim_end_matches(DELETED).to_owned())
     };
-    let mut found = Vec::new();
+    let named = |what: &str, link: &str| {
+        let link = rustix::fs::readlink(link, Vec::new()).ok()?;
+        nameless(link.as_bytes()).map(|found| (format!("{what} {found}"), NAMELESS_HINT))
+    };
+    let mut found: Vec<_> = named("working directory", "/proc/self/cwd").into_iter().collect();
+    found.extend(named("program", "/proc/self/exe"));
     if let Some(path) = deleted("exe") {
         let what = format!("the program's own file {path} was deleted or replaced");
         found.push((what, "put the same file back under that name for the next run, and leave it there while a job runs"));
@@ -76,5 +96,10 @@ mod tests {
             assert_eq!(told(fine), None, "{fine}");
         }
         assert_eq!(process(), []);
+        assert_eq!(nameless(b"/data/f\xe9").unwrap(), "whose name is not UTF-8: /data/f\u{fffd}");
+        assert!(["/data/f\u{e9}".as_bytes(), b"/memfd:f\xe9", b"socket:[1]"].iter().all(|link| nameless(link).is_none()));
+        let odd = place.path().join("a (deleted)");
+        let there = File::create(&odd).unwrap();
+        assert!(!is_deleted(odd.to_str().unwrap(), &stat(&there)) && is_deleted("/tmp/a (deleted)", &stat(&there)));
     }
 }

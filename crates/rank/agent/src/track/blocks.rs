@@ -13,6 +13,7 @@ use super::entries::{Entry, Sink};
 use super::page_list::LentPages;
 use super::regions::Run;
 use crate::memory::pages::PAGE;
+use mend_freestanding::syscall;
 use mend_kernel::userfault::release;
 
 /// Bytes of a huge page.
@@ -147,7 +148,7 @@ impl Split {
     /// Makes some huge pages again, in a few milliseconds. The program runs; what it does meanwhile is the kernel's concern.
     /// What cannot be joined (memory is short, or in pieces; the mapping is another one by now) stays as it is.
     pub fn join_some(&mut self, list: &[Entry], userfault: i32) {
-        const MADV_COLLAPSE: i32 = 25;
+        const MADV_COLLAPSE: usize = 25;
         while let Some(entry) = list.get(self.at.0) {
             let (start, end) = entry.range();
             let from = start.max(self.at.1);
@@ -160,7 +161,7 @@ impl Split {
             // What still is protected would forbid it. Without protection it counts as changed.
             let _ = release(userfault, from, to);
             // SAFETY: advice that changes no content.
-            let _ = unsafe { libc::madvise(from as *mut libc::c_void, (to - from) as usize, MADV_COLLAPSE) };
+            let _ = unsafe { syscall(libc::SYS_madvise, [from as usize, (to - from) as usize, MADV_COLLAPSE, 0, 0, 0]) };
             return;
         }
     }

@@ -111,14 +111,14 @@ mod tests {
         let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let command = SuccessorCommand {
             executable: "/opt/mend".into(),
-            directory: "/home/u/.mend/jobs/a".into(),
-            environment: vec![set("MEND_LEASE_MS", "9000"), set("MEND_HOME", "/home/u/.mend")],
+            directory: "/shared/u/.mend/jobs/a".into(),
+            environment: vec![set("MEND_LEASE_MS", "9000"), set("MEND_HOME", "/shared/u/.mend")],
         };
         let ours = ["MEND_LEASE_MS", "MEND_RETRIES", "MEND_HOME", "MEND_LIBDIR", "PATH", "MENDED"].map(OsString::from);
         let successor = prepared(Path::new("/opt/mend"), &command, &["--silent".to_owned()], ours.into_iter());
         let changed = |name: &str| successor.as_std().get_envs().find(|(known, _)| *known == name).map(|(_, value)| value);
         assert_eq!(changed("MEND_LEASE_MS"), Some(Some("9000".as_ref())));
-        assert_eq!(changed("MEND_HOME"), Some(Some("/home/u/.mend".as_ref())));
+        assert_eq!(changed("MEND_HOME"), Some(Some("/shared/u/.mend".as_ref())));
         assert_eq!(changed("MEND_RETRIES"), Some(None));
         // They stay as they are.
         assert_eq!([changed("MEND_LIBDIR"), changed("PATH"), changed("MENDED")], [None; 3]);

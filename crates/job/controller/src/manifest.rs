@@ -246,6 +246,9 @@ struct RecordedProgram {
     argv: Vec<String>,
     env: Vec<(String, String)>,
     cwd: PathBuf,
+    /// Each image has its rank's.
+    #[serde(skip)]
+    umask: Option<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     further: Vec<FurtherProgram>,
 }

@@ -56,6 +56,7 @@ fn life(run_began: u64) -> LifeRecord {
         epoch: 1,
         lease_ms: 3000,
         node_timeout_ms: 3000,
+        directory_timeout_s: 300,
         encryption_key: None,
         any_owner: false,
         quiet: true,

@@ -36,7 +36,7 @@ pub enum RunError {
         host: String,
         /// Nodes that cannot be reached.
         unknown: usize,
-        /// All.
+        /// How many it has in all.
         nodes: usize,
         /// Seconds after which the ranks there have ended.
         left_s: u64,

@@ -15,7 +15,7 @@
 use crate::channel::Outgoing;
 use crate::channel::opening::Opening;
 use crate::engine::Stream;
-use crate::engine::packet::Header;
+use crate::engine::packet::Queued;
 use mend_messages::job::MapEntry;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -72,14 +72,6 @@ impl Outbound {
             _ => None,
         }
     }
-}
-
-/// A packet that waits.
-pub struct Queued {
-    /// Its header.
-    pub header: Header,
-    /// Its payload, copied.
-    pub payload: Vec<u8>,
 }
 
 /// A rank.

@@ -7,17 +7,21 @@
 use super::{age, log};
 use crate::client;
 use crate::error::RunError;
-use crate::failover::take_over::{answer_time, replaced};
+use crate::failover::log::LifeRecord;
 use crate::job_link::{Vote, ask_vote};
 use crate::job_lock::JobLock;
 use crate::record::{JobDirectory, RecordError};
 use mend_coordination::renewal::confirmed_us;
 use std::fs;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::task::JoinSet;
 
-/// Of this file's age a lost controller cannot have seen the job's lock any more.
+/// Made when a restart first finds the lock free. When it is as old as the directory's timeout and a lease, no rank runs any more that a lost controller had.
 const FILE_NAME: &str = "lock.replaced";
+/// How long another successor may be at it that takes the lock: longer than what one leaves that was killed then counts.
+const SEIZED_TIME: Duration = Duration::from_secs(3);
+/// How long a daemon may take to answer, and which part of the lease that may be.
+const ANSWER_TIME: (Duration, u32) = (Duration::from_millis(1500), 6);
 
 /// Takes the place of whoever had this lock, which was free.
 ///
@@ -58,4 +62,28 @@ pub(crate) async fn replace(directory: &JobDirectory, id: &str, lock: JobLock) -
     }
     let _ = fs::remove_file(mark);
     Ok(lock)
+}
+
+/// Puts another file in the place of a lock that was free. Its file server may have given it up for a controller that lives, and has to see that the job is another's. `None`
+/// if another successor has taken the job.
+pub(super) async fn replaced(directory: &JobDirectory, id: &str, lock: JobLock) -> Option<JobLock> {
+    let until = Instant::now() + SEIZED_TIME;
+    loop {
+        match directory.seize_lock(id, lock.identity()) {
+            Ok(ours) => return Some(ours),
+            Err(_) if !lock.is_ours() => return None,
+            // Another one is about to, or was killed when it was.
+            Err(RecordError::Running { .. }) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(RecordError::Running { .. }) => return None,
+            Err(error) => {
+                tracing::warn!(%error, "the job's lock stays the file that it is");
+                return Some(lock);
+            }
+        }
+    }
+}
+
+/// How long a daemon may take to answer.
+pub(super) fn answer_time(life: &LifeRecord) -> Duration {
+    ANSWER_TIME.0.min(Duration::from_millis(life.lease_ms) / ANSWER_TIME.1)
 }

@@ -6,6 +6,7 @@ use crate::client;
 use crate::detached;
 use crate::embedded::Embedded;
 use crate::error::RunError;
+use crate::failover::last_controller::{answer_time, replaced};
 use crate::failover::log::{self, Found, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
 use crate::healing::see_through_in_batch;
@@ -19,7 +20,7 @@ use crate::made_spaces::MadeSpaces;
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobRecord, RecordError};
+use crate::record::{JobDirectory, JobRecord};
 use crate::run::{Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
 use crate::signals::Signals;
@@ -44,12 +45,8 @@ use tokio::task::JoinSet;
 
 /// How long the lock of a controller that was killed may be held: its process is about to be gone.
 const LOCK_TIME: Duration = Duration::from_millis(500);
-/// How long another successor may be at it that takes the lock: longer than what one leaves that was killed then counts.
-const SEIZED_TIME: Duration = Duration::from_secs(3);
 /// The newest entries of the journal among which those of the last event are.
 const MAX_RECORDS: usize = 64;
-/// How long a daemon may take to answer, and which part of the lease that may be.
-const ANSWER_TIME: (Duration, u32) = (Duration::from_millis(1500), 6);
 
 /// Takes the place of a job's lost controller, and sees the job to its end. `None` if another one has it, or the job is over.
 ///
@@ -127,25 +124,6 @@ async fn locked(directory: &JobDirectory, id: &str, silent: bool) -> Option<JobL
     }
 }
 
-/// Puts another file in the place of a lock that was free. Its file server may have given it up for a controller that lives, and has to see that the job is another's. `None`
-/// if another successor has taken the job.
-pub(crate) async fn replaced(directory: &JobDirectory, id: &str, lock: JobLock) -> Option<JobLock> {
-    let until = Instant::now() + SEIZED_TIME;
-    loop {
-        match directory.seize_lock(id, lock.identity()) {
-            Ok(ours) => return Some(ours),
-            Err(_) if !lock.is_ours() => return None,
-            // Another one is about to, or was killed when it was.
-            Err(RecordError::Running { .. }) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(10)).await,
-            Err(RecordError::Running { .. }) => return None,
-            Err(error) => {
-                tracing::warn!(%error, "the job's lock stays the file that it is");
-                return Some(lock);
-            }
-        }
-    }
-}
-
 /// Whether more than half of the job's nodes, and all that answer, have not heard its controller for a third of the lease and vote for a successor: it is lost, and not only the
 /// way from it to here. Between two lives it has nothing to say to them.
 async fn has_votes(directory: &JobDirectory) -> Result<bool, RunError> {
@@ -165,11 +143,6 @@ async fn has_votes(directory: &JobDirectory) -> Result<bool, RunError> {
     let answers = asked.join_all().await.into_iter().flatten();
     let votes: Vec<bool> = answers.filter(|vote| *vote != Vote::Absent).map(|vote| vote == Vote::Successor).collect();
     Ok(may_seize(&votes, life.setup.nodes.len()))
-}
-
-/// How long a daemon may take to answer.
-pub(super) fn answer_time(life: &LifeRecord) -> Duration {
-    ANSWER_TIME.0.min(Duration::from_millis(life.lease_ms) / ANSWER_TIME.1)
 }
 
 /// Where the lost controller stood.

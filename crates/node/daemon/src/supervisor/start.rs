@@ -7,7 +7,9 @@ use mend_kernel::program::{InheritedFile, execute};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Resource, Rlimit, Signal, chdir, getpid, getrlimit, set_parent_process_death_signal, setpgid, setrlimit, umask};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, chdir, getpid, getrlimit, set_parent_process_death_signal, setpgid, setrlimit, umask,
+};
 use rustix::thread::{CapabilitySet, capabilities, clear_ambient_capability_set, set_capabilities};
 use std::ffi::CString;
 use std::fs::File;

@@ -34,10 +34,9 @@ pub mod tcp;
 pub use handshake::{Hello, Medium};
 
 use crate::engine::buffers::{Payload, Segment};
-use crate::engine::packet::Header;
+use crate::engine::packet::{Header, Queued};
 use crate::engine::pull::{Offer, Piece};
 use crate::engine::{Grant, Reached, RegionAccess};
-use crate::peer::Queued;
 use rustix::fd::BorrowedFd;
 
 /// Why a channel cannot go on.

@@ -196,3 +196,10 @@ mod tests {
         assert_eq!(header.kind(), None);
     }
 }
+/// A packet that waits.
+pub struct Queued {
+    /// Its header.
+    pub header: Header,
+    /// Its payload, copied.
+    pub payload: Vec<u8>,
+}

@@ -7,9 +7,8 @@ use super::port::{OwnLine, Port, SharedPort, lock};
 use super::reads::{Offers, kind};
 use super::{CONTENT, CREDIT_MESSAGES, Prefix};
 use crate::engine::buffers::{Segment, gather};
-use crate::engine::packet::{HEADER, Header};
+use crate::engine::packet::{HEADER, Header, Queued};
 use crate::engine::pull::Offer;
-use crate::peer::Queued;
 use mend_kernel::table::Placed;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 

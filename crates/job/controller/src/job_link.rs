@@ -15,7 +15,7 @@
 //! connection is given up never reaches it, so that its lease ends by [`Lost::last_word`]. Faults assumed: the connection breaks at any
 //! byte; the daemon dies, stands still, or has given the job up.
 
-use crate::failover::pulse::Pulse;
+use crate::failover::pulse::NodePulse;
 use mend_job::event::NodeLoss;
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Resumption, Succession, ToDaemon};
@@ -83,7 +83,7 @@ pub struct JobLink {
     /// Number of the last message on the link that was an order, not a ping; and how many there were.
     pub orders: Arc<SentOrders>,
     /// What says that this controller is still the job's; `None`: nobody else can be.
-    pub pulse: Option<Pulse>,
+    pub pulse: Option<NodePulse>,
 }
 
 /// How far a node's orders have come.
@@ -122,7 +122,7 @@ struct Commands {
     /// Messages that were put on the link.
     pushed: u64,
     orders: Arc<SentOrders>,
-    pulse: Option<Pulse>,
+    pulse: Option<NodePulse>,
 }
 
 impl Commands {
@@ -134,7 +134,7 @@ impl Commands {
 }
 
 /// Returns when a ping is due, and may be sent: the time to send with it.
-async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&Pulse>) -> u64 {
+async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&NodePulse>) -> u64 {
     loop {
         ping.tick().await;
         let at_us = match pulse {
@@ -189,16 +189,22 @@ impl JobLink {
         tell: &(impl Fn(NodeEvent) -> F + Sync),
     ) -> Lost {
         let (connection, earlier) = match opening {
-            Opening::Lost(lost) => return lost,
+            Opening::Lost(Lost { how, last_word }) => return self.lost(how, last_word),
             Opening::Succeeded(connection, earlier) => (connection, earlier),
             Opening::Introduce(connection, introduction) => match self.introduce(connection, *introduction, tell).await {
                 Ok(connection) => (connection, VecDeque::new()),
-                Err(how) => return Lost { how, last_word: Instant::now() },
+                Err(how) => return self.lost(how, Instant::now()),
             },
         };
         let mut last_word = Instant::now();
         let how = self.carry_until_lost(connection, earlier, queue, tell, &mut last_word).await;
-        Lost { how, last_word }
+        self.lost(how, last_word)
+    }
+
+    /// Nothing renews the node's lease any more. `last_word`: of this link.
+    fn lost(&self, how: NodeLoss, last_word: Instant) -> Lost {
+        let renewed = self.pulse.as_ref().and_then(NodePulse::give_up);
+        Lost { how, last_word: renewed.map_or(last_word, |renewed| renewed.max(last_word)) }
     }
 
     async fn introduce<F: Future<Output = bool> + Send>(

@@ -159,7 +159,7 @@ impl Looking {
                 None => connection = time::timeout(patience, open(address, &self.secret)).await.ok().flatten(),
                 Some(there) => {
                     let asked = Instant::now();
-                    match time::timeout(patience, confirms(there, of, self.pulse.ping_us())).await {
+                    match time::timeout(patience, confirms(there, of, self.pulse.renew_us(node))).await {
                         Ok(Some(yes)) => self.pulse.confirmed(node, asked, yes),
                         Ok(None) | Err(_) => connection = None,
                     }

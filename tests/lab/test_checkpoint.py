@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import platform
 import re
 import select
 import shutil
@@ -362,6 +363,22 @@ class Checkpoint(OnMachine):
                     missing.append(setting)
                 self.machine.mend("kill", name)
                 job.finish(137)
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "the program writes instructions of x86-64")
+    def test_while_a_library_changes_the_c_library(self):
+        """What is saved meanwhile calls none of the functions that are being changed."""
+        program = compile_plain("patching.c", os.path.join(self.directory, "patching"))
+        job = self.machine.start(self.directory, "run", "-n", "1", program)
+        name = self.machine.running(job)
+        job.wait_for(lambda: "begun" in job.stdout(), "it has begun")
+        for _ in range(4):
+            self.machine.verb("checkpoint", name)
+        self.assertEqual(self.machine.mend("kill", name).returncode, 0)
+        job.finish(137)
+        job = self.restart(name)
+        self.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), "begun\nend\n")
 
     def test_a_static_program_is_named_and_the_job_runs_on(self):
         static = compile_plain("count.c", os.path.join(self.directory, "count-static"), "-static")

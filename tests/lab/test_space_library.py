@@ -74,9 +74,10 @@ class Losses(Library):
         self.python("lost", "input", "40")
         # So it is by `mend data ls`.
         done = self.data("ls", "--json", "input:many", code=test_space.UNREACHABLE)
-        lost = [one for one in json.loads(done.stdout) if one.get("lost")]
-        self.assertTrue(lost and all(one["size"] is None for one in lost), done.stdout)
-        self.assertGreater(len(json.loads(done.stdout)), len(lost))
+        listed = json.loads(done.stdout)
+        lost = [one for one in listed if one["lost"]]
+        self.assertTrue(lost and all((one["size"] is None) == one["lost"] for one in listed), done.stdout)
+        self.assertEqual(len(listed), 40)
         self.assertIn(f"input:many/{lost[0]['name']} cannot be read", done.stderr)
         self.assertRegex(self.data("ls", "input:many", code=test_space.UNREACHABLE).stdout, f"lost +[0-9]+ +{lost[0]['name']}")
 

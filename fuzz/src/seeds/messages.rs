@@ -434,9 +434,9 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Resume(resumption.clone()),
         ToDaemon::Succeed(Box::new(Succession { of: resumption.clone(), session: [9; 16] })),
         ToDaemon::AskVote { of: resumption.clone(), silence_ms: 1000 },
-        ToDaemon::AskConfirmed { of: resumption, ping_us: Some(9) },
         ToDaemon::Look,
         ToDaemon::Grow(world()),
+        ToDaemon::AskConfirmed { of: resumption, ping_us: Some(9) },
     ]);
     all
 }
@@ -494,7 +494,6 @@ fn from_daemon() -> Vec<FromDaemon> {
         FromDaemon::Resumed { delivered: 299 },
         FromDaemon::Succeeded { orders: 17 },
         FromDaemon::Voted { successor: true },
-        FromDaemon::Confirmed { yes: true },
         FromDaemon::Paused { ranks: vec![0, 2] },
         FromDaemon::Left,
     ]);
@@ -502,6 +501,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     all.push(FromDaemon::Progress(vec![RankProgress { rank: 2, attempt: 5, progress: progress() }]));
     all.push(FromDaemon::Traffic(vec![RankTraffic { rank: 2, attempt: 5, traffic: traffic() }]));
     all.extend([FromDaemon::TimeUp { signal: 15 }, FromDaemon::LeaseOver { ms: 3000, stood_still_ms: 40 }]);
+    all.push(FromDaemon::Confirmed { yes: true });
     all
 }
 

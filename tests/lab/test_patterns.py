@@ -168,9 +168,8 @@ class Patterns(Space):
         # A look sees what was read since the last one: several windows, each of about eight passes of a rank. Each of a window's eight intervals is a pass then, wherever the
         # ranks were when it began.
         self.looks_every("15000")
-        for name, value in (("MEND_FOLLOW_DATA_RULE", "diagrams"), ("MEND_SPACE_CACHE_MB", "192")):
-            self.lab.set(name, value)
-            self.addCleanup(self.lab.set, name, None)
+        self.lab.set("MEND_FOLLOW_DATA_RULE", "diagrams")
+        self.addCleanup(self.lab.set, "MEND_FOLLOW_DATA_RULE", None)
         job, name = self.start(run=("--follow-data", "auto"))
         until(lambda: all(len({self.lab.places(name)[rank] for rank in pair}) == 1 for pair in PARTNERS), "partners are together")
         self.assertEqual(sorted(self.lab.places(name)), ["node1", "node1", "node2", "node2"])

@@ -93,7 +93,17 @@ def main():
         done = subprocess.run(command, cwd=directory, env={**os.environ, **environment}, check=False)
         print(f"--- {time.monotonic() - start:.0f} s", flush=True)
         code = code or done.returncode
+    if code:
+        tell_of_crashes()
     return 1 if code else 0
+
+
+def tell_of_crashes():
+    """Which processes the kernel has ended for what they did, and where: a rank that crashes says no more than the signal."""
+    said = subprocess.run([BUSYBOX, "dmesg"], capture_output=True, text=True, errors="replace", check=False).stdout
+    for line in said.splitlines():
+        if any(text in line for text in ("segfault", "traps:", "general protection")):
+            print(line)
 
 
 if __name__ == "__main__":

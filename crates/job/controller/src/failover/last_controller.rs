@@ -38,13 +38,7 @@ pub(crate) async fn replace(directory: &JobDirectory, id: &str, lock: JobLock) -
     };
     let lock = replaced(directory, id, lock).await.ok_or_else(|| RecordError::Running { id: id.to_owned() })?;
     let life = found.life;
-    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
-    let mut asked = JoinSet::new();
-    for (index, node) in life.setup.nodes.iter().enumerate() {
-        let (of, secret, address, limit) = (life.resumption(index, 0), secret.clone(), node.address, answer_time(&life));
-        asked.spawn(async move { ask_vote(address, &secret, of, 0, limit).await });
-    }
-    let votes = asked.join_all().await;
+    let votes = votes(&life, 0).await?;
     // One that has left the job cannot confirm anybody, nor one that has voted.
     let unknown = votes.iter().filter(|vote| !matches!(vote, Some(Vote::Absent | Vote::Successor))).count();
     let timeout = Duration::from_micros(confirmed_us(unknown, votes.len(), false, life.directory_timeout_s * 1_000_000));
@@ -81,6 +75,20 @@ pub(super) async fn replaced(directory: &JobDirectory, id: &str, lock: JobLock) 
             }
         }
     }
+}
+
+/// What the nodes of a life say that are asked for their votes, which they give if its controller was silent for so long. `None`: a node does not answer.
+///
+/// # Errors
+/// The user's secret cannot be used.
+pub(super) async fn votes(life: &LifeRecord, silence_ms: u64) -> Result<Vec<Option<Vote>>, RunError> {
+    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
+    let mut asked = JoinSet::new();
+    for (index, node) in life.setup.nodes.iter().enumerate() {
+        let (of, secret, address, limit) = (life.resumption(index, 0), secret.clone(), node.address, answer_time(life));
+        asked.spawn(async move { ask_vote(address, &secret, of, silence_ms, limit).await });
+    }
+    Ok(asked.join_all().await)
 }
 
 /// How long a daemon may take to answer.

@@ -6,12 +6,12 @@ use crate::client;
 use crate::detached;
 use crate::embedded::Embedded;
 use crate::error::RunError;
-use crate::failover::last_controller::{answer_time, replaced};
+use crate::failover::last_controller::{self, answer_time, replaced};
 use crate::failover::log::{self, Found, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
 use crate::healing::see_through_in_batch;
 use crate::input::{InputError, InputFile, InputReader, Source, Wanted, note_lack};
-use crate::job_link::{Lost, Opening, Vote, ask_vote, succeed};
+use crate::job_link::{Lost, Opening, Vote, succeed};
 use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
 use crate::life::{Constants, Life};
@@ -132,15 +132,7 @@ async fn has_votes(directory: &JobDirectory) -> Result<bool, RunError> {
     if stand(found, &directory.record()?).job.is_over() {
         return Ok(false);
     }
-    let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
-    let limit = answer_time(&life);
-    let mut asked = JoinSet::new();
-    for (index, node) in life.setup.nodes.iter().enumerate() {
-        let of = life.resumption(index, 0);
-        let (secret, address, silence_ms) = (secret.clone(), node.address, life.lease_ms / 3);
-        asked.spawn(async move { ask_vote(address, &secret, of, silence_ms, limit).await });
-    }
-    let answers = asked.join_all().await.into_iter().flatten();
+    let answers = last_controller::votes(&life, life.lease_ms / 3).await?.into_iter().flatten();
     let votes: Vec<bool> = answers.filter(|vote| *vote != Vote::Absent).map(|vote| vote == Vote::Successor).collect();
     Ok(may_seize(&votes, life.setup.nodes.len()))
 }

@@ -33,7 +33,7 @@ pub(crate) async fn replace(directory: &JobDirectory, id: &str, lock: JobLock) -
     let found = record.and_then(|record| Some((record, log::read(directory.path())?)));
     let Some((record, found)) = found else {
         // It has ended, or its process is known to be gone from this machine.
-        let _ = fs::remove_file(mark);
+        forget(directory);
         return Ok(lock);
     };
     let lock = replaced(directory, id, lock).await.ok_or_else(|| RecordError::Running { id: id.to_owned() })?;
@@ -54,8 +54,13 @@ pub(crate) async fn replace(directory: &JobDirectory, id: &str, lock: JobLock) -
             return Err(RunError::MayRun { id: id.to_owned(), host: record.controller_host, unknown, nodes: votes.len(), left_s });
         }
     }
-    let _ = fs::remove_file(mark);
+    forget(directory);
     Ok(lock)
+}
+
+/// The job has a controller again: of a later one that is lost, what an earlier restart has found says nothing.
+pub(super) fn forget(directory: &JobDirectory) {
+    let _ = fs::remove_file(directory.path().join(FILE_NAME));
 }
 
 /// Puts another file in the place of a lock that was free. Its file server may have given it up for a controller that lives, and has to see that the job is another's. `None`

@@ -65,6 +65,7 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
     // A silent one may write to its spool when it goes on.
     detached::seize();
     directory.hold(lock.identity());
+    last_controller::forget(&directory);
     let mut record = directory.record()?;
     if record.ended.is_some() {
         return Ok(None);

@@ -20,7 +20,7 @@ use crate::made_spaces::MadeSpaces;
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobRecord};
+use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::run::{Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
 use crate::signals::Signals;
@@ -43,8 +43,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// How long the lock of a controller that was killed may be held: its process is about to be gone.
-const LOCK_TIME: Duration = Duration::from_millis(500);
+/// How long the lock of a controller that was killed may be held: its process is about to be gone, which takes as long as what it waits for in a file system.
+const LOCK_TIME: Duration = Duration::from_secs(10);
+/// Bounds of the time between two looks at it.
+const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 /// The newest entries of the journal among which those of the last event are.
 const MAX_RECORDS: usize = 64;
 
@@ -53,13 +55,17 @@ const MAX_RECORDS: usize = 64;
 /// # Errors
 /// See [`RunError`].
 pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> {
+    let began = Instant::now();
     let mut directory = JobDirectory::open(id)?;
     // Of whoever holds it now, and of no successor that has it by then.
     let holder = LockIdentity::of(directory.path());
-    let (lock, voted) = match (locked(&directory, id, silent).await, holder) {
-        (Some(lock), _) => (replaced(&directory, id, lock).await, false),
-        (None, Some(holder)) if silent && has_votes(&directory).await? => (directory.seize_lock(id, holder).ok(), true),
-        (None, _) => (None, false),
+    let (lock, voted) = match (directory.lock(id), holder) {
+        (Ok(lock), _) => (replaced(&directory, id, lock).await, false),
+        (Err(_), Some(holder)) if silent && has_votes(&directory, began).await? => (directory.seize_lock(id, holder).ok(), true),
+        (Err(_), _) => match freed(&directory, id).await {
+            Some(lock) => (replaced(&directory, id, lock).await, false),
+            None => (None, false),
+        },
     };
     let Some(lock) = lock else { return Ok(None) };
     // A silent one may write to its spool when it goes on.
@@ -111,12 +117,20 @@ fn daemon_of_lost(life: &LifeRecord) -> Option<Embedded> {
     life.setup.nodes.first().filter(|_| life.local).map(|node| Embedded::of_lost(node.address))
 }
 
-async fn locked(directory: &JobDirectory, id: &str, silent: bool) -> Option<JobLock> {
-    let until = Instant::now() + if silent { Duration::ZERO } else { LOCK_TIME };
+/// Waits for the lock of a controller whose process may be about to be gone. `None`: it lives, or the job is over.
+async fn freed(directory: &JobDirectory, id: &str) -> Option<JobLock> {
+    let until = Instant::now() + LOCK_TIME;
+    let mut pause = LOCK_PAUSE.0;
     loop {
+        if directory.record().is_ok_and(|record| record.ended.is_some()) {
+            return None;
+        }
         match directory.lock(id) {
             Ok(lock) => return Some(lock),
-            Err(_) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(RecordError::Running { .. }) if Instant::now() < until => {
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(LOCK_PAUSE.1);
+            }
             Err(error) => {
                 tracing::info!(%error, "no successor is needed");
                 return None;
@@ -126,12 +140,17 @@ async fn locked(directory: &JobDirectory, id: &str, silent: bool) -> Option<JobL
 }
 
 /// Whether more than half of the job's nodes, and all that answer, have not heard its controller for a third of the lease and vote for a successor: it is lost, and not only the
-/// way from it to here. Between two lives it has nothing to say to them.
-async fn has_votes(directory: &JobDirectory) -> Result<bool, RunError> {
+/// way from it to here. Between two lives it has nothing to say to them. `began`: when this process began to look at the directory.
+async fn has_votes(directory: &JobDirectory, began: Instant) -> Result<bool, RunError> {
     let Some(found) = log::read(directory.path()) else { return Ok(false) };
     let life = found.life.clone();
     if stand(found, &directory.record()?).job.is_over() {
         return Ok(false);
+    }
+    let lease = Duration::from_millis(life.lease_ms);
+    if began.elapsed() > lease / LEASES {
+        // The directory hung. A controller that lives sees it again just now, and is heard if it is given the time.
+        tokio::time::sleep(lease / 2).await;
     }
     let answers = last_controller::votes(&life, life.lease_ms / 3).await?.into_iter().flatten();
     let votes: Vec<bool> = answers.filter(|vote| *vote != Vote::Absent).map(|vote| vote == Vote::Successor).collect();

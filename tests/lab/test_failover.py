@@ -183,6 +183,33 @@ class Silence(Failover):
         until(goes, "what may run there has ended")
         self.has_ended_well(name, 4, "node4")
 
+    def test_it_stands_still_with_a_node_and_is_lost_then(self):
+        """When nodes have let go of the ranks, and nobody was there to vote."""
+        name = self.controller_on_node3()
+        self.lab.verb("checkpoint", name)
+        self.kill_controller(name, signal.SIGSTOP)
+        self.lab.signal("node2", "STOP")
+        until(lambda: not processes_of(self.program), "the ranks have ended with their lease")
+        self.kill_controller(name)
+        self.lab.signal("node2", "CONT")
+        self.taken_over(name)
+        until(lambda: "goes_on" in self.events(name), "it goes on")
+        self.has_ended_well(name, 4, "node4")
+
+    def test_it_stands_still_for_good_and_has_no_ranks(self):
+        """Nodes whose leases are over say so, and the job goes on without it."""
+        name = self.controller_on_node3()
+        self.lab.verb("checkpoint", name)
+        record = self.record(name)
+        self.kill_controller(name, signal.SIGSTOP)
+        self.lab.signal("node2", "STOP")
+        until(lambda: not processes_of(self.program), "the ranks have ended with their lease")
+        self.lab.signal("node2", "CONT")
+        self.taken_over(name)
+        until(lambda: "goes_on" in self.events(name), "it goes on")
+        self.lab.on("node3", "kill", "-CONT", str(record["controller_pid"]))
+        self.has_ended_well(name, 4, "node4")
+
     def test_it_stands_still_and_comes_back(self):
         """And finds that the job is another's."""
         name = self.controller_on_node3()

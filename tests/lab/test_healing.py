@@ -54,6 +54,34 @@ class Heals(InDirectory):
 
 
 class Nodes(Heals):
+    def test_a_run_that_was_given_up_is_not_gone_on_with(self):
+        job, name = self.start(2, "node1,node2", "--spares", "node3")
+        for _ in range(3):
+            self.lab.verb("checkpoint", name)
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        restart = lambda *more: self.lab.start(self.directory, "restart", name, "--repeat-output", "--hosts", "node1,node2", "--spares", "node3", *more)
+        job = restart("--checkpoint", "1")
+        self.lab.running(job)
+        self.assertIn("checkpoints 2 to 3 are given up by that", job.stderr())
+        self.lab.kill_daemon("node2")
+        self.again(job, name, 2)
+        self.assertIn("goes on by itself, from checkpoint 1 if that is good", job.stderr())
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        # So it is without a failure, until another one is taken.
+        job = self.lab.start(self.directory, "restart", name, "--hosts", "node1,node3")
+        self.lab.running(job)
+        self.assertIn(f"restarting {name} from checkpoint 1 ", job.stderr())
+        self.assertEqual(self.lab.verb("checkpoint", name)["number"], 4)
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
+        job = self.lab.start(self.directory, "restart", name, "--hosts", "node1,node3")
+        self.lab.running(job)
+        self.assertIn(f"restarting {name} from checkpoint 4", job.stderr())
+        job.let_go()
+        job.finish(0)
+
     def test_a_node_dies_and_a_spare_takes_its_ranks(self):
         self.lab.set("MEND_LEASE_MS", "6000")
         self.lab.set("MEND_NODE_TIMEOUT_MS", "3000")

@@ -4,6 +4,7 @@ killed at any moment of all this."""
 import json
 import os
 import random
+import shutil
 import signal
 import time
 import unittest
@@ -93,6 +94,30 @@ class Periodic(OnMachine):
         job.let_go()
         job.finish(0)
         self.assertEqual(job.stdout(), self.machine.undisturbed(self.count, "400", "0"))
+
+    def test_a_copy_that_was_put_aside_is_left_alone_and_so_is_what_lies_beside_it(self):
+        job, name = self.start("run", "--incremental", "off", self.count, "400", "500", "go")
+        for _ in range(2):
+            self.machine.verb("checkpoint", name)
+        self.end(job, name)
+        other, another = self.start("run", "--incremental", "off", self.count, "400", "500", "go")
+        self.machine.verb("checkpoint", another)
+        self.end(other, another)
+        aside = os.path.join(self.directory, "saved")
+        homes = {each: os.path.join(self.machine.home, "jobs", each, "checkpoints") for each in (name, another)}
+        shutil.copytree(os.path.join(homes[name], "2"), os.path.join(aside, "2"))
+        shutil.copytree(os.path.join(homes[another], "1"), os.path.join(aside, "1"))
+        for unfinished in ("3.part", "4.part", "1.old"):
+            os.makedirs(os.path.join(aside, unfinished))
+        before = sorted(os.listdir(aside))
+        # It is the only one of the job.
+        self.machine.mend("checkpoints", name, "--remove", "1,2")
+        job, _ = self.start("restart", os.path.join(aside, "2"), "--interval", "1", "--incremental", "off", "--keep", "1")
+        self.wait_for(job, name, 4)
+        self.assertEqual(sorted(os.listdir(aside)), before)
+        self.assertGreater(self.numbers(name)[0], 2)
+        job.let_go()
+        job.finish(0)
 
     def test_auto_takes_one_early_to_learn_what_they_cost(self):
         job, name = self.start("run", "--interval", "auto", self.count, "400", "500", "go")

@@ -21,6 +21,8 @@ use std::path::Path;
 struct Listed {
     number: u64,
     usable: bool,
+    /// Of a run that was given up: taken by its number alone.
+    given_up: bool,
     problem: Option<String>,
     taken: Option<u64>,
     age_s: Option<u64>,
@@ -81,7 +83,11 @@ fn row(one: &Listed) -> Vec<String> {
         or_dash(one.bytes.map(report::size)),
         or_dash(one.stopped_us.map(report::duration)),
         or_dash((!one.tiers.is_empty()).then(|| one.tiers.join(" "))),
-        one.problem.clone().unwrap_or_else(|| one.directory.clone()),
+        match &one.problem {
+            Some(problem) => problem.clone(),
+            None if one.given_up => format!("{} (given up: `--checkpoint {}` takes it)", one.directory, one.number),
+            None => one.directory.clone(),
+        },
     ]
 }
 
@@ -101,6 +107,7 @@ fn look(record: &JobRecord, number: u64, key: Option<&Key>) -> Listed {
     Listed {
         number,
         usable: problem.is_none(),
+        given_up: record.branch.is_abandoned(number),
         problem,
         taken: found.map(|found| found.taken),
         age_s: found.map(|found| record::now().saturating_sub(found.taken)),
@@ -122,6 +129,7 @@ fn of_variables(kept: portable::Kept) -> Listed {
     Listed {
         number: kept.number,
         usable: true,
+        given_up: false,
         problem: None,
         taken: Some(kept.taken),
         age_s: Some(record::now().saturating_sub(kept.taken)),

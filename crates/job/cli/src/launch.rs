@@ -100,7 +100,10 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
         let which = if job.is_none() { ", the last one," } else { "" };
         return Err(Failure::new(format!("job {}{which} has no checkpoint", record.id), hint, 65));
     }
-    Ok(Candidates::numbered(&record.checkpoints, Some(&record.id), number))
+    Ok(match number {
+        Some(number) => Candidates::numbered(&record.checkpoints, Some(&record.id), Some(number)),
+        None => Candidates::of(&record),
+    })
 }
 
 /// `mend restart`.

@@ -14,7 +14,7 @@ pub struct TakeOver {
     /// The controller is silent: take its place if most nodes say so, even if it has the job's lock
     #[arg(long)]
     pub silent: bool,
-    /// The job left a node in this epoch, and was about to go on: end with a code of its own as long as its controller sees to that
+    /// The job left a node in this epoch, and was about to go on: end with a code of its own as long as it may need another look
     #[arg(long, value_name = "EPOCH")]
     pub between: Option<u64>,
 }
@@ -28,7 +28,10 @@ pub fn detach(controller: impl FnOnce() -> i32) -> Result<i32, Failure> {
 pub async fn take_over(arguments: &TakeOver) -> Result<i32, Failure> {
     let id = arguments.directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match failover::take_over(&id, arguments.silent).await? {
-        None if arguments.between.is_some_and(|epoch| failover::is_between_lives(&id, epoch)) => Ok(BETWEEN_LIVES),
-        ended => Ok(ended.unwrap_or(0)),
+        Some(ended) => Ok(ended),
+        None => match arguments.between {
+            Some(epoch) if failover::is_awaited(&id, epoch)? => Ok(BETWEEN_LIVES),
+            _ => Ok(0),
+        },
     }
 }

@@ -5,7 +5,6 @@ use crate::explain::Explain;
 use crate::failure::Failure;
 use crate::{journal, report};
 use mend_controller::client::{self, AskError};
-use mend_controller::manifest;
 use mend_controller::record::{self, JobDirectory, JobRecord};
 use mend_controller::removal::size_of;
 use mend_messages::agent::SaveMode;
@@ -133,7 +132,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
             state,
             ranks: status.as_ref().map_or(record.size, |status| shown(status).count() as u32),
             started: record.started,
-            last_checkpoint: manifest::numbers(&record.checkpoints).last().copied(),
+            last_checkpoint: record.branch.newest(&record.checkpoints),
             id: record.id,
             command: record.command,
             hosts: record.hosts,

@@ -14,7 +14,6 @@ use crate::batch_life::BatchLife;
 use crate::drained;
 use crate::error::{NODE_LOST, RunError};
 use crate::hosts::Host;
-use crate::manifest::numbers;
 use crate::nodes::DaemonAddresses;
 use crate::record::{self, BatchRecord, JobRecord, by_itself};
 use crate::signals::Signals;
@@ -212,7 +211,7 @@ impl BatchSession {
         let begun = all.iter().filter(|(_, record)| of_run(record).is_some_and(|batch| batch.restarts == run.restarts)).count() as u32;
         let unfinished = all.iter().find(|(directory, record)| {
             let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == begun);
-            before && may_go_on(record) && !directory.is_running() && !numbers(&record.checkpoints).is_empty()
+            before && may_go_on(record) && !directory.is_running() && record.branch.newest(&record.checkpoints).is_some()
         });
         Ok((self.record(begun), unfinished.map(|(_, record)| record.clone())))
     }

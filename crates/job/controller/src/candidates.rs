@@ -6,6 +6,7 @@
 
 use crate::error::RunError;
 use crate::manifest::{self, Manifest, ManifestError, numbers};
+use crate::record::{JobDirectory, JobRecord};
 use mend_report::with_causes;
 use mend_sealed::{Key, SealError};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ pub struct Candidates {
     place: PathBuf,
     /// What is to be told of those that were passed over, by number where they have one.
     passed: Vec<(u64, String)>,
+    /// Somebody has named them, by number or place.
+    chosen: bool,
 }
 
 impl Candidates {
@@ -30,13 +33,35 @@ impl Candidates {
     pub fn numbered(checkpoints: &Path, job: Option<&str>, number: Option<u64>) -> Self {
         let wanted = number.map_or_else(|| numbers(checkpoints), |number| vec![number]);
         let all = wanted.into_iter().map(|number| (checkpoints.join(number.to_string()), Some(number))).collect();
-        Self { all, job: job.map(str::to_owned), place: checkpoints.to_owned(), passed: Vec::new() }
+        Self { all, job: job.map(str::to_owned), place: checkpoints.to_owned(), passed: Vec::new(), chosen: true }
+    }
+
+    /// Those that a job goes on from: not those of a run that was given up.
+    #[must_use]
+    pub fn of(record: &JobRecord) -> Self {
+        let all = record.branch.to_go_on_from(&record.checkpoints).into_iter().map(|(number, place)| (place, Some(number))).collect();
+        Self { all, job: Some(record.id.clone()), place: record.checkpoints.clone(), passed: Vec::new(), chosen: false }
+    }
+
+    /// The same, of a job of which only the name and the directory of its checkpoints are known.
+    #[must_use]
+    pub(crate) fn to_go_on_from(checkpoints: &Path, job: &str) -> Self {
+        match JobDirectory::open(job).and_then(|directory| directory.record()) {
+            Ok(record) if record.checkpoints == checkpoints => Self::of(&record),
+            _ => Self { chosen: false, ..Self::numbered(checkpoints, Some(job), None) },
+        }
+    }
+
+    /// Whether somebody has named them: newer ones of the job are given up then.
+    #[must_use]
+    pub fn are_chosen(&self) -> bool {
+        self.chosen
     }
 
     /// This checkpoint's directory, wherever it is.
     #[must_use]
     pub fn only(checkpoint: &Path) -> Self {
-        Self { all: vec![(checkpoint.to_owned(), None)], job: None, place: checkpoint.to_owned(), passed: Vec::new() }
+        Self { all: vec![(checkpoint.to_owned(), None)], job: None, place: checkpoint.to_owned(), passed: Vec::new(), chosen: true }
     }
 
     /// How many there are.

@@ -14,6 +14,7 @@
 //! moment; several nodes start a successor; a successor is lost, too.
 
 pub mod confirmations;
+mod election;
 pub mod flush;
 pub(crate) mod last_controller;
 pub mod log;
@@ -26,7 +27,7 @@ pub use take_over::take_over;
 use self::log::{LifeRecord, ToldLog};
 use crate::error::RunError;
 use crate::lock_identity::LockIdentity;
-use crate::record::JobDirectory;
+use crate::record::{JobDirectory, RecordError};
 use mend_messages::daemon::SuccessorCommand;
 use std::ffi::OsString;
 use std::path::Path;
@@ -58,12 +59,20 @@ pub fn awaits_successor(directory: &JobDirectory) -> bool {
     directory.record().is_ok_and(|record| record.ended.is_none()) && is_expected(directory)
 }
 
-/// Whether a job has a controller that is about to begin another life, after that of `epoch`.
-#[must_use]
-pub fn is_between_lives(id: &str, epoch: u64) -> bool {
-    let Ok(directory) = JobDirectory::open(id) else { return false };
-    let same = directory.record().is_ok_and(|record| record.ended.is_none() && record.epoch == epoch);
-    same && directory.is_running()
+/// Whether a node that has left the job's life of this epoch goes on to look for its controller: the job is not over, and no later life is with other nodes.
+///
+/// # Errors
+/// The job's directory cannot be used.
+pub fn is_awaited(id: &str, epoch: u64) -> Result<bool, RunError> {
+    let directory = match JobDirectory::open(id) {
+        Err(RecordError::NoSuchJob { .. }) => return Ok(false),
+        directory => directory?,
+    };
+    if directory.record()?.ended.is_some() {
+        return Ok(false);
+    }
+    // Without a log nobody can succeed its controller. A later life's has entries as soon as a node has answered.
+    Ok(log::read(directory.path()).is_some_and(|found| found.life.epoch == epoch || found.standing.is_none() && found.told.is_empty()))
 }
 
 /// The log of a life that begins; `None` if nobody is to succeed this controller, or there can be none.

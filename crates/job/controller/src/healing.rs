@@ -87,7 +87,7 @@ async fn go_on_in_batch(
         mend_report::tell!("mend: job {} of this batch job is not finished: it goes on from its last checkpoint", record.id);
     }
     let restart = RestartSpec {
-        candidates: Candidates::numbered(&record.checkpoints, Some(&record.id), None),
+        candidates: Candidates::of(record),
         hosts: spec.hosts,
         spares: spec.spares,
         tiers: spec.tiers,

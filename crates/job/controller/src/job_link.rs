@@ -341,6 +341,8 @@ pub enum Vote {
     Controller,
     /// The job is not there, or nobody listens.
     Absent,
+    /// The job has left it since its lease was over.
+    LeaseOver,
 }
 
 /// Asks a daemon for its vote for a successor of a job's controller, which it gives if that was silent for so long. `None` if it does not answer in time.
@@ -355,6 +357,7 @@ pub async fn ask_vote(address: SocketAddr, secret: &Secret, of: Resumption, sile
             Ok(FromDaemon::Voted { successor: true }) => Some(Vote::Successor),
             Ok(FromDaemon::Voted { successor: false }) => Some(Vote::Controller),
             Ok(FromDaemon::Refused { .. }) => Some(Vote::Absent),
+            Ok(FromDaemon::LeaseOver { .. }) => Some(Vote::LeaseOver),
             _ => None,
         }
     };

@@ -14,6 +14,7 @@ pub mod batch;
 mod batch_daemons;
 mod batch_life;
 mod batch_watch;
+pub mod branch;
 pub mod candidates;
 pub mod checkpoint_plan;
 pub mod client;

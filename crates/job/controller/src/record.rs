@@ -5,6 +5,7 @@
 //! every file is written beside its place and renamed; what was made is for its owner alone whatever the umask, and durable
 //! before anything is promised that needs it.
 
+use crate::branch::Branch;
 use crate::lock_identity::LockIdentity;
 pub use crate::record_error::{RecordError, some};
 use mend_job::event::MeasuredRates;
@@ -94,6 +95,9 @@ pub struct JobRecord {
     /// Hosts that were lost while it ran: a restart does not wait for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
+    /// Which of its checkpoints it goes on from.
+    #[serde(default, skip_serializing_if = "Branch::is_plain")]
+    pub branch: Branch,
 }
 
 impl JobRecord {

@@ -1,6 +1,7 @@
 //! How a job goes on from a checkpoint: which one is taken, on which hosts.
 
 use crate::batch::{InBatch, daemons_of};
+use crate::branch;
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::embedded::Embedded;
@@ -82,7 +83,7 @@ impl RestartSpec {
     /// A job goes on by itself, from its newest checkpoint that is good, on the hosts that it had.
     pub(crate) fn of_next_life(checkpoints: &Path, id: &str, tiers: &[TierSpec], constants: &Constants, run_began: u64) -> Self {
         Self {
-            candidates: Candidates::numbered(checkpoints, Some(id), None),
+            candidates: Candidates::to_go_on_from(checkpoints, id),
             hosts: Vec::new(),
             spares: Vec::new(),
             // A manifest of a job with the shared directory alone names no tier, and the setting may.
@@ -347,11 +348,18 @@ async fn restart_from(
     let taken = manifest.input.map(|input| input.at).unwrap_or_default();
     let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
     let shown = output::found(&directory, &manifest.printed, spec.repeat_output);
-    let checkpoints = images.parent().map_or_else(|| directory.path().join("checkpoints"), PathBuf::from);
+    let own = record.as_ref().map_or_else(|| directory.path().join("checkpoints"), |record| record.checkpoints.clone());
+    let checkpoints = branch::directory_of(images, &manifest.job, &own);
+    let mut branch = record.as_ref().map(|record| record.branch.clone()).unwrap_or_default();
+    let given_up = if spec.candidates.are_chosen() { branch.choose(manifest.number, images, &checkpoints) } else { None };
     if !spec.quiet {
         let newest = numbers(&checkpoints).last().copied().unwrap_or(manifest.number);
         let older = if newest > manifest.number { format!(" (the newest is {newest})") } else { String::new() };
         mend_report::tell!("mend: restarting {} from checkpoint {}{older}", manifest.job, manifest.number);
+        if let Some((first, last)) = given_up {
+            let which = if first == last { format!("checkpoint {first} is") } else { format!("checkpoints {first} to {last} are") };
+            mend_report::tell!("mend: {which} given up by that: --checkpoint takes such a one, nothing else does");
+        }
         notes.tell_of_overruled(spec, &program);
     }
     let search = match is_plain(&manifest.tiers) {
@@ -391,6 +399,7 @@ async fn restart_from(
         gone,
         input: (taken, source),
         checkpoints,
+        branch,
         encryption_key: spec.encryption_key.clone(),
         key: key.cloned(),
         plan,

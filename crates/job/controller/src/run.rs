@@ -222,7 +222,8 @@ impl LifeEnd {
 
 /// Whether the job goes on after a life that is over, and from which checkpoint.
 fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord, journal: &mut Journal, result: &Result<i32, RunError>) -> Option<u64> {
-    let newest = manifest::listed_at_first(&record.checkpoints).map_or_else(|_| job.newest_listed(), |numbers| numbers.last().copied());
+    let newest =
+        manifest::listed_at_first(&record.checkpoints).map_or_else(|_| job.newest_listed(), |_| record.branch.newest(&record.checkpoints));
     match healing.ended(job.end_reason(), job.is_interrupted(), newest) {
         Verdict::GoOn(checkpoint) => {
             journaling::going_on(journal, result, checkpoint);
@@ -265,7 +266,7 @@ pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, recor
     let result = job.end_reason().cloned().map_or(Ok(0), |end| names(life).end(end));
     let goes_on = verdict(job, &mut healing, record, &mut journal, &result);
     put_end_on_record(directory, record, &result, goes_on);
-    let goes_on = goes_on.or_else(|| manifest::numbers(&record.checkpoints).last().copied().filter(|_| is_open(&result)));
+    let goes_on = goes_on.or_else(|| record.branch.newest(&record.checkpoints).filter(|_| is_open(&result)));
     // Ranks may live for so long where they cannot be seen to have ended.
     let reaped = Instant::now() + Duration::from_millis(life.lease_ms) + LEASE_END_TIME;
     LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing, run_began: life.run_began, late: Vec::new() }

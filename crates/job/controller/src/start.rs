@@ -2,6 +2,7 @@
 
 use crate::arrival::{Arrival, Early};
 use crate::batch::{InBatch, daemons_of};
+use crate::branch::Branch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch;
 use crate::embedded::Embedded;
@@ -130,6 +131,8 @@ pub(crate) struct JobStart {
     /// How far standard input was read, and where the rest comes from; `None` if there is none.
     pub(crate) input: (Mark, Option<Source>),
     pub(crate) checkpoints: PathBuf,
+    /// Which of these it goes on from.
+    pub(crate) branch: Branch,
     pub(crate) encryption_key: Option<PathBuf>,
     /// What is in that file.
     pub(crate) key: Option<Key>,
@@ -198,7 +201,10 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     // Nodes let go of what isn't listed.
-    let listed = listed_at_first(&checkpoints).map_err(|source| ManifestError::Io { path: checkpoints.clone(), source })?;
+    let mut listed = listed_at_first(&checkpoints).map_err(|source| ManifestError::Io { path: checkpoints.clone(), source })?;
+    listed.extend(beginning.branch.elsewhere());
+    listed.sort_unstable();
+    listed.dedup();
     mend_settings::PID_NAMESPACE.choice()?;
     let unused_features = mend_settings::IGNORE_CPU_FEATURES.features()?;
     let encrypt_data = mend_settings::ENCRYPT_DATA.choice()? == "on";
@@ -253,6 +259,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         lost: Vec::new(),
         absent: beginning.absent,
         batch: beginning.batch.as_ref().map(|(_, place)| place.clone()),
+        branch: beginning.branch.clone(),
     };
     directory.write("job.json", &record)?;
     let mut journal = Journal::open(directory.path());
@@ -290,6 +297,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         places,
         checkpoints: checkpoints.clone(),
         listed,
+        abandoned: beginning.branch.abandoned().to_vec(),
         adopted: if tier_setup.is_some() { adopted(&checkpoints, key.as_ref()) } else { Vec::new() },
         plan,
         tiers: tier_setup,
@@ -500,6 +508,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         worlds: pmi.into(),
         gone: Vec::new(),
         checkpoints,
+        branch: Branch::default(),
         encryption_key: spec.encryption_key.clone(),
         key: key.clone(),
         plan,

@@ -177,6 +177,8 @@ pub struct Setup {
     pub checkpoints: PathBuf,
     /// Numbers of those that are there, ascending.
     pub listed: Vec<u64>,
+    /// Of these are given up, for each pair: those after the first number, up to the second.
+    pub abandoned: Vec<(u64, u64)>,
     /// Those that copies in tiers are looked after of, ascending.
     pub adopted: Vec<Adopted>,
     /// When checkpoints are taken.

@@ -84,7 +84,7 @@ impl JobIntroduction {
     }
 }
 
-/// Exit code of a successor that is not needed: the job is between two lives, and has its controller.
+/// Exit code of a successor that is not needed now: the job is not over, and may need one later.
 pub const BETWEEN_LIVES: i32 = 3;
 
 /// What a daemon runs when the controller of a job is lost. Several daemons may: the job's lock decides.
@@ -294,8 +294,8 @@ pub enum ToDaemon {
     Resume(Resumption),
     /// First message of a controller that takes the place of one that is lost. → `Succeeded` or `Refused`
     Succeed(Box<Succession>),
-    /// Vote for a successor of the job's controller if that has been silent for so long; only before `Introduce`, or without it. → `Voted` or
-    /// `Refused`
+    /// Vote for a successor of the job's controller if that has been silent for so long; only before `Introduce`, or without it. → `Voted`,
+    /// `LeaseOver` or `Refused`
     AskVote {
         /// The controller, by what it would say to go on.
         of: Resumption,
@@ -557,7 +557,7 @@ pub enum FromDaemon {
         /// The signal's number.
         signal: i32,
     },
-    /// Answer to `Resume` by a daemon that was without a word from the controller for as long as the job's lease, and has ended its ranks.
+    /// Answer to `Resume` and `AskVote` by a daemon that was without a word from the controller for as long as the job's lease, and has ended its ranks.
     LeaseOver {
         /// The lease, milliseconds.
         ms: u64,

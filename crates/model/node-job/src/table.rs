@@ -33,8 +33,8 @@ impl Start {
 /// A job that has left the node since its lease was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseOver {
-    /// The session that it had.
-    session: [u8; 16],
+    /// The session that it had, and the one before.
+    sessions: [[u8; 16]; 2],
     /// How long the lease was, microseconds.
     pub lease_us: u64,
     /// For how much of it the node itself stood still, microseconds.
@@ -120,14 +120,14 @@ impl JobTable {
 
     /// Keeps in mind that a job leaves since its lease is over, for its controller when that comes back.
     pub fn note_lease_over(&mut self, identity: &Identity, lease_us: u64, stood_still_us: u64) {
-        let Some(session) = self.jobs.get(identity).map(|job| job.session) else { return };
+        let Some(sessions) = self.jobs.get(identity).map(|job| [job.session, job.before]) else { return };
         self.leases_over.truncate(LEASES_OVER - 1);
-        self.leases_over.push_front(LeaseOver { session, lease_us, stood_still_us });
+        self.leases_over.push_front(LeaseOver { sessions, lease_us, stood_still_us });
     }
 
     /// What is kept in mind of the job of this session.
     #[must_use]
     pub fn lease_over(&self, session: &[u8; 16]) -> Option<LeaseOver> {
-        self.leases_over.iter().find(|over| over.session == *session).copied()
+        self.leases_over.iter().find(|over| over.sessions.contains(session)).copied()
     }
 }

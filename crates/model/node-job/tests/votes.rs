@@ -40,6 +40,8 @@ enum Step {
     /// A message under way arrives.
     Arrive(usize),
     Lose(usize),
+    /// The lease is over, and the job leaves the node.
+    Leave(usize),
     /// A successor asks for a vote.
     Vote(usize),
     /// It looks what votes it has, and takes the lock.
@@ -61,6 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => node.clone().prop_map(Step::Ask),
         12 => (0..8usize).prop_map(Step::Arrive),
         1 => (0..8usize).prop_map(Step::Lose),
+        3 => node.clone().prop_map(Step::Leave),
         4 => node.prop_map(Step::Vote),
         2 => Just(Step::Seize),
         1 => Just(Step::Free),
@@ -134,7 +137,12 @@ fn run(nodes: usize, steps: &[Step], rules: Rules) -> Result<(), String> {
             Step::Lose(at) if at < messages.len() => drop(messages.remove(at)),
             Step::Vote(node) if node < nodes && successor.locked.is_none() => {
                 let silent = now - all[node].heard >= LEASE / 3;
-                successor.votes[node] = Some(all[node].table.vote(&session(1), silent));
+                let table = &mut all[node].table;
+                successor.votes[node] = Some(table.vote(&session(1), silent) || table.lease_over(&[1; 16]).is_some());
+            }
+            Step::Leave(node) if node < nodes && now >= all[node].leased => {
+                all[node].table.note_lease_over(&JOB, LEASE, 0);
+                all[node].table.leave(&JOB);
             }
             Step::Seize if successor.locked.is_none() && !free => {
                 let votes: Vec<bool> = successor.votes.iter().flatten().copied().collect();
@@ -147,13 +155,14 @@ fn run(nodes: usize, steps: &[Step], rules: Rules) -> Result<(), String> {
             Step::Lock if free && successor.locked.is_none() => successor.locked = Some(false),
             Step::Succeed(bits) if successor.over.is_none() => {
                 let Some(voted) = successor.locked else { continue };
-                let reaches = |node: &usize| bits & (1 << node) != 0;
-                for node in (0..nodes).filter(reaches) {
-                    assert!(all[node].table.succeed(&Succession { of: session(1), session: [2; 16] }));
-                    // Its ranks run on, under the successor.
-                    all[node].leased = 0;
+                let mut reached = 0;
+                for node in (0..nodes).filter(|node| bits & (1 << node) != 0) {
+                    if all[node].table.succeed(&Succession { of: session(1), session: [2; 16] }) {
+                        reached += 1;
+                        // Its ranks run on, under the successor.
+                        all[node].leased = 0;
+                    }
                 }
-                let reached = (0..nodes).filter(reaches).count();
                 let confirmed = if rules == Rules::NobodyWaits { 0 } else { confirmed_us(nodes - reached, nodes, voted, TIMEOUT) };
                 successor.over = Some(now + LIMIT + confirmed + LEASE);
             }

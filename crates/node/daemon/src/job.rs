@@ -87,7 +87,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
             }
             Ok(Ok(ToDaemon::AskVote { of, silence_ms })) => {
                 let voted = node.vote(&of, Duration::from_millis(silence_ms));
-                let answer = voted.map_or_else(not_here, |successor| FromDaemon::Voted { successor });
+                let answer = voted.map_or_else(|| gone(&node, &of.session), |successor| FromDaemon::Voted { successor });
                 if sender.send(&answer).await.is_err() {
                     return;
                 }
@@ -106,10 +106,7 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
         Ok(Ok(ToDaemon::Resume(resumption))) => {
             if let Err(mut refused) = node.resume(&resumption, Connection { sender, receiver }).await {
                 tracing::info!("a controller wants to go on with a job that is not here");
-                let over = node.lease_over(&resumption.session);
-                let over = over.map(|over| FromDaemon::LeaseOver { ms: over.lease_us / 1000, stood_still_ms: over.stood_still_us / 1000 });
-                let said = over.unwrap_or_else(not_here);
-                let _ = refused.sender.send(&said).await;
+                let _ = refused.sender.send(&gone(&node, &resumption.session)).await;
             }
             return;
         }
@@ -128,6 +125,12 @@ pub async fn serve(node: Arc<Node>, connection: Connection, ip: IpAddr) {
     // Whatever is traced from here on says of which job it is.
     let span = tracing::info_span!("job", id = introduction.id, node = node.name);
     serve_introduced(node, introduction, Connection { sender, receiver }, ip).instrument(span).await;
+}
+
+/// Why the job of this session is not here.
+fn gone(node: &Node, session: &[u8; 16]) -> FromDaemon {
+    let over = node.lease_over(session);
+    over.map_or_else(not_here, |over| FromDaemon::LeaseOver { ms: over.lease_us / 1000, stood_still_ms: over.stood_still_us / 1000 })
 }
 
 fn not_here() -> FromDaemon {
@@ -264,8 +267,10 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let node = job.node.clone();
     let end = job.run(&mut incoming).await;
     let held = job.held.take();
-    let next = end.goes_on().then(|| successor::await_next_life(node.clone(), job.introduction.clone()));
-    if end == End::LeaseOver {
+    // What the controller has not said, it may be lost with.
+    let is_over = end == End::LeaseOver;
+    let next = (is_over || end.goes_on()).then(|| successor::await_next_life(node.clone(), job.introduction.clone(), is_over));
+    if is_over {
         let lease_us = lease.as_micros() as u64;
         node.note_lease_over(&job.introduction.identity, lease_us, job.machine.stood_still_us().min(lease_us));
     }

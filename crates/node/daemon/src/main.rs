@@ -77,7 +77,7 @@ struct Arguments {
     name: Option<String>,
     /// Address at which ranks of other nodes reach this node. [default: the one that the controller reached; if that is
     /// the loopback address though mendd listens on all, the one of the default route]
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = one_address)]
     advertise: Option<IpAddr>,
     /// Write the address that was taken, as one line, to this descriptor
     #[arg(long, value_name = "FD")]
@@ -89,6 +89,13 @@ struct Arguments {
     /// at each SIGTERM, SIGUSR1 and SIGUSR2, which end nothing
     #[arg(long, conflicts_with_all = ["until_eof", "ready_fd"])]
     under_batch: bool,
+}
+
+/// An address that names one node.
+fn one_address(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|error| format!("{error}; an IP address is wanted, as 10.0.0.7 or fd00::7"))?;
+    let many = address.is_unspecified() || address.is_multicast() || matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    if many { Err("no node can be reached at it; name one of this node's own (`ip addr` lists them)".to_owned()) } else { Ok(address) }
 }
 
 const EXAMPLES: &str = "\

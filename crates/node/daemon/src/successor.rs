@@ -22,6 +22,8 @@ const PRECEDENCE: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest time between two looks for the controller of a job that is about to go on.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+/// So many looks in a row may fail before no more are taken: ten minutes.
+const MOST_FAILURES: u32 = 30;
 /// Most nodes that are waited for so.
 const MAX_PRECEDING: NodeIndex = 5;
 
@@ -77,26 +79,30 @@ fn begin(command: &SuccessorCommand, options: &[String]) -> io::Result<Child> {
     successor.stdin(Stdio::null()).stdout(Stdio::null()).spawn()
 }
 
-/// Sees to it that a job which has left, and is about to go on, has a controller: no connection would tell of its loss.
+/// Sees to it that a job which has left, and is about to go on, has a controller: no connection would tell of its loss. `silent`: it has left since its lease was over, so that
+/// nobody knows whether it has a controller at all.
 ///
 /// A second after the job has left, and then ever more seldom, a successor looks whether it is needed. Over when the job's next life is here, or
 /// the job is over, or runs elsewhere.
-pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>) {
+pub async fn await_next_life(node: Arc<Node>, job: Arc<JobIntroduction>, silent: bool) {
     let Some(command) = job.successor.clone() else { return };
     let _held = node.stay.hold();
     if can_start(&command).await == Some(false) {
         return;
     }
-    let epoch = job.epoch.to_string();
-    let mut pause = FIRST_PAUSE;
-    loop {
+    let mut options = vec!["--between".to_owned(), job.epoch.to_string()];
+    options.extend(silent.then(|| "--silent".to_owned()));
+    let (mut pause, mut failures) = (FIRST_PAUSE, 0);
+    while failures < MOST_FAILURES {
         tokio::time::sleep(pause + PRECEDENCE * job.node.min(MAX_PRECEDING)).await;
         if node.secret_of(&job.identity).is_some() {
             return;
         }
-        let ended = run(&command, vec!["--between".to_owned(), epoch.clone()]).await;
-        if ended.and_then(|ended| ended.code()) != Some(BETWEEN_LIVES) {
-            return;
+        match run(&command, options.clone()).await.and_then(|ended| ended.code()) {
+            Some(0) => return,
+            Some(BETWEEN_LIVES) => failures = 0,
+            // It was killed, the directory failed, or that was the job's own code, of which the next look knows.
+            _ => failures += 1,
         }
         pause = (2 * pause).min(LONGEST_PAUSE);
     }

@@ -145,6 +145,9 @@ pub fn name(text: &OsStr) -> Result<Vec<u8>, Errno> {
 
 /// That a directory can be mounted over: what is in it would be hidden. One that cannot be read is the kernel's to refuse.
 pub fn empty(directory: &Path) -> Result<(), Failure> {
+    if std::fs::metadata(directory).is_ok_and(|found| !found.is_dir()) {
+        return Err(Failure::usage(format!("{} is no directory", directory.display()), "name an empty directory"));
+    }
     match std::fs::read_dir(directory).ok().and_then(|mut entries| entries.next()) {
         Some(_) => {
             let hint = "name an empty directory: what is in it would be hidden";

@@ -102,7 +102,12 @@ pub fn load_or_create(path: &Path) -> Result<Secret, SecretError> {
 pub fn load(path: &Path) -> Result<Secret, SecretError> {
     let io = |source| SecretError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(io)?;
-    let mode = file.metadata().map_err(io)?.mode() & 0o777;
+    let found = file.metadata().map_err(io)?;
+    if found.is_dir() {
+        // Its mode is no fault of the secret's.
+        return Err(io(io::ErrorKind::IsADirectory.into()));
+    }
+    let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(SecretError::Exposed { path: path.to_owned(), mode });
     }

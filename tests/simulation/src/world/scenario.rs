@@ -114,6 +114,7 @@ impl World {
             places,
             checkpoints: "/c".into(),
             listed: self.disk.numbers(),
+            abandoned: Vec::new(),
             adopted: if self.tiers.is_empty() { Vec::new() } else { self.adopted() },
             plan: self.rules,
             tiers,

@@ -40,7 +40,7 @@ pub(crate) async fn replace(directory: &JobDirectory, id: &str, lock: JobLock) -
     let life = found.life;
     let votes = votes(&life, 0).await?;
     // One that has left the job cannot confirm anybody, nor one that has voted.
-    let unknown = votes.iter().filter(|vote| !matches!(vote, Some(Vote::Absent | Vote::Successor))).count();
+    let unknown = votes.iter().filter(|vote| !matches!(vote, Some(Vote::Absent | Vote::Successor | Vote::LeaseOver))).count();
     let timeout = Duration::from_micros(confirmed_us(unknown, votes.len(), false, life.directory_timeout_s * 1_000_000));
     if !timeout.is_zero() {
         let over = timeout + Duration::from_millis(life.lease_ms);

@@ -6,27 +6,27 @@ use crate::client;
 use crate::detached;
 use crate::embedded::Embedded;
 use crate::error::RunError;
-use crate::failover::last_controller::{self, answer_time, replaced};
+use crate::failover::election::{Won, elect};
+use crate::failover::last_controller::{self, answer_time};
 use crate::failover::log::{self, Found, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
 use crate::healing::see_through_in_batch;
 use crate::input::{InputError, InputFile, InputReader, Source, Wanted, note_lack};
-use crate::job_link::{Lost, Opening, Vote, succeed};
+use crate::job_link::{Lost, Opening, succeed};
 use crate::job_lock::JobLock;
 use crate::journal_file::{self, Journal};
 use crate::life::{Constants, Life};
-use crate::lock_identity::LockIdentity;
 use crate::made_spaces::MadeSpaces;
 use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
 use crate::output::{self, Output};
-use crate::record::{JobDirectory, JobRecord, RecordError};
+use crate::record::{JobDirectory, JobRecord};
 use crate::run::{Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
 use crate::signals::Signals;
 use crate::start::{MAX_WAITING_EVENTS, load_key};
 use crate::watchers::{self, Watchers};
-use mend_coordination::renewal::{confirmed_us, may_seize};
+use mend_coordination::renewal::confirmed_us;
 use mend_job::event::{Effect, Record};
 use mend_job::input::InputAt;
 use mend_job::phase::NodeLoss;
@@ -43,10 +43,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// How long the lock of a controller that was killed may be held: its process is about to be gone, which takes as long as what it waits for in a file system.
-const LOCK_TIME: Duration = Duration::from_secs(10);
-/// Bounds of the time between two looks at it.
-const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 /// The newest entries of the journal among which those of the last event are.
 const MAX_RECORDS: usize = 64;
 
@@ -55,19 +51,8 @@ const MAX_RECORDS: usize = 64;
 /// # Errors
 /// See [`RunError`].
 pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> {
-    let began = Instant::now();
     let mut directory = JobDirectory::open(id)?;
-    // Of whoever holds it now, and of no successor that has it by then.
-    let holder = LockIdentity::of(directory.path());
-    let (lock, voted) = match (directory.lock(id), holder) {
-        (Ok(lock), _) => (replaced(&directory, id, lock).await, false),
-        (Err(_), Some(holder)) if silent && has_votes(&directory, began).await? => (directory.seize_lock(id, holder).ok(), true),
-        (Err(_), _) => match freed(&directory, id).await {
-            Some(lock) => (replaced(&directory, id, lock).await, false),
-            None => (None, false),
-        },
-    };
-    let Some(lock) = lock else { return Ok(None) };
+    let Some(Won { lock, voted }) = elect(&directory, id, silent).await else { return Ok(None) };
     // A silent one may write to its spool when it goes on.
     detached::seize();
     directory.hold(lock.identity());
@@ -108,6 +93,8 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         let life = Life { end, embedded, lock, id, checkpoints, tiers, signals, offloads, spaces };
         return see_through_in_batch(Ok((life, constants)), batch, strays).await.map(Some);
     }
+    // In a life that began since then nodes may confirm its controller.
+    let voted = voted == Some(life.epoch);
     let life = go_on_in_place(directory, (lock, voted), record, life, standing, &constants, signals).await?;
     see_through_in_batch(Ok((life, constants)), batch, strays).await.map(Some)
 }
@@ -117,48 +104,8 @@ fn daemon_of_lost(life: &LifeRecord) -> Option<Embedded> {
     life.setup.nodes.first().filter(|_| life.local).map(|node| Embedded::of_lost(node.address))
 }
 
-/// Waits for the lock of a controller whose process may be about to be gone. `None`: it lives, or the job is over.
-async fn freed(directory: &JobDirectory, id: &str) -> Option<JobLock> {
-    let until = Instant::now() + LOCK_TIME;
-    let mut pause = LOCK_PAUSE.0;
-    loop {
-        if directory.record().is_ok_and(|record| record.ended.is_some()) {
-            return None;
-        }
-        match directory.lock(id) {
-            Ok(lock) => return Some(lock),
-            Err(RecordError::Running { .. }) if Instant::now() < until => {
-                tokio::time::sleep(pause).await;
-                pause = (2 * pause).min(LOCK_PAUSE.1);
-            }
-            Err(error) => {
-                tracing::info!(%error, "no successor is needed");
-                return None;
-            }
-        }
-    }
-}
-
-/// Whether more than half of the job's nodes, and all that answer, have not heard its controller for a third of the lease and vote for a successor: it is lost, and not only the
-/// way from it to here. Between two lives it has nothing to say to them. `began`: when this process began to look at the directory.
-async fn has_votes(directory: &JobDirectory, began: Instant) -> Result<bool, RunError> {
-    let Some(found) = log::read(directory.path()) else { return Ok(false) };
-    let life = found.life.clone();
-    if stand(found, &directory.record()?).job.is_over() {
-        return Ok(false);
-    }
-    let lease = Duration::from_millis(life.lease_ms);
-    if began.elapsed() > lease / LEASES {
-        // The directory hung. A controller that lives sees it again just now, and is heard if it is given the time.
-        tokio::time::sleep(lease / 2).await;
-    }
-    let answers = last_controller::votes(&life, life.lease_ms / 3).await?.into_iter().flatten();
-    let votes: Vec<bool> = answers.filter(|vote| *vote != Vote::Absent).map(|vote| vote == Vote::Successor).collect();
-    Ok(may_seize(&votes, life.setup.nodes.len()))
-}
-
 /// Where the lost controller stood.
-fn stand(found: Found, record: &JobRecord) -> Standing {
+pub(super) fn stand(found: Found, record: &JobRecord) -> Standing {
     let Found { life, standing, told } = found;
     let mut standing = standing.map(|standing| *standing).unwrap_or_else(|| {
         let input = mend_job::input::Input::new(life.input, life.setup.stdin);

@@ -135,7 +135,12 @@ impl Running {
                         tracing::debug!(%error, "checkpoints cannot be listed");
                         Event::NotListed
                     },
-                    Event::Listed,
+                    |mut numbers| {
+                        numbers.extend(self.shell.record.branch.elsewhere());
+                        numbers.sort_unstable();
+                        numbers.dedup();
+                        Event::Listed(numbers)
+                    },
                 ));
             }
             Effect::StartUpkeep { bounds, weighed } => {

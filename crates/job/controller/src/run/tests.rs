@@ -29,6 +29,7 @@ fn life(run_began: u64) -> LifeRecord {
         places: Vec::new(),
         checkpoints: "/nonexistent".into(),
         listed: Vec::new(),
+        abandoned: Vec::new(),
         adopted: Vec::new(),
         plan,
         tiers: None,

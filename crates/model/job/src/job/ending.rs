@@ -33,7 +33,7 @@ impl Job {
 
     /// Whether ranks stand still for the next life instead of being killed, and whether there will be one.
     fn farewell(&self, end: &End) -> ToDaemon {
-        let (newest, interrupted) = (self.listed.last().copied(), self.interrupted.is_some());
+        let (newest, interrupted) = (self.newest_listed(), self.interrupted.is_some());
         match &self.healing {
             Some(healing) if healing.pauses(end, interrupted, newest) => ToDaemon::Pause,
             Some(healing) => ToDaemon::End { goes_on: healing.goes_on(end, interrupted, newest) },
@@ -82,7 +82,7 @@ impl Job {
     /// A life ends, and another one would follow.
     fn would_go_on(&self) -> bool {
         let (Some((end, _)), Some(healing)) = (&self.ending, &self.healing) else { return false };
-        healing.goes_on(end, self.interrupted.is_some(), self.listed.last().copied())
+        healing.goes_on(end, self.interrupted.is_some(), self.newest_listed())
     }
 
     /// If a life ends, and another one would follow: none does, for this reason.
@@ -198,7 +198,7 @@ impl Job {
             uptime_us: self.now_us.saturating_sub(self.begun_us),
             ranks: self.roster.ranks.iter().map(|rank| (rank.node, !rank.open, rank.phase)).collect(),
             worlds: self.worlds.spawned().map(|world| world.first).collect(),
-            last_checkpoint: self.listed.last().copied(),
+            last_checkpoint: self.newest_listed(),
             restart: self.restart,
             interval_s: self.periodic.interval_s(),
             incrementals: self.periodic.incrementals(),

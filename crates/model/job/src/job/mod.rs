@@ -89,6 +89,8 @@ pub struct Job {
     pub(crate) checkpoints: PathBuf,
     /// Numbers of the checkpoints that there are, as far as is known.
     pub(crate) listed: BTreeSet<u64>,
+    /// Of these are given up, for each pair: those after the first number, up to the second.
+    pub(crate) abandoned: Vec<(u64, u64)>,
     /// Times that they are being looked for.
     pub(crate) lists: u32,
     /// Those that were published meanwhile: what is found may be older.
@@ -171,7 +173,9 @@ impl Job {
             id: setup.id,
             identity: setup.identity,
             checkpoints: setup.checkpoints,
+            last_number: setup.listed.iter().copied().max().unwrap_or(0),
             listed: setup.listed.into_iter().collect(),
+            abandoned: setup.abandoned,
             lists: 0,
             newer_than_lists: BTreeSet::new(),
             adopted: setup.adopted,
@@ -188,7 +192,6 @@ impl Job {
             asking_status: Vec::new(),
             periodic,
             plan: setup.plan,
-            last_number: 0,
             questions: Questions::default(),
             map_version: 0,
             map_due_us: None,
@@ -334,10 +337,11 @@ impl Job {
         self.ending.as_ref().map(|(end, _)| end)
     }
 
-    /// The newest checkpoint when they were listed last.
+    /// The newest checkpoint when they were listed last, of those that the job goes on from.
     #[must_use]
     pub fn newest_listed(&self) -> Option<u64> {
-        self.listed.last().copied()
+        let is_abandoned = |number: u64| self.abandoned.iter().any(|(after, last)| number > *after && number <= *last);
+        self.listed.iter().rev().copied().find(|number| !is_abandoned(*number))
     }
 
     /// True if its user has sent it a signal.

@@ -183,7 +183,7 @@ impl Job {
     /// Whether the job goes back to a checkpoint if this is how a rank ends. Only a signal is nothing that the program may have meant.
     fn heals_its_loss(&self, rank: Rank, status: ExitStatus) -> bool {
         let (ExitStatus::Signal(signal), Some(healing), None) = (status, &self.healing, &self.time_up) else { return false };
-        healing.goes_on(&End::RankKilled { rank, signal }, false, self.listed.last().copied())
+        healing.goes_on(&End::RankKilled { rank, signal }, false, self.newest_listed())
     }
 
     /// All ranks of the world of this one end, and who asked for it is told that there are none.

@@ -35,7 +35,7 @@ impl Job {
     /// The batch system has sent this signal.
     pub(crate) fn time_is_up(&mut self, signal: i32) {
         // It goes on when it is queued again, from where it would have gone on now.
-        if self.end_for_good(End::TimeUp { signal, checkpoint: self.listed.last().copied() }) {
+        if self.end_for_good(End::TimeUp { signal, checkpoint: self.newest_listed() }) {
             return self.record(Happened::TimeUp { signal });
         }
         if self.time_up.is_some() || self.interrupted.is_some() || self.ending.is_some() {
@@ -86,7 +86,7 @@ impl Job {
     pub(crate) fn end_in_time(&mut self) {
         // Before its ranks are placed, what the tiers hold is not known yet; it goes on from what is listed.
         let unknown = self.placing || self.searching.is_some();
-        self.end_at(if unknown { self.listed.last().copied() } else { self.newest_left() });
+        self.end_at(if unknown { self.newest_listed() } else { self.newest_left() });
     }
 
     fn end_at(&mut self, checkpoint: Option<u64>) {

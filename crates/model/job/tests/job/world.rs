@@ -46,6 +46,7 @@ impl World {
             places: vec![0, 1],
             checkpoints: "/c".into(),
             listed: Vec::new(),
+            abandoned: Vec::new(),
             adopted: Vec::new(),
             plan,
             tiers: None,

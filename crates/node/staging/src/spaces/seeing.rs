@@ -9,7 +9,7 @@ use mend_data::space::is_name;
 use mend_space::client::{Pattern, Reader, Refused, Repairer, Writer};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as kernel_unmount};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -71,6 +71,13 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
         to.push(path.rsplit('/').next().unwrap_or(path));
     }
     let shown = to.display().to_string();
+    // A link's target is what is replaced, as by cp.
+    to = fs::canonicalize(&to).unwrap_or(to);
+    if fs::metadata(&to).is_ok_and(|found| !found.is_file()) {
+        // A device or a pipe takes bytes, and stays what it is.
+        let mut file = OpenOptions::new().write(true).open(&to).map_err(|error| Failure::system(&shown, &error))?;
+        return copy(&mut file, &shown).map(|()| 0);
+    }
     let partial = partial_of(&to);
     let mut file = File::create_new(&partial).map_err(|error| Failure::system(partial.display(), &error))?;
     let copied = copy(&mut file, &shown).and_then(|()| {
@@ -139,6 +146,10 @@ pub fn mount(name: &str, directory: PathBytes) -> Result<i32, Failure> {
 pub fn unmount(directory: PathBytes) -> Result<i32, Failure> {
     let directory = path_of(directory);
     let shown = directory.display();
+    if is_mount_of_others(&directory) {
+        let hint = format!("`umount {shown}` takes it down");
+        return Err(Failure::new(format!("{shown} is no mount of a data space"), hint, FAILED));
+    }
     match kernel_unmount(&directory, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(0),
         Err(Errno::PERM) => by_helper(&directory),
@@ -148,6 +159,43 @@ pub fn unmount(directory: PathBytes) -> Result<i32, Failure> {
     }
 }
 
+/// Whether what is mounted at a directory, if anything is, is none of ours (proc_pid_mountinfo(5)).
+fn is_mount_of_others(directory: &Path) -> bool {
+    // The directory itself may not answer.
+    let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    let real = match (absolute.parent().map(fs::canonicalize), absolute.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => absolute,
+    };
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let ours = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| of_mount(line, &real));
+    ours == Some(false)
+}
+
+/// Whether a line of that file is of a data space, if it is of this directory.
+fn of_mount(line: &[u8], directory: &Path) -> Option<bool> {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    if unescaped(words.get(4)?) != directory.as_os_str().as_encoded_bytes() {
+        return None;
+    }
+    let end = words.iter().position(|word| *word == b"-")?;
+    let (kind, source) = (words.get(end + 1)?, words.get(end + 2)?);
+    Some(kind.starts_with(b"fuse") && source.starts_with(b"mend-"))
+}
+
+/// Blanks, tabs, line feeds and backslashes are octal numbers there.
+fn unescaped(word: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), word);
+    while let Some((first, more)) = rest.split_first() {
+        let number = more.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match number.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => (bytes.push(byte), rest = &more[3..]),
+            None => (bytes.push(*first), rest = more),
+        };
+    }
+    bytes
+}
+
 /// By the program that mounted it for who is not root.
 fn by_helper(directory: &Path) -> Result<i32, Failure> {
     let done = Command::new("fusermount3").args(["-u", "--"]).arg(directory).status();
@@ -155,5 +203,22 @@ fn by_helper(directory: &Path) -> Result<i32, Failure> {
         Ok(status) if status.success() => Ok(0),
         Ok(_) => Err(Failure::new(format!("{} cannot be unmounted", directory.display()), "", FAILED)),
         Err(error) => Err(Failure::new(format!("fusermount3 cannot be started: {error}"), "install fuse3", FAILED)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_others_are_told_from_ours() {
+        let line = |place: &str, kind: &str, source: &str| format!("36 35 98:0 / {place} rw,noatime shared:1 - {kind} {source} rw");
+        let of = |line: &str, directory: &str| of_mount(line.as_bytes(), Path::new(directory));
+        assert_eq!(of(&line("/mnt/a\\040b", "fuse.mend", "mend-input"), "/mnt/a b"), Some(true));
+        assert_eq!(of(&line("/mnt/a", "fuse", "mend-input"), "/mnt/a"), Some(true));
+        assert_eq!(of(&line("/mnt/a", "fuse.sshfs", "host:"), "/mnt/a"), Some(false));
+        assert_eq!(of(&line("/mnt/a", "tmpfs", "mend-input"), "/mnt/a"), Some(false));
+        assert_eq!(of(&line("/mnt/a", "tmpfs", "none"), "/mnt/b"), None);
+        assert_eq!(of("", "/mnt/a"), None);
     }
 }

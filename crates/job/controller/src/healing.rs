@@ -11,6 +11,7 @@
 use crate::batch::{BatchSession, InBatch, daemons_of};
 use crate::candidates::Candidates;
 use crate::embedded::Embedded;
+use crate::end_on_record::put_end_on_record;
 use crate::error::{NODE_LOST, RunError};
 use crate::failover::{log, watch};
 use crate::host_connections::one_answers;
@@ -21,7 +22,7 @@ use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
 use crate::manifest::numbers;
 use crate::offload::Offloads;
-use crate::record::{JobDirectory, JobRecord, put_end_on_record, put_unsent_on_record};
+use crate::record::{JobDirectory, JobRecord, put_unsent_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::Signals;
 use crate::start::{RunSpec, first_life, process_began};
@@ -245,7 +246,9 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
             RunError::Interrupted { .. } | RunError::Killed | RunError::TimeUp { .. } => error,
             error => RunError::NotHealed { job: id.clone(), wants_nodes: wants_nodes(&id, &error), source: Box::new(error) },
         };
-        put_end_on_record(&id, notes.lock(), how, error.exit_code());
+        if let Some(lock) = notes.lock() {
+            put_end_on_record(&id, lock, how, error.exit_code());
+        }
         return Err((error, notes));
     }
     next.map_err(|error| (error, notes))

@@ -570,6 +570,19 @@ class BetweenLives(Failover):
         self.kill_controller(name)
         self.went_on(job, name, "node3")
 
+    def test_a_terminal_is_closed_and_no_node_of_it_is_left(self):
+        """Then nobody but the controller itself can have another one go on."""
+        job, name = self.start(2, "node1", "--wait-for-nodes", "120")
+        self.lab.verb("checkpoint", name)
+        self.lab.kill_daemon("node1")
+        job.wait_for(lambda: "waits for nodes" in job.stderr(), "it waits for nodes")
+        self.kill_controller(name, signal.SIGHUP)
+        job.finish(128 + signal.SIGHUP)
+        self.taken_over(name)
+        self.lab.start_daemon("node1", self.directory)
+        until(lambda: len(processes_of(self.program)) == 2, "it has gone on")
+        self.runs_to_its_end(job, name, 2)
+
     def test_a_moment_after_a_daemon_was_lost(self):
         for pause in (0, 0.05, 0.2, 0.5, 1):
             with self.subTest(pause):

@@ -138,6 +138,20 @@ class Ranks(Failover):
         until(lambda: "node2" not in self.lab.places(name), "nobody is on the lost node")
         self.runs_to_its_end(job, name, 3)
 
+    def test_who_starts_a_detached_job_waits_for_its_successor(self):
+        """Its controller is killed when it has begun, as a rule before all ranks run."""
+        begun = 'until set -- "$MEND_HOME"/jobs/*/told && [ -e "$1" ]; do :; done'
+        kill = 'sleep 0.01; kill -KILL $(sed -n "s/.*controller_pid.: \\([0-9]*\\).*/\\1/p" "${1%/*}/job.json")'
+        kills = threading.Thread(target=self.lab.on, args=("head", "sh", "-c", f"{begun}; {kill}"))
+        kills.start()
+        self.addCleanup(kills.join)
+        argv = [MEND, "run", "--detach", "-n", "4", "--hosts", "node1,node2", "--", *self.argv]
+        started = self.lab.on("head", "sh", "-c", 'cd "$0"; exec "$@"', self.directory, *argv)
+        self.assertEqual(started.returncode, 0, started.stderr)
+        name = started.stdout.strip()
+        self.taken_over(name)
+        self.has_ended_well(name, 4)
+
     def test_it_ends_where_nobody_may_succeed(self):
         self.lab.set("MEND_SUCCESSOR", "off")
         _, name = self.start(2, "node1,node2")

@@ -4,6 +4,7 @@ use crate::arrival::{Arrival, Early};
 use crate::batch::{InBatch, daemons_of};
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch;
+use crate::detached;
 use crate::embedded::Embedded;
 use crate::end_on_record::put_end_on_record;
 use crate::error::RunError;
@@ -352,6 +353,9 @@ pub(crate) async fn begin(
         run_began: beginning.run_began,
     };
     let told = failover::begin_log(directory.path(), beginning.holder, &life)?;
+    if told.is_some() {
+        detached::begun(&id);
+    }
     let watch_with = |secret| LockWatch::begin(directory.path(), beginning.holder, &life, secret);
     let lock_watch = reached.first().filter(|_| told.is_some()).map(|node| watch_with(&node.secret));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();

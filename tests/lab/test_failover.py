@@ -138,6 +138,20 @@ class Ranks(Failover):
         until(lambda: "node2" not in self.lab.places(name), "nobody is on the lost node")
         self.runs_to_its_end(job, name, 3)
 
+    def test_who_starts_a_detached_job_waits_for_its_successor(self):
+        """Its controller is killed when it has begun, as a rule before all ranks run."""
+        begun = 'until set -- "$MEND_HOME"/jobs/*/told && [ -e "$1" ]; do :; done'
+        kill = 'sleep 0.01; kill -KILL $(sed -n "s/.*controller_pid.: \\([0-9]*\\).*/\\1/p" "${1%/*}/job.json")'
+        kills = threading.Thread(target=self.lab.on, args=("head", "sh", "-c", f"{begun}; {kill}"))
+        kills.start()
+        self.addCleanup(kills.join)
+        argv = [MEND, "run", "--detach", "-n", "4", "--hosts", "node1,node2", "--", *self.argv]
+        started = self.lab.on("head", "sh", "-c", 'cd "$0"; exec "$@"', self.directory, *argv)
+        self.assertEqual(started.returncode, 0, started.stderr)
+        name = started.stdout.strip()
+        self.taken_over(name)
+        self.has_ended_well(name, 4)
+
     def test_it_ends_where_nobody_may_succeed(self):
         self.lab.set("MEND_SUCCESSOR", "off")
         _, name = self.start(2, "node1,node2")
@@ -549,6 +563,19 @@ class BetweenLives(Failover):
         job.wait_for(lambda: "waits" in job.stderr(), "it waits for the lease")
         self.kill_controller(name)
         self.went_on(job, name, "node3")
+
+    def test_a_terminal_is_closed_and_no_node_of_it_is_left(self):
+        """Then nobody but the controller itself can have another one go on."""
+        job, name = self.start(2, "node1", "--wait-for-nodes", "120")
+        self.lab.verb("checkpoint", name)
+        self.lab.kill_daemon("node1")
+        job.wait_for(lambda: "waits for nodes" in job.stderr(), "it waits for nodes")
+        self.kill_controller(name, signal.SIGHUP)
+        job.finish(128 + signal.SIGHUP)
+        self.taken_over(name)
+        self.lab.start_daemon("node1", self.directory)
+        until(lambda: len(processes_of(self.program)) == 2, "it has gone on")
+        self.runs_to_its_end(job, name, 2)
 
     def test_a_moment_after_a_daemon_was_lost(self):
         for pause in (0, 0.05, 0.2, 0.5, 1):

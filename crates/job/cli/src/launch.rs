@@ -9,6 +9,7 @@ use mend_controller::candidates::Candidates;
 use mend_controller::detached::{self, Started};
 use mend_controller::hosts::{self, parse_list};
 use mend_controller::input::Wanted;
+use mend_controller::job_end::{self, JobEnd};
 use mend_controller::manifest::numbers;
 use mend_controller::record::{JobRecord, RecordError};
 use mend_controller::{RestartSpec, RunSpec, record};
@@ -141,14 +142,30 @@ pub fn detach(quiet: bool, controller: impl FnOnce() -> i32) -> Result<i32, Fail
     }
     let started = detached::start(controller).map_err(|error| Failure::new(format!("the job cannot be detached: {error}"), "", 1))?;
     match started {
-        Started::Accepted(id) => {
-            if !quiet {
-                mend_report::tell!("mend: job {id} is detached: `mend attach {id}` follows its output, `mend wait {id}` waits for its end");
-            }
-            // Nobody may read it: the job runs all the same.
-            let _ = writeln!(std::io::stdout(), "{id}");
-            Ok(0)
-        }
+        Started::Accepted(id) => Ok(accepted(quiet, &id)),
         Started::Ended(code) => Ok(code),
+        Started::Lost(id, code) => {
+            mend_report::tell!("mend: the controller of job {id} was killed before all ranks ran: another one is waited for");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| Failure::new(format!("cannot wait for job {id}: {error}"), "", 1))?;
+            match runtime.block_on(job_end::wait_for_ranks(&id))? {
+                None | Some(JobEnd::Ended { code: 0, .. }) => Ok(accepted(quiet, &id)),
+                Some(JobEnd::Ended { code, how }) => {
+                    mend_report::tell!("mend: job {id} has ended: {how}");
+                    Ok(code)
+                }
+                Some(JobEnd::ControllerKilled) => Ok(code),
+            }
+        }
     }
+}
+
+/// All ranks of the job run, or have.
+fn accepted(quiet: bool, id: &str) -> i32 {
+    if !quiet {
+        mend_report::tell!("mend: job {id} is detached: `mend attach {id}` follows its output, `mend wait {id}` waits for its end");
+    }
+    // Nobody may read it: the job runs all the same.
+    let _ = writeln!(std::io::stdout(), "{id}");
+    0
 }

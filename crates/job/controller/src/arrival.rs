@@ -1,6 +1,7 @@
 //! What reaches the loop of a running job.
 
 use crate::job_link::NodeEvent;
+use crate::kill_request;
 use crate::offload_news::Told;
 use crate::wish::Wish;
 use mend_job::event::UpkeepDone;
@@ -8,6 +9,7 @@ use mend_messages::control::{Answer, Ask};
 use mend_messages::health::Leaving;
 use mend_messages::job::NodeIndex;
 use mend_policy::follow::Scan;
+use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
 /// Where a verb's answers go. A verb that went away is not waited for.
@@ -37,14 +39,20 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// What is to be heard although no machine of the job is there to be told; a verb is answered. `None`: it is nothing of that kind.
-    pub(crate) fn wish(&self) -> Option<Wish> {
+    /// What is to be heard although no machine of the job is there to be told; a verb is answered, when what it wants is on record in the job's directory. `None`: it is nothing
+    /// of that kind.
+    pub(crate) fn wish(&self, directory: Option<&Path>) -> Option<Wish> {
         match self {
             Self::Signal(signal) => Some(Wish::End(*signal)),
             Self::TimeUp(signal) => Some(Wish::TimeUp(*signal)),
             Self::Ask(Ask::Kill, answers) => {
-                // Whoever asked and went away does not take it back.
-                let _ = answers.send(Answer::Killed);
+                match directory.map(kill_request::promise) {
+                    // Whoever asked and went away does not take it back.
+                    Some(Ok(())) => drop(answers.send(Answer::Killed)),
+                    // It is done all the same, unless this process is lost first.
+                    Some(Err(error)) => tracing::warn!(%error, "that the job was killed is not on record"),
+                    None => {}
+                }
                 Some(Wish::Kill)
             }
             _ => None,
@@ -53,16 +61,21 @@ impl Arrival {
 }
 
 /// What has come before the job began, and is for its machine.
-#[derive(Debug, Default)]
-pub(crate) struct Early(pub(crate) Vec<Arrival>);
+#[derive(Debug)]
+pub(crate) struct Early {
+    /// All of it.
+    pub(crate) arrivals: Vec<Arrival>,
+    /// The job's directory.
+    pub(crate) directory: PathBuf,
+}
 
 impl Early {
     /// Returns when somebody wants the job to end before it begins. What else comes is kept.
     pub(crate) async fn wish(&mut self, arrivals: &mut mpsc::Receiver<Arrival>) -> Wish {
         while let Some(arrival) = arrivals.recv().await {
-            match arrival.wish() {
+            match arrival.wish(Some(&self.directory)) {
                 Some(wish) => return wish,
-                None => self.0.push(arrival),
+                None => self.arrivals.push(arrival),
             }
         }
         std::future::pending().await

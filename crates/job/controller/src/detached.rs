@@ -6,7 +6,8 @@
 //!    │ ◄─ the job's id, when the ranks run ──┘      then the caller returns, with 0
 //!    └─ SIGINT, SIGTERM ─► controller               and waits for its end: the user gave the job up before it ran
 //! ```
-//! If the controller ends before the ranks run, the caller ends with its exit code. Standard error of the controller is a pipe to a thread of its
+//! If the controller ends before the ranks run, the caller ends with its exit code; if it is killed when it may have a successor, the caller waits for what that
+//! makes of the job. Standard error of the controller is a pipe to a thread of its
 //! own. This writes what comes to the job's spool, as standard error, and before the ranks run also to the caller's. So what
 //! `mend run` would have told is told, in the order in which it would have been.
 //!
@@ -30,6 +31,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
+/// What a line to the caller begins with: the job of this id goes on if its controller is killed, or its ranks run.
+const BEGUN: char = '?';
+const ACCEPTED: char = '!';
+
 /// Bytes of messages that are kept until there is a spool.
 const MAX_EARLY_BYTES: usize = 1 << 20;
 
@@ -49,6 +54,8 @@ struct State {
     spool: Option<SharedSpool>,
     /// Messages of the time before there was one.
     early: Vec<u8>,
+    /// The job that may have another controller from now on.
+    begun: Option<String>,
     /// The job whose ranks run.
     accepted: Option<String>,
     over: bool,
@@ -91,6 +98,14 @@ pub(crate) fn seize() {
     }
 }
 
+/// The job goes on if this process is killed: the caller is told its id, once.
+pub(crate) fn begun(id: &str) {
+    if let Some(detached) = DETACHED.get() {
+        lock(&detached.state).begun.get_or_insert_with(|| id.to_owned());
+        detached.wake();
+    }
+}
+
 /// All ranks of the job run, or it came to its end without that: the caller is told its id, once.
 pub(crate) fn accept(id: &str) {
     if let Some(detached) = DETACHED.get() {
@@ -115,7 +130,7 @@ impl Detached {
     }
 
     fn carry(&self, mut messages: PipeReader, mut woken: PipeReader, mut caller: Option<(OwnedFd, PipeWriter)>) {
-        let mut buffer = vec![0; 1 << 16];
+        let (mut buffer, mut told) = (vec![0; 1 << 16], false);
         loop {
             let mut both = [PollFd::new(&messages, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
             match poll(&mut both, None) {
@@ -134,10 +149,14 @@ impl Detached {
                 return;
             }
             let state = lock(&self.state);
+            if let (Some(id), Some((_, report)), false) = (&state.begun, &mut caller, told) {
+                let _ = writeln!(report, "{BEGUN}{id}");
+                told = true;
+            }
             if let (Some(id), Some((standard_error, mut report))) = (&state.accepted, caller.take_if(|_| state.accepted.is_some())) {
                 drop(standard_error);
                 // It may have been killed.
-                let _ = report.write_all(id.as_bytes());
+                let _ = writeln!(report, "{ACCEPTED}{id}");
             }
             // Looked at last: a job may end at once.
             if state.over {
@@ -171,6 +190,8 @@ pub enum Started {
     Accepted(String),
     /// The controller has ended, with this exit code, before they did. It has said why.
     Ended(i32),
+    /// The controller was killed before they did, and another one may go on with the job of this id. The exit code says by what.
+    Lost(String, i32),
 }
 
 /// Carries the rest of the messages when it is dropped.
@@ -267,13 +288,21 @@ pub fn leaves_input() -> bool {
 }
 
 fn accepted(mut report: PipeReader, controller: Pid, signals: &SignalQueue) -> io::Result<Started> {
-    let mut given_up = next_signal(signals, &report)?;
-    if given_up.is_none() {
-        let mut id = String::new();
-        report.read_to_string(&mut id)?;
-        if !id.is_empty() {
-            return Ok(Started::Accepted(id));
+    let (mut said, mut buffer) = (Vec::new(), [0; 512]);
+    let mut given_up = loop {
+        let given_up = next_signal(signals, &report)?;
+        if given_up.is_some() {
+            break given_up;
         }
+        match report.read(&mut buffer)? {
+            0 => break None,
+            read => said.extend_from_slice(&buffer[..read]),
+        }
+    };
+    let said = String::from_utf8_lossy(&said);
+    let job = |of: char| said.lines().find_map(|line| line.strip_prefix(of)).map(str::to_owned);
+    if let (Some(id), None) = (job(ACCEPTED), given_up) {
+        return Ok(Started::Accepted(id));
     }
     // It ends without that, or is to.
     let process = pidfd_open(controller, PidfdFlags::empty())?;
@@ -284,7 +313,11 @@ fn accepted(mut report: PipeReader, controller: Pid, signals: &SignalQueue) -> i
         }
         given_up = next_signal(signals, &process)?;
         if given_up.is_none() {
-            return Ok(Started::Ended(exit_code(controller)));
+            let (code, killed) = exit_code(controller);
+            return Ok(match job(BEGUN).filter(|_| killed) {
+                Some(id) => Started::Lost(id, code),
+                None => Started::Ended(code),
+            });
         }
     }
 }
@@ -306,9 +339,35 @@ fn next_signal(signals: &SignalQueue, or: &impl AsFd) -> io::Result<Option<Signa
     }
 }
 
-/// Of a process that has ended, as a shell has it.
-fn exit_code(process: Pid) -> i32 {
+/// Of a process that has ended, as a shell has it, and whether a signal ended it.
+fn exit_code(process: Pid) -> (i32, bool) {
     // It is gone if this process was started with SIGCHLD ignored.
-    let Ok(Some((_, status))) = waitpid(Some(process), WaitOptions::empty()) else { return 1 };
-    status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(1)
+    let Ok(Some((_, status))) = waitpid(Some(process), WaitOptions::empty()) else { return (1, false) };
+    let killed = status.terminating_signal().map(|signal| 128 + signal);
+    (status.exit_status().or(killed).unwrap_or(1), killed.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn started(said: &str, controller: &str) -> Started {
+        let signals = SignalQueue::new(&[]).unwrap();
+        let (report, mut reporting) = io::pipe().unwrap();
+        reporting.write_all(said.as_bytes()).unwrap();
+        drop(reporting);
+        #[expect(clippy::zombie_processes, reason = "`accepted` waits for it")]
+        let child = Command::new("sh").args(["-c", controller]).spawn().unwrap();
+        accepted(report, Pid::from_child(&child), &signals).unwrap()
+    }
+
+    #[test]
+    fn who_waits_for_a_start_tells_a_job_that_goes_on_from_one_that_has_ended() {
+        assert_eq!(started("?job-1\n!job-1\n", "exit 0"), Started::Accepted("job-1".into()));
+        assert_eq!(started("?job-1\n", "exit 75"), Started::Ended(75));
+        assert_eq!(started("?job-1\n", "kill -KILL $$"), Started::Lost("job-1".into(), 137));
+        // Nobody can go on with it yet.
+        assert_eq!(started("", "kill -KILL $$"), Started::Ended(137));
+    }
 }

@@ -11,8 +11,9 @@
 use crate::batch::{BatchSession, InBatch, daemons_of};
 use crate::candidates::Candidates;
 use crate::embedded::Embedded;
+use crate::end_on_record::put_end_on_record;
 use crate::error::{NODE_LOST, RunError};
-use crate::failover::{log, watch};
+use crate::failover::{self, log, watch};
 use crate::host_connections::one_answers;
 use crate::input::Wanted;
 use crate::job_lock::JobLock;
@@ -21,7 +22,7 @@ use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
 use crate::manifest::numbers;
 use crate::offload::Offloads;
-use crate::record::{JobDirectory, JobRecord, put_end_on_record, put_unsent_on_record};
+use crate::record::{JobDirectory, JobRecord, put_unsent_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
 use crate::signals::Signals;
 use crate::start::{RunSpec, first_life, process_began};
@@ -30,6 +31,8 @@ use mend_job::choice::Blame;
 use mend_report::with_causes;
 use rustix::process::Signal;
 use std::convert::Infallible;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -227,7 +230,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         biased;
         next = next => next,
         Some(wish) = strays.recv() => {
-            if wish == Wish::End(Signal::HUP.as_raw()) && has_successor(&id) {
+            if wish == Wish::End(Signal::HUP.as_raw()) && hand_over(&directory) {
                 // As while a life runs: its terminal was closed, and a successor goes on in its place.
                 std::process::exit(128 + Signal::HUP.as_raw());
             }
@@ -245,7 +248,9 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
             RunError::Interrupted { .. } | RunError::Killed | RunError::TimeUp { .. } => error,
             error => RunError::NotHealed { job: id.clone(), wants_nodes: wants_nodes(&id, &error), source: Box::new(error) },
         };
-        put_end_on_record(&id, notes.lock(), how, error.exit_code());
+        if let Some(lock) = notes.lock() {
+            put_end_on_record(&id, lock, how, error.exit_code());
+        }
         return Err((error, notes));
     }
     next.map_err(|error| (error, notes))
@@ -263,9 +268,17 @@ async fn show_life(directory: &JobDirectory, id: &str, holder: LockIdentity) -> 
     }
 }
 
-/// Whether another process can go on with the job: what it has decided is written down.
-fn has_successor(id: &str) -> bool {
-    JobDirectory::open(id).is_ok_and(|directory| log::written(directory.path()).is_some())
+/// Has another process go on with the job when this one ends, if it can: what was decided is written down. It is started here: there may be no daemon that would.
+fn hand_over(directory: &JobDirectory) -> bool {
+    if log::written(directory.path()).is_none() {
+        return false;
+    }
+    let Some(command) = failover::command(directory.path()) else { return false };
+    let mut successor = Command::new(&command.executable);
+    // Of a group of its own: the terminal's end is not told to it.
+    successor.arg("take-over").arg(&command.directory).current_dir("/").process_group(0);
+    let begun = successor.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    begun.inspect_err(|error| tracing::warn!(%error, "no successor of this controller can be started")).is_ok()
 }
 
 /// Whether nodes may help that are missing now: there are too few, or what they have of a checkpoint is nowhere else.

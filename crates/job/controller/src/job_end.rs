@@ -4,15 +4,19 @@
 //! ended when the last byte of this is written. Faults assumed: the controller is killed, and has put no end on record (then a successor is waited for, if there
 //! may be one); the job is restarted, or removed, while somebody looks.
 
+use crate::client;
 use crate::failover;
 use crate::journal_file;
 use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::spool;
 use mend_journal::State;
+use mend_messages::control::{Answer, Ask};
 use std::time::Duration;
 
 /// The exit code that stands for that of a job whose controller was killed, EX_SOFTWARE.
 pub const CONTROLLER_KILLED: i32 = 70;
+/// How the state of a rank reads that runs.
+const RUNNING: &str = "running";
 /// Between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -70,6 +74,27 @@ fn end(directory: &JobDirectory, record: &JobRecord) -> JobEnd {
     });
     let code = code.or_else(|| how.strip_prefix("exit code ")?.parse().ok());
     JobEnd::Ended { code: code.unwrap_or(1), how: how.clone() }
+}
+
+/// Waits until all ranks of the job run, under a controller that has taken the place of one that was killed (`None`), or the job has ended.
+///
+/// # Errors
+/// As of [`look`].
+pub async fn wait_for_ranks(id: &str) -> Result<Option<JobEnd>, RecordError> {
+    let directory = JobDirectory::open(id)?;
+    loop {
+        if let Some(end) = look(&directory)? {
+            return Ok(Some(end));
+        }
+        let record = directory.record()?;
+        // One that is between two lives is waited for.
+        if let Ok(Answer::Status(status)) = client::ask(&directory, &record, &Ask::Status, |_| ()).await
+            && status.ranks.iter().all(|rank| rank.ended || rank.state == RUNNING)
+        {
+            return Ok(None);
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
 }
 
 /// Waits until the job has ended.

@@ -364,6 +364,22 @@ pub async fn ask_vote(address: SocketAddr, secret: &Secret, of: Resumption, sile
     patiently(limit, asking).await.ok().flatten()
 }
 
+/// How many ranks run on a node, of all jobs: none where nobody listens. `None` if it does not answer in time.
+pub async fn ranks_there(address: SocketAddr, secret: &Secret, limit: Duration) -> Option<u32> {
+    let asking = async {
+        let mut connection = match connect(address, Purpose::Job, secret).await {
+            Ok(connection) => connection,
+            Err(error) => return is_refused(&error).then_some(0),
+        };
+        connection.sender.send(&ToDaemon::Look).await.ok()?;
+        match answer(&mut connection, limit).await {
+            Ok(FromDaemon::Seen(report)) => Some(report.ranks),
+            _ => None,
+        }
+    };
+    patiently(limit, asking).await.ok().flatten()
+}
+
 /// A connection to a daemon that is asked something again and again.
 pub async fn open(address: SocketAddr, secret: &Secret) -> Option<Connection> {
     connect(address, Purpose::Job, secret).await.ok()

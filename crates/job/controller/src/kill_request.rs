@@ -3,11 +3,13 @@
 
 use crate::record::JobDirectory;
 use std::fs;
-use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const FILE_NAME: &str = "kill";
+/// A controller has promised that the job ends.
+const PROMISE: &str = "killed";
 /// Between two looks of the controller.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -41,9 +43,22 @@ impl Drop for KillRequest {
     }
 }
 
+/// Puts on record, durably, that the job is to end: whoever has asked for it is answered then. A successor keeps the promise.
+pub(crate) fn promise(directory: &Path) -> io::Result<()> {
+    mend_durable::write(&directory.join(PROMISE), b"")
+}
+
+/// The job begins again, by its user's wish.
+pub(crate) fn forget(directory: &Path) {
+    let _ = fs::remove_file(directory.join(PROMISE));
+}
+
 /// Returns when somebody wants this job to end, of which no life is under way.
 pub(crate) async fn wanted(id: &str) {
     let Ok(directory) = JobDirectory::open(id) else { return std::future::pending().await };
+    if directory.path().join(PROMISE).exists() {
+        return;
+    }
     let path = directory.path().join(FILE_NAME);
     // One that is there already is of a `mend kill` that was killed itself.
     if let Err(error) = fs::remove_file(&path)
@@ -58,5 +73,28 @@ pub(crate) async fn wanted(id: &str) {
             let _ = fs::remove_file(&path);
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrival::Arrival;
+    use crate::wish::Wish;
+    use mend_messages::control::{Answer, Ask};
+    use tokio::sync::mpsc::unbounded_channel;
+
+    #[test]
+    fn who_is_told_that_the_job_is_killed_has_it_on_record() {
+        let place = tempfile::tempdir().unwrap();
+        let asked = |directory: &Path| {
+            let (answers, mut received) = unbounded_channel();
+            assert_eq!(Arrival::Ask(Ask::Kill, answers).wish(Some(directory)), Some(Wish::Kill));
+            (received.try_recv().ok(), directory.join(PROMISE).exists())
+        };
+        assert_eq!(asked(place.path()), (Some(Answer::Killed), true));
+        forget(place.path());
+        assert!(!place.path().join(PROMISE).exists());
+        assert_eq!(asked(&place.path().join("gone")), (None, false));
     }
 }

@@ -24,6 +24,7 @@ mod deferred_sync;
 pub mod detached;
 pub mod drained;
 mod embedded;
+mod end_on_record;
 mod error;
 pub mod failover;
 mod healing;

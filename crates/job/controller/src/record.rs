@@ -21,7 +21,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where a Mend job stands in a batch job: what its record keeps of that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +98,12 @@ pub struct JobRecord {
     /// Which of its checkpoints it goes on from.
     #[serde(default, skip_serializing_if = "Branch::is_plain")]
     pub branch: Branch,
+    /// How long a node goes on with it without a word from its controller, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
+    /// Until when ranks of a life that is over may live, on nodes that could not be asked, milliseconds since 1970; `None`: they had ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks_until_ms: Option<u64>,
 }
 
 impl JobRecord {
@@ -134,7 +140,22 @@ pub(crate) fn by_itself(code: i32) -> String {
 /// Seconds since 1970.
 #[must_use]
 pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    since_1970().as_secs()
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// As a record has a time that is to come, milliseconds since 1970; `None`: it is over.
+pub(crate) fn until_ms(at: Instant) -> Option<u64> {
+    let left = at.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+    Some((since_1970() + left).as_millis() as u64)
+}
+
+/// How much is left of that.
+pub(crate) fn left_until(ms: Option<u64>) -> Duration {
+    ms.map(Duration::from_millis).unwrap_or_default().saturating_sub(since_1970())
 }
 
 /// Makes a directory for its owner alone, durable in the one above.
@@ -247,13 +268,6 @@ impl JobDirectory {
         &self.path
     }
 
-    /// Puts the end of a life on record: of the job, with how and the exit code, or, with `None`, of one that another life follows. False, and a warning, if it cannot be written.
-    pub(crate) fn put_end(&self, record: &mut JobRecord, end: Option<(String, i32)>) -> bool {
-        record.goes_on = end.is_none();
-        (record.ended, record.exit_code) = end.map(|(how, code)| ((now(), how), code)).unzip();
-        self.write("job.json", record).inspect_err(|error| tracing::warn!(%error, "the end of the job is not on record")).is_ok()
-    }
-
     /// Keeps the job's secret.
     ///
     /// # Errors
@@ -275,6 +289,11 @@ impl JobDirectory {
     /// From now on files are written for the holder of this lock.
     pub(crate) fn hold(&mut self, lock: LockIdentity) {
         self.holder = Some(lock);
+    }
+
+    /// For whom files are written.
+    pub(crate) fn holder(&self) -> Option<LockIdentity> {
+        self.holder
     }
 
     /// Writes a JSON file of the directory.
@@ -448,18 +467,6 @@ pub(crate) fn make_at_end(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The job is over: no other life follows. Said by the holder of this lock.
-pub(crate) fn put_end_on_record(id: &str, lock: Option<LockIdentity>, how: String, exit_code: i32) {
-    let found = JobDirectory::open(id).and_then(|directory| Ok((directory.record()?, directory)));
-    match found {
-        Ok((mut record, mut directory)) => {
-            lock.into_iter().for_each(|lock| directory.hold(lock));
-            directory.put_end(&mut record, Some((how, exit_code)));
-        }
-        Err(error) => tracing::warn!(%error, "the end of the job is not on record"),
-    }
-}
-
 /// Files of these spaces are still to be sent to these places, now that the job is over. Said by the holder of this lock.
 pub(crate) fn put_unsent_on_record(id: &str, lock: Option<LockIdentity>, unsent: Vec<(String, String)>) {
     let written = JobDirectory::open(id).and_then(|mut directory| {
@@ -486,6 +493,14 @@ mod tests {
             jobs.into_iter().map(|(name, _)| name).collect::<String>()
         };
         assert_eq!((kept(Some("7")), kept(Some("9")), kept(None)), ("bd".into(), "abcd".into(), "abcd".into()));
+    }
+
+    #[test]
+    fn what_is_left_of_a_time_on_record_is_no_more_than_it_was() {
+        let (time, now) = (Duration::from_secs(30), Instant::now());
+        let left = left_until(until_ms(now + time));
+        assert!(left <= time && left > time - Duration::from_secs(5), "{left:?}");
+        assert_eq!((until_ms(now), left_until(None), left_until(Some(7))), (None, Duration::ZERO, Duration::ZERO));
     }
 
     #[test]

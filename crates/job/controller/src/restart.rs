@@ -19,11 +19,12 @@ use crate::lock_identity::LockIdentity;
 use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
 use crate::overruled;
-use crate::record::{JobDirectory, JobRecord, RecordError, put_end_on_record};
+use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::run::LifeEnd;
 use crate::signals::Signals;
 use crate::start::{
-    JobStart, absent, begin, configured, drop_credentials, load_key, names, process_began, reference, tell_beyond_slots, tier_rate,
+    JobStart, absent, begin, configured, drop_credentials, load_key, names, process_began, put_failure_on_record, reference,
+    tell_beyond_slots, tier_rate,
 };
 use crate::tiers::is_plain;
 use crate::wish::Wish;
@@ -124,8 +125,8 @@ pub(crate) async fn first_life_of_restart(
     if let (Err(error), false, Some(job)) = (&life, notes.written, spec.candidates.job()) {
         notes.write(job, error);
     }
-    if let (Err(error), Some(job)) = (&life, notes.open.take()) {
-        put_end_on_record(&job, notes.lock(), error.to_string(), error.exit_code());
+    if let (Err(error), Some(job), Some(lock)) = (&life, notes.open.take(), notes.lock()) {
+        put_failure_on_record(&job, lock, error);
     }
     let RestartSpec { healing: options, encryption_key, any_owner, quiet, batch, .. } = spec;
     Ok((life?, Constants { options, encryption_key, key, any_owner, quiet, batch }))
@@ -323,7 +324,8 @@ async fn restart_from(
     let directory = JobDirectory::open(&manifest.job)?;
     // Refused before any node is bothered.
     if !notes.has_lock(&manifest.job) {
-        let lock = last_controller::replace(&directory, &manifest.job, directory.lock(&manifest.job)?).await?;
+        let named = names(&spec.hosts).into_iter().chain(names(&spec.spares)).collect();
+        let lock = last_controller::replace(&directory, directory.lock(&manifest.job)?, named).await?;
         notes.lock = Some((manifest.job.clone(), lock));
     }
     let record = directory.record().ok();
@@ -384,10 +386,10 @@ async fn restart_from(
         files: manifest.files_to_put(),
         search,
     };
-    let Some((_, lock)) = notes.lock.take() else { return Err(RecordError::Running { id: manifest.job }.into()) };
+    let Some(holder) = notes.lock() else { return Err(RecordError::Running { id: manifest.job }.into()) };
     let beginning = JobStart {
-        output: Output::new(directory.path(), lock.identity(), &manifest.printed, shown)?,
-        lock,
+        output: Output::new(directory.path(), holder, &manifest.printed, shown)?,
+        holder,
         healing,
         signals,
         absent,
@@ -418,7 +420,10 @@ async fn restart_from(
         run_began: spec.run_began.unwrap_or_else(process_began),
     };
     notes.written = true;
-    begin(beginning, reached, embedded).await
+    // The lock stays in the notes until there is a life that has it: whoever gives up, or tries again, holds it.
+    let begun = begin(beginning, reached, embedded).await.inspect_err(|_| notes.open = Some(manifest.job.clone()))?;
+    let Some((_, lock)) = notes.lock.take() else { return Err(RecordError::Running { id: manifest.job }.into()) };
+    Ok(begun(lock))
 }
 
 /// One entry for each rank of the job, where there is one for each that had not ended.

@@ -15,6 +15,7 @@ pub use self::written_down::{Earlier, by_rank, streams};
 use crate::arrival::{AnswerSender, Arrival};
 use crate::data_watch::TrafficFeed;
 use crate::detached;
+use crate::end_on_record::put_end;
 use crate::error::RunError;
 use crate::failover::confirmations::{Confirmations, Printing};
 use crate::failover::flush::Flusher;
@@ -27,7 +28,7 @@ use crate::journaling;
 use crate::manifest;
 use crate::nodes::Node;
 use crate::output::Output;
-use crate::record::{JobDirectory, JobRecord, by_itself};
+use crate::record::{JobDirectory, JobRecord, by_itself, until_ms};
 use crate::signals::Signals;
 use crate::texts::Names;
 use crate::wish::Wish;
@@ -54,6 +55,9 @@ use tokio::sync::mpsc;
 
 /// How long the end of a job waits for a round of upkeep to give up.
 const UPKEEP_END_TIME: Duration = Duration::from_secs(5);
+
+/// How long it may take at most to put a job's end on record.
+const END_TIME: Duration = Duration::from_secs(6);
 
 /// How long ranks may take to end whose daemon is known to be gone: the kernel kills them then.
 const REAP_TIME: Duration = Duration::from_millis(200);
@@ -250,13 +254,13 @@ fn is_open(result: &Result<i32, RunError>) -> bool {
     result.as_ref().is_err_and(|error| error.blame() != Blame::Elsewhere)
 }
 
-fn put_end_on_record(directory: &JobDirectory, record: &mut JobRecord, result: &Result<i32, RunError>, goes_on: Option<u64>) -> bool {
+fn put_end_on_record(directory: &JobDirectory, record: &mut JobRecord, result: &Result<i32, RunError>, goes_on: Option<u64>) {
     let how = match result {
         Ok(code) => by_itself(*code),
         Err(error) => error.to_string(),
     };
     let over = goes_on.is_none() && !is_open(result);
-    directory.put_end(record, over.then(|| (how, exit_code(result))))
+    put_end(directory, record, over.then(|| (how, exit_code(result))));
 }
 
 /// The end of a life whose controller was lost at that very time, or when the next one was about to begin.
@@ -265,10 +269,11 @@ pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, recor
     let mut healing = life.healing.clone();
     let result = job.end_reason().cloned().map_or(Ok(0), |end| names(life).end(end));
     let goes_on = verdict(job, &mut healing, record, &mut journal, &result);
-    put_end_on_record(directory, record, &result, goes_on);
-    let goes_on = goes_on.or_else(|| record.branch.newest(&record.checkpoints).filter(|_| is_open(&result)));
     // Ranks may live for so long where they cannot be seen to have ended.
     let reaped = Instant::now() + Duration::from_millis(life.lease_ms) + LEASE_END_TIME;
+    record.ranks_until_ms = until_ms(reaped).filter(|_| result.is_err());
+    put_end_on_record(directory, record, &result, goes_on);
+    let goes_on = goes_on.or_else(|| record.branch.newest(&record.checkpoints).filter(|_| is_open(&result)));
     LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing, run_began: life.run_began, late: Vec::new() }
 }
 
@@ -493,7 +498,7 @@ impl Running {
                     if matches!(arrival, Arrival::Upkeep(_)) {
                         return;
                     }
-                    late.extend(arrival.wish());
+                    late.extend(arrival.wish(Some(self.shell.directory.path())));
                 }
             };
             // Then it is left behind, and ends with the process.
@@ -504,7 +509,10 @@ impl Running {
         self.shell.output.finish().await;
         drop(self.shell.flusher.take());
         let goes_on = verdict(&self.job, &mut self.shell.healing, &self.shell.record, &mut self.shell.journal, &result);
-        let on_record = put_end_on_record(&self.shell.directory, &mut self.shell.record, &result, goes_on);
+        // What is still connected hears this controller until it is on record, which may take some time.
+        let connected = (!self.unreaped.is_empty()).then(|| Instant::now() + END_TIME + self.shell.lease + LEASE_END_TIME);
+        self.shell.record.ranks_until_ms = self.reaped.max(connected).and_then(until_ms);
+        put_end_on_record(&self.shell.directory, &mut self.shell.record, &result, goes_on);
         if result.is_ok() {
             // The program had begun, and has ended before all of its ranks were seen to run.
             detached::accept(&self.shell.record.id);
@@ -514,10 +522,6 @@ impl Running {
             && let Some(told) = self.shell.told.take()
         {
             told.remove();
-            // A disk that was full has some room now.
-            if !on_record {
-                put_end_on_record(&self.shell.directory, &mut self.shell.record, &result, goes_on);
-            }
         }
         self.shell.nodes.clear();
         for node in std::mem::take(&mut self.unreaped) {
@@ -527,7 +531,7 @@ impl Running {
         // From now on senders see that nobody listens: what they have to say is heard between the lives.
         arrivals.close();
         while let Some(arrival) = arrivals.recv().await {
-            late.extend(arrival.wish());
+            late.extend(arrival.wish(Some(self.shell.directory.path())));
         }
         let Shell { healing, run_began, .. } = self.shell;
         LifeEnd { result, goes_on, reaped: self.reaped, healing, run_began, late }

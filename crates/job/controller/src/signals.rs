@@ -88,7 +88,7 @@ impl Signals {
             Some(events) => events.send(arrival).await.err().map(|unsent| unsent.0),
             None => Some(arrival),
         };
-        left.and_then(|arrival| arrival.wish()).into_iter().for_each(|wish| self.keep(wish));
+        left.and_then(|arrival| arrival.wish(None)).into_iter().for_each(|wish| self.keep(wish));
     }
 
     /// It is for whoever listens between two lives.

@@ -5,7 +5,9 @@ use crate::batch::{InBatch, daemons_of};
 use crate::branch::Branch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch;
+use crate::detached;
 use crate::embedded::Embedded;
+use crate::end_on_record::put_end_on_record;
 use crate::error::RunError;
 use crate::failover;
 use crate::failover::log::LifeRecord;
@@ -18,13 +20,14 @@ use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
+use crate::lock_identity::LockIdentity;
 use crate::made_spaces::MadeSpaces;
 use crate::manifest::{self, ManifestError, listed_at_first, numbers};
 use crate::moving::{moving, transport};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
 use crate::programs;
-use crate::record::{JobDirectory, JobRecord, now, put_end_on_record, try_below};
+use crate::record::{JobDirectory, JobRecord, now, try_below};
 use crate::run::{Parts, Shell, run as run_to_its_end, streams};
 use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
@@ -117,7 +120,8 @@ pub(crate) fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
 /// Everything a new or restarted job has in common.
 pub(crate) struct JobStart {
     pub(crate) directory: JobDirectory,
-    pub(crate) lock: JobLock,
+    /// Which lock of the job this process holds.
+    pub(crate) holder: LockIdentity,
     pub(crate) healing: Healing,
     pub(crate) signals: Signals,
     pub(crate) id: String,
@@ -194,9 +198,17 @@ fn adopted(checkpoints: &Path, key: Option<&Key>) -> Vec<Adopted> {
     numbers(checkpoints).into_iter().filter_map(adopt).collect()
 }
 
-pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embedded: Option<Embedded>) -> Result<Life, RunError> {
+/// Runs a life of the job to its end. The lock belongs to what is returned: whoever has it keeps it where no life begins.
+///
+/// # Errors
+/// What keeps it from beginning. The job's record may say that it runs then.
+pub(crate) async fn begin(
+    beginning: JobStart,
+    reached: Vec<ConnectedNode>,
+    embedded: Option<Embedded>,
+) -> Result<impl FnOnce(JobLock) -> Life, RunError> {
     let JobStart { mut directory, id, identity, program, places, checkpoints, key, plan, quiet, tiers, restarts, notes, .. } = beginning;
-    directory.hold(beginning.lock.identity());
+    directory.hold(beginning.holder);
     // Ranks and daemons read them too, but could only say that they use the default.
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
@@ -228,6 +240,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             Some(TierSetup { specs: tiers.clone(), rate: tier_rate()?, writers, wide_percent })
         }
     };
+    let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
     let secret = Secret(mend_wire::random_bytes());
     directory.write_secret(&secret)?;
     let (arrivals, mut incoming) = mpsc::channel(MAX_WAITING_EVENTS);
@@ -257,6 +270,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         restarts: restarts.clone(),
         rates: beginning.rates.clone(),
         lost: Vec::new(),
+        lease_ms: Some(lease.as_millis() as u64),
+        ranks_until_ms: None,
         absent: beginning.absent,
         batch: beginning.batch.as_ref().map(|(_, place)| place.clone()),
         branch: beginning.branch.clone(),
@@ -273,13 +288,15 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     }
     let spaces = MadeSpaces::of(&program);
     beginning.signals.tell(arrivals.clone());
-    let mut early = Early::default();
+    let mut early = Early { arrivals: Vec::new(), directory: directory.path().to_owned() };
     let had = spaces.begin(&id, beginning.from.is_some(), beginning.stage, reached, quiet, (&mut incoming, &mut early)).await;
     let reached = match had {
         Ok(reached) => reached,
         Err(error) => {
-            journal.end_for(error.exit_code(), journaling::cause_of(&error));
-            put_end_on_record(&id, Some(beginning.lock.identity()), error.to_string(), error.exit_code());
+            // A restart may be tried again when its nodes are there.
+            if beginning.from.is_none() || !error.wants_nodes() {
+                journal.end_for(error.exit_code(), journaling::cause_of(&error));
+            }
             // What could not be made has been removed by whoever made it; this was made, and a node did not answer after that.
             if beginning.from.is_none() && !matches!(error, RunError::Data { .. }) {
                 spaces.end(&id, &[]).await;
@@ -287,7 +304,6 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
             return Err(error);
         }
     };
-    let (node_timeout, lease) = (mend_settings::NODE_TIMEOUT.milliseconds()?, mend_settings::LEASE.milliseconds()?);
     let printed = streams(&beginning.output.printed());
     let setup = Setup {
         id: id.clone(),
@@ -344,8 +360,11 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         batch: batch_life,
         run_began: beginning.run_began,
     };
-    let told = failover::begin_log(directory.path(), beginning.lock.identity(), &life)?;
-    let watch_with = |secret| LockWatch::begin(directory.path(), beginning.lock.identity(), &life, secret);
+    let told = failover::begin_log(directory.path(), beginning.holder, &life)?;
+    if told.is_some() {
+        detached::begun(&id);
+    }
+    let watch_with = |secret| LockWatch::begin(directory.path(), beginning.holder, &life, secret);
     let lock_watch = reached.first().filter(|_| told.is_some()).map(|node| watch_with(&node.secret));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();
     let mut nodes: Vec<Node> = Vec::new();
@@ -380,7 +399,7 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
         ));
     }
     // There is room for what was taken out.
-    early.0.into_iter().for_each(|arrival| drop(arrivals.try_send(arrival)));
+    early.arrivals.into_iter().for_each(|arrival| drop(arrivals.try_send(arrival)));
     let input = InputReader::new(taken, source.is_some().then_some(more));
     let reading = source.map(|source| tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked)));
     let setup = life.setup.clone();
@@ -413,7 +432,8 @@ pub(crate) async fn begin(beginning: JobStart, reached: Vec<ConnectedNode>, embe
     }
     drop(doors);
     let end = end.pass_on(&beginning.signals);
-    Ok(Life { end, embedded, lock: beginning.lock, id, checkpoints, tiers, signals: beginning.signals, offloads, spaces })
+    let signals = beginning.signals;
+    Ok(move |lock| Life { end, embedded, lock, id, checkpoints, tiers, signals, offloads, spaces })
 }
 
 /// Ranks read their channels from their own environment, which may be of another day.
@@ -495,7 +515,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     let lock = directory.lock(&id)?;
     let beginning = JobStart {
         output: Output::new(directory.path(), lock.identity(), &BTreeMap::new(), ShownOutput::default())?,
-        lock,
+        holder: lock.identity(),
         healing,
         signals,
         absent,
@@ -525,10 +545,22 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         any_owner: false,
         run_began: process_began(),
     };
-    let life = begin(beginning, reached, embedded).await?;
+    let name = beginning.id.clone();
+    let begun = begin(beginning, reached, embedded).await;
+    let life = begun.inspect_err(|error| put_failure_on_record(&name, lock.identity(), error))?(lock);
     let (options, encryption_key, quiet) = (spec.healing, spec.encryption_key, spec.quiet);
     let constants = Constants { options, encryption_key, key, any_owner: false, quiet, batch: in_batch };
     Ok((life, constants))
+}
+
+/// A life has not begun, and nobody tries it again: the job is over if this process has put on record that it runs.
+pub(crate) fn put_failure_on_record(id: &str, lock: LockIdentity, error: &RunError) {
+    let is_ours = |record: &JobRecord| {
+        record.ended.is_none() && record.controller_pid == std::process::id() && record.controller_host == client::host_name()
+    };
+    if JobDirectory::open(id).and_then(|directory| directory.record()).is_ok_and(|record| is_ours(&record)) {
+        put_end_on_record(id, lock, error.to_string(), error.exit_code());
+    }
 }
 
 fn ranks_on(setup: &Setup, node: NodeIndex) -> Vec<Rank> {

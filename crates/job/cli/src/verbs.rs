@@ -5,6 +5,7 @@ use crate::explain::Explain;
 use crate::failure::Failure;
 use crate::{journal, report};
 use mend_controller::client::{self, AskError};
+use mend_controller::job_end;
 use mend_controller::record::{self, JobDirectory, JobRecord};
 use mend_controller::removal::size_of;
 use mend_messages::agent::SaveMode;
@@ -123,7 +124,10 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
                 format!("ended: {how}: {}", cause.as_ref().map(mend_journal::text::cause).unwrap_or_default())
             }
             (None, Some((_, how))) => format!("ended: {how}"),
-            (None, None) => "ended: its controller was killed".into(),
+            (None, None) => match job_end::of_journal(&directory) {
+                Some(code) => format!("ended: exit code {code}"),
+                None => "ended: its controller was killed".into(),
+            },
         };
         let unsent = if !running && !record.unsent.is_empty() { "; not all of its output was sent away" } else { "" };
         let state = format!("{state}{unsent}");

@@ -7,7 +7,7 @@
 use crate::client;
 use crate::failover;
 use crate::journal_file;
-use crate::record::{JobDirectory, JobRecord, RecordError};
+use crate::record::{JobDirectory, JobRecord, RecordError, by_itself};
 use crate::spool;
 use mend_journal::State;
 use mend_messages::control::{Answer, Ask};
@@ -66,12 +66,12 @@ pub fn look(directory: &JobDirectory) -> Result<Option<JobEnd>, RecordError> {
 }
 
 fn end(directory: &JobDirectory, record: &JobRecord) -> JobEnd {
-    let Some((_, how)) = &record.ended else { return JobEnd::ControllerKilled };
+    let Some((_, how)) = &record.ended else {
+        // The record could not be written, as on a full disk, and the journal could.
+        return of_journal(directory).map_or(JobEnd::ControllerKilled, |code| JobEnd::Ended { code, how: by_itself(code) });
+    };
     // Earlier releases kept it in the journal alone.
-    let code = record.exit_code.or_else(|| {
-        let found = journal_file::read(directory.path()).ok()?;
-        State::of(&found.entries).ended.and_then(|end| end.status)
-    });
+    let code = record.exit_code.or_else(|| of_journal(directory));
     let code = code.or_else(|| how.strip_prefix("exit code ")?.parse().ok());
     JobEnd::Ended { code: code.unwrap_or(1), how: how.clone() }
 }
@@ -95,6 +95,13 @@ pub async fn wait_for_ranks(id: &str) -> Result<Option<JobEnd>, RecordError> {
         }
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
+}
+
+/// The exit code of the job's last life, if the journal has it.
+#[must_use]
+pub fn of_journal(directory: &JobDirectory) -> Option<i32> {
+    let found = journal_file::read(directory.path()).ok()?;
+    State::of(&found.entries).ended.and_then(|end| end.status)
 }
 
 /// Waits until the job has ended.

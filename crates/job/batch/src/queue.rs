@@ -44,14 +44,22 @@ pub fn queue() -> Result<Queue, BatchError> {
     Ok(Queue { jobs, nodes: distinct.len() as u64 })
 }
 
+/// What Slurm says of a job that is over, and of one that has no script.
+const NO_SCRIPT: [&str; 2] = ["Invalid job id", "Job script not specified"];
+
 /// The script of a job of one's own; `None` if the job is over, or has none (`salloc`, `srun`).
 ///
 /// # Errors
-/// [`BatchError::Run`].
+/// [`BatchError::Run`], [`BatchError::Command`].
 pub fn script(job: &str) -> Result<Option<String>, BatchError> {
-    match run("scontrol", &["write", "batch_script", job, "-"]) {
+    told(run("scontrol", &["write", "batch_script", job, "-"]))
+}
+
+/// Of all that a command can fail for, only these say that there is nothing to read.
+fn told(script: Result<String, BatchError>) -> Result<Option<String>, BatchError> {
+    match script {
         Ok(text) => Ok(Some(text)),
-        Err(BatchError::Command { .. }) => Ok(None),
+        Err(BatchError::Command { output, .. }) if NO_SCRIPT.iter().any(|none| output.contains(none)) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -78,6 +86,17 @@ fn jobs(text: &str, user: u32) -> Result<Vec<QueuedJob>, BatchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slurm_that_does_not_tell_is_no_job_without_a_script() {
+        let failed = |output: &str| BatchError::Command { command: "scontrol".into(), how: "exit status: 1".into(), output: output.into() };
+        assert_eq!(told(Ok("#!/bin/sh".into())).unwrap().as_deref(), Some("#!/bin/sh"));
+        assert_eq!(told(Err(failed("job script retrieval failed: Invalid job id specified"))).unwrap(), None);
+        assert_eq!(told(Err(failed("job script retrieval failed: Job script not specified"))).unwrap(), None);
+        for passing in ["slurm_load_jobs error: Unable to contact slurm controller (connect failure)", ""] {
+            assert!(matches!(told(Err(failed(passing))), Err(BatchError::Command { .. })), "{passing}");
+        }
+    }
 
     #[test]
     fn a_queue_is_read_in_its_order_without_what_is_held() {

@@ -55,27 +55,40 @@ fn share(text: &str) -> Result<f64, &'static str> {
     text.parse().ok().filter(|share| (0.0..=1.0).contains(share)).ok_or("expected a number from 0 to 1")
 }
 
+/// What a job's script says that it reads.
+#[derive(Clone, Debug, Default)]
+struct Reads {
+    places: Vec<String>,
+    /// A directive makes no sense, or cannot be resolved here: it may read more.
+    is_unsure: bool,
+}
+
 /// What scripts of jobs that were seen before read. A script does not change while its job waits.
 #[derive(Debug, Default)]
-pub struct Scripts(HashMap<String, Vec<String>>);
+pub struct Scripts(HashMap<String, Reads>);
 
 impl Scripts {
-    fn of(&mut self, job: &QueuedJob) -> Result<Vec<String>, BatchError> {
+    fn of(&mut self, job: &QueuedJob) -> Result<Reads, BatchError> {
         if !job.own {
-            return Ok(Vec::new());
+            return Ok(Reads::default());
         }
         // The jobs of an array have one script.
         let id = job.id.split('_').next().unwrap_or(&job.id);
         if let Some(known) = self.0.get(id) {
             return Ok(known.clone());
         }
-        let Some(text) = script(id)? else { return Ok(Vec::new()) };
-        let said = directives::read(&text, &|name| std::env::var(name).ok());
+        let Some(text) = script(id)? else { return Ok(Reads::default()) };
+        Ok(self.read(id, &text))
+    }
+
+    fn read(&mut self, id: &str, text: &str) -> Reads {
+        let said = directives::read(text, &|name| std::env::var(name).ok());
         for (line, why) in &said.problems {
             mend_report::tell!("mend: job {id}, line {line} of its script: {why}");
         }
-        self.0.insert(id.to_owned(), said.reads.clone());
-        Ok(said.reads)
+        let reads = Reads { is_unsure: !said.problems.is_empty(), places: said.reads };
+        self.0.insert(id.to_owned(), reads.clone());
+        reads
     }
 }
 
@@ -107,10 +120,28 @@ impl Replicate {
         };
         let queue = queue().map_err(failed)?;
         let job = |job: QueuedJob| -> Result<Job, BatchError> {
-            Ok(Job { reads: scripts.of(&job)?, name: job.id, nodes: job.nodes, runs: job.runs })
+            let Reads { places, is_unsure } = scripts.of(&job)?;
+            Ok(Job { reads: places, is_unsure, name: job.id, nodes: job.nodes, runs: job.runs })
         };
         let jobs = queue.jobs.into_iter().map(job).collect::<Result<Vec<Job>, BatchError>>().map_err(failed)?;
         let rules = Rules { ahead: *ahead, small: *small };
         Ok(SpaceRequest::ReplicateFor { places: places.clone(), jobs, nodes: queue.nodes, rules, json: *json })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_with_a_directive_that_cannot_be_resolved_may_read_more() {
+        let mut scripts = Scripts::default();
+        let job = |id: &str| QueuedJob { id: id.to_owned(), nodes: 1, runs: true, own: true };
+        scripts.read("1", "#!/bin/sh\n#MEND data in:a\n");
+        scripts.read("2", "#!/bin/sh\n#MEND data in:a\n#MEND data in:$MEND_NO_SUCH_VARIABLE\n");
+        // Both are known from then on.
+        let of = |id: &str, scripts: &mut Scripts| scripts.of(&job(id)).map(|reads| (reads.places, reads.is_unsure)).unwrap();
+        assert_eq!(of("1", &mut scripts), (vec!["in:a".to_owned()], false));
+        assert_eq!(of("2_7", &mut scripts), (vec!["in:a".to_owned()], true));
     }
 }

@@ -161,7 +161,13 @@ fn replay(jobs: &[Submitted], rules: &Rules) -> Cost {
         let told: Vec<Job> = line
             .iter()
             .enumerate()
-            .map(|(place, job)| Job { name: String::new(), nodes: jobs[*job].nodes, runs: place < running.len(), reads: Vec::new() })
+            .map(|(place, job)| Job {
+                name: String::new(),
+                nodes: jobs[*job].nodes,
+                runs: place < running.len(),
+                reads: Vec::new(),
+                is_unsure: false,
+            })
             .collect();
         let chosen: Vec<usize> = urgent(&told, NODES, rules).into_iter().map(|at| line[at]).collect();
         copied.retain(|job, _| chosen.contains(job));

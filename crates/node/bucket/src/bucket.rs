@@ -264,11 +264,16 @@ impl Bucket {
         self.runtime.block_on(listed.try_collect()).map_err(|error| self.failure(&error))
     }
 
-    /// As [`Self::list`], within the time that one request may take.
+    /// As [`Self::list`], names and lengths of all, each page of them within the time that one request may take.
     pub fn list_soon(&self, below: &str) -> Result<Vec<(String, u64)>, Failure> {
         let prefix = self.key(below);
-        let listed = self.store.list(Some(&prefix)).map_ok(|found| (self.name(&found.location), found.size));
-        self.wait(listed.try_collect())
+        let mut listing = self.store.list(Some(&prefix));
+        let mut listed = Vec::new();
+        // What came with the page before is there at once.
+        while let Some(found) = self.wait(listing.try_next())? {
+            listed.push((self.name(&found.location), found.size));
+        }
+        Ok(listed)
     }
 }
 

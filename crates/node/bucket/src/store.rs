@@ -22,6 +22,7 @@ use crate::bucket::{Bucket, held};
 use crate::catalogue::{Catalogue, Known, written_down};
 use crate::listing::Listings;
 use crate::writes::Pieces;
+use begun::{Begun, Stays};
 use lru::LruCache;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
@@ -45,8 +46,8 @@ const LOCKS: usize = 256;
 const PAGES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 /// For how long it is believed that no other process has taken over, and that the bucket answers.
 const BELIEVED: Duration = Duration::from_secs(2);
-/// Objects that are removed by one request of a client that ends a space.
-const AT_ONCE: usize = 10_000;
+/// Objects that are removed together: as many as one request to a store takes.
+const AT_ONCE: usize = 1000;
 
 /// A failure of this kind.
 fn failed(kind: Failed, why: &str) -> Failure {
@@ -70,8 +71,9 @@ pub struct Store {
     changing: Vec<Mutex<()>>,
     chunks: Vec<RwLock<()>>,
     pieces: Mutex<Pieces>,
-    /// Files that are being staged, with their entries if those are known, and when they last got something.
-    begun: Mutex<HashMap<Id, (Option<Entry>, Instant)>>,
+    /// Files that are being staged or copied.
+    begun: Mutex<HashMap<Id, Begun>>,
+    stays: Stays,
     /// Lengths of objects that were settled in this life.
     settled: Mutex<HashMap<(Id, u16), u64>>,
     pages: Mutex<Pages>,
@@ -111,6 +113,7 @@ impl Store {
             chunks: (0..LOCKS).map(|_| RwLock::default()).collect(),
             pieces: Mutex::default(),
             begun: Mutex::default(),
+            stays: Stays::set(),
             settled: Mutex::default(),
             pages: Mutex::new(LruCache::new(PAGES)),
             seen: Mutex::default(),
@@ -155,7 +158,8 @@ impl Store {
     }
 
     fn look(&self) -> Result<Answer, Failure> {
-        self.sweep();
+        // What stands still can wait; whether this process counts is asked below.
+        let _ = self.sweep(Instant::now());
         self.is_owner(true)?;
         let used = self.catalogue.read().unwrap_or_else(PoisonError::into_inner).used();
         Ok(Answer::Seen { free: UNBOUNDED, total: UNBOUNDED, used, life: self.life })
@@ -250,8 +254,15 @@ impl Store {
         let id = to_hex(file);
         self.remove_objects(file, &[])?;
         let sums = self.bucket.list(&format!("sums/{id}"), usize::MAX)?;
-        let names = sums.into_iter().map(|found| found.name).chain([format!("begun/{id}")]).collect();
-        self.bucket.delete(names, None).map(drop)
+        self.remove(sums.into_iter().map(|found| found.name).chain([format!("begun/{id}")]).collect())
+    }
+
+    /// Removes objects, and none when another process serves the target: what that one has acknowledged since may have the same names.
+    fn remove(&self, names: Vec<String>) -> Result<(), Failure> {
+        names.chunks(AT_ONCE).try_for_each(|some| {
+            self.is_owner(false)?;
+            self.bucket.delete(some.to_vec(), None).map(drop)
+        })
     }
 
     /// Removes what was left behind, and then what clients remove.
@@ -268,19 +279,22 @@ impl Store {
         }
     }
 
-    /// The space is no more. It is asked again until nothing is left, and each time something goes; what says that there is a target goes last.
+    /// The space is no more. It is asked again until nothing is left, and each time something goes, however slow the store is; what says that there is a target goes last.
     fn leave(&self) -> Result<(), Failure> {
         let until = Instant::now() + self.bucket.limit();
+        let mut left = None;
         loop {
             let listed = self.bucket.list("", AT_ONCE)?;
             let names: Vec<String> = listed.into_iter().map(|found| found.name).filter(|name| name != "about").collect();
             if names.is_empty() {
                 return self.bucket.delete(vec!["about".to_owned()], None).map(drop);
             }
-            let removed = self.bucket.delete(names, Some(until.saturating_duration_since(Instant::now())))?;
-            if !removed || Instant::now() >= until {
+            let removed = self.bucket.delete(names, left)?;
+            let rest = until.saturating_duration_since(Instant::now());
+            if !removed || rest.is_zero() {
                 return Err(failed(Failed::Busy, "its objects are being removed"));
             }
+            left = Some(rest);
         }
     }
 

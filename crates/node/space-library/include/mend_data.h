@@ -7,7 +7,7 @@
 
    Threads may share all handles; the call that ends one (mend_data_leave, _end_list, _close) comes after all others with it have returned. A process must not use
    after fork() what was made before it. In a rank under `mend run` a space is left with no connection after each call, so that checkpoints find
-   none; a file that is open for writing is not kept with a checkpoint, as those in a mount are. */
+   none. They need not wait for all of a large read or write either: it is done in parts of 8 MiB, but for what is appended. A file that is open for writing is not kept with a checkpoint, as those in a mount are. */
 
 #ifndef MEND_DATA_H
 #define MEND_DATA_H

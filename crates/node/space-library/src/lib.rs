@@ -250,21 +250,44 @@ pub unsafe extern "C" fn mend_data_fstat(file: *const OpenFile, out: *mut MendDa
     answered(-1, || unsafe { tell(of(file)?.about()?, out) })
 }
 
+/// Bytes of a read or write after which an image can be taken: a large one would keep it waiting for too long.
+const PART: usize = 8 << 20;
+
+/// Reads or writes part by part, each as a call of its own: how many bytes that were. One that gives fewer is the last one.
+fn in_parts(length: usize, mut each: impl FnMut(std::ops::Range<usize>) -> isize) -> isize {
+    let mut done = 0;
+    loop {
+        let part = done..length.min(done + PART);
+        let (wanted, given) = (part.len(), each(part));
+        if given < 0 {
+            return given;
+        }
+        done += given as usize;
+        if (given as usize) < wanted || done == length {
+            return done as isize;
+        }
+    }
+}
+
 /// Reads bytes from an offset on; fewer at the end of the file.
 ///
 /// # Safety
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mend_data_pread(file: *const OpenFile, into: *mut c_void, length: usize, offset: u64) -> isize {
-    answered(-1, || {
-        let length = length.min(isize::MAX as usize);
-        if into.is_null() && length > 0 {
-            return Err(invalid("nowhere to read to"));
-        }
-        // SAFETY: the caller's promise: there is room for as many bytes.
-        let (file, into) =
-            unsafe { (of(file)?, std::slice::from_raw_parts_mut(if length > 0 { into.cast() } else { std::ptr::dangling_mut() }, length)) };
-        Ok(file.read(offset, into)? as isize)
+    in_parts(length.min(isize::MAX as usize), |part| {
+        answered(-1, || {
+            if into.is_null() && length > 0 {
+                return Err(invalid("nowhere to read to"));
+            }
+            let at = offset.saturating_add(part.start as u64);
+            // SAFETY: the caller's promise: there is room for as many bytes.
+            let (file, into) = unsafe {
+                let into = if part.is_empty() { std::ptr::dangling_mut() } else { into.cast::<u8>().add(part.start) };
+                (of(file)?, std::slice::from_raw_parts_mut(into, part.len()))
+            };
+            Ok(file.read(at, into)? as isize)
+        })
     })
 }
 
@@ -274,16 +297,34 @@ pub unsafe extern "C" fn mend_data_pread(file: *const OpenFile, into: *mut c_voi
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mend_data_pwrite(file: *const OpenFile, from: *const c_void, length: usize, offset: u64) -> isize {
-    answered(-1, || {
-        let length = length.min(isize::MAX as usize);
-        if from.is_null() && length > 0 {
-            return Err(invalid("nothing to write"));
-        }
-        // SAFETY: the caller's promise: there are as many bytes.
-        let (file, from) =
-            unsafe { (of(file)?, std::slice::from_raw_parts(if length > 0 { from.cast() } else { std::ptr::dangling() }, length)) };
-        Ok(file.write(offset, from)? as isize)
-    })
+    let length = length.min(isize::MAX as usize);
+    let write = |part: std::ops::Range<usize>| {
+        answered(-1, || {
+            if from.is_null() && length > 0 {
+                return Err(invalid("nothing to write"));
+            }
+            // SAFETY: the caller's promise: there are as many bytes.
+            let (file, from) = unsafe {
+                let from = if part.is_empty() { std::ptr::dangling() } else { from.cast::<u8>().add(part.start) };
+                (of(file)?, std::slice::from_raw_parts(from, part.len()))
+            };
+            file.fits(offset, length as u64)?;
+            Ok(file.write(offset + part.start as u64, from)? as isize)
+        })
+    };
+    // SAFETY: the caller's promise.
+    if unsafe { of(file) }.is_ok_and(OpenFile::appends) {
+        // Nobody else's bytes come between.
+        return write(0..length);
+    }
+    let mut done = 0;
+    let written = in_parts(length, |part| {
+        let given = write(part);
+        done += given.max(0);
+        given
+    });
+    // What an error came after is there.
+    if written < 0 && done > 0 { done } else { written }
 }
 
 /// Has a file end there.
@@ -360,4 +401,31 @@ pub unsafe extern "C" fn mend_data_rmdir(space: *const Arc<Space>, path: *const 
 pub unsafe extern "C" fn mend_data_rename(space: *const Arc<Space>, from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     answered(-1, || unsafe { of(space)?.rename(text(from)?, text(to)?) }.map(|()| 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of a transfer of which so many bytes can be had, and what it gives.
+    fn parts(length: usize, there: usize) -> (Vec<usize>, isize) {
+        let mut parts = Vec::new();
+        let given = in_parts(length, |part| {
+            parts.push(part.len());
+            part.len().min(there - part.start) as isize
+        });
+        (parts, given)
+    }
+
+    #[test]
+    fn a_large_read_is_several_calls_so_that_an_image_can_be_taken_between_them() {
+        let all = 2 * PART + 5;
+        assert_eq!(parts(all, all), (vec![PART, PART, 5], all as isize));
+        assert_eq!(parts(2 * PART, all), (vec![PART, PART], 2 * PART as isize));
+        // The file ends there.
+        assert_eq!(parts(all, PART + 7), (vec![PART, PART], PART as isize + 7));
+        assert_eq!((parts(0, 9), parts(9, 0)), ((vec![0], 0), (vec![9], 0)));
+        let failed = in_parts(all, |part| if part.start == 0 { part.len() as isize } else { -1 });
+        assert_eq!(failed, -1);
+    }
 }

@@ -368,6 +368,20 @@ impl OpenFile {
         Ok(done)
     }
 
+    /// Whether all that is written goes to its end.
+    pub fn appends(&self) -> bool {
+        self.how.appends
+    }
+
+    /// Whether a file can have so many bytes from an offset on.
+    ///
+    /// # Errors
+    /// EFBIG.
+    pub fn fits(&self, offset: u64, length: u64) -> Result<(), Problem> {
+        let fits = offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok());
+        if fits { Ok(()) } else { Err(Problem::new(libc::EFBIG, "no file is that long")) }
+    }
+
     /// Writes bytes, at the end and without others' between them if it was opened so; how many. They are on two targets then, and durable after [`Self::sync`]. Fewer than were given: an error came
     /// after them.
     ///
@@ -375,9 +389,7 @@ impl OpenFile {
     /// EBADF, EFBIG, ENOSPC, EIO, ESTALE if it was removed elsewhere.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<usize, Problem> {
         self.may(self.how.writes)?;
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| i64::try_from(end).is_err()) {
-            return Err(Problem::new(libc::EFBIG, "no file is that long"));
-        }
+        self.fits(offset, bytes.len() as u64)?;
         let _call = self.space.call();
         if self.how.appends {
             return Ok(self.space.writer.append(&self.entry.id, bytes)?.1);

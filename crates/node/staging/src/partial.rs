@@ -34,6 +34,8 @@ pub struct Partial {
     pub resumed: u64,
     /// What was there was of another content, and is gone.
     pub began_anew: bool,
+    /// It was empty when this process began it: what nobody has put reads as zeros.
+    is_new: bool,
 }
 
 /// Why it cannot be begun.
@@ -122,6 +124,7 @@ impl Partial {
             sums: Mutex::default(),
             resumed: 0,
             began_anew,
+            is_new: good == 0,
         };
         partial.confirm(claims)
     }
@@ -163,8 +166,11 @@ impl Partial {
     /// Keeps a block. Zeros take no room.
     pub fn put(&self, block: u64, bytes: &[u8], sum: Sum) -> io::Result<()> {
         let zeros = bytes.first() == Some(&0) && bytes.windows(2).all(|two| two[0] == two[1]);
+        let range = ranges::block(block, self.size);
         if !zeros || self.has(block) {
-            self.part.write_all_at(bytes, ranges::block(block, self.size).offset)?;
+            self.part.write_all_at(bytes, range.offset)?;
+        } else {
+            self.clear(range)?;
         }
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.write_all(&resume::entry(block, sum))?;
@@ -172,16 +178,38 @@ impl Partial {
         Ok(())
     }
 
-    /// Takes blocks as zeros that are zeros in a source, if they are to be: nothing is written, and who goes on finds that out again.
+    /// Has a range read as zeros, and take no room if the file system can do that. Of what an earlier process has written there the log may say nothing.
+    fn clear(&self, range: Range) -> io::Result<()> {
+        use rustix::fs::FallocateFlags;
+        let whole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if self.is_new || range.length == 0 || rustix::fs::fallocate(&self.part, whole, range.offset, range.length).is_ok() {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        for block in range.offset / mend_data::sums::BLOCK..range.end().div_ceil(mend_data::sums::BLOCK) {
+            self.read(block, &mut bytes)?;
+            if bytes.iter().any(|byte| *byte != 0) {
+                bytes.fill(0);
+                self.part.write_all_at(&bytes, ranges::block(block, self.size).offset)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes blocks as zeros that are zeros in a source, if they are to be: they are not noted, and who goes on finds that out again. What cannot be made zeros is to be fetched.
     pub fn put_holes(&self, holes: &[Range], known: Option<&Sums>) {
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         for hole in holes {
+            let mut found = Vec::new();
             for block in hole.offset.div_ceil(mend_data::sums::BLOCK)..hole.end().div_ceil(mend_data::sums::BLOCK) {
                 let range = ranges::block(block, self.size);
                 let zeros = crate::check::of_zeros(range.length);
-                if range.end() <= hole.end() && known.is_none_or(|known| known.get(block) == Some(zeros)) {
-                    sums.entry(block).or_insert(zeros);
+                if range.end() <= hole.end() && known.is_none_or(|known| known.get(block) == Some(zeros)) && !self.has(block) {
+                    found.push((block, zeros));
                 }
+            }
+            let of_zeros = ranges::of_blocks(found.iter().map(|(block, _)| *block), self.size);
+            if of_zeros.into_iter().all(|range| self.clear(range).is_ok()) {
+                self.sums.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
             }
         }
     }
@@ -193,17 +221,25 @@ impl Partial {
         self.part.read_exact_at(bytes, range.offset)
     }
 
-    /// Gives the whole file its name, with its record: durable when this returns.
-    pub fn publish(self, sources: Vec<mend_data::record::Source>) -> Result<Record, KeepError> {
+    /// Gives the whole file its name, with its record: durable when this returns. With `replaces` another file that has the name goes.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if a file has come there that is not to go: what was fetched is kept. Those of the file system.
+    pub fn publish(&self, sources: Vec<mend_data::record::Source>, replaces: bool) -> Result<Record, KeepError> {
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         let list: Option<Vec<Sum>> = (0..ranges::blocks(self.size)).map(|block| sums.get(&block).copied()).collect();
         let list = list.ok_or_else(|| io::Error::other("a block is missing"))?;
         let record = Record { sources, size: self.size, sums: Known::Here(Sums::new(list)) };
         drop(sums);
         self.part.sync_all()?;
+        // A record may stand beside the name, and is to be none of another file.
+        if !replaces && fs::symlink_metadata(&self.target).is_ok() {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists).into());
+        }
         record_file::keep(&self.target, &self.part, &record)?;
         self.part.sync_all()?;
-        mend_durable::rename(&beside(&self.target, names::PART), &self.target)?;
+        let rename = if replaces { mend_durable::rename } else { mend_durable::rename_new };
+        rename(&beside(&self.target, names::PART), &self.target)?;
         fs::remove_file(beside(&self.target, names::LOG))?;
         Ok(record)
     }
@@ -255,7 +291,7 @@ mod tests {
         assert!(!target.exists());
         put(&partial, 0);
         put(&partial, 1);
-        let record = partial.publish(begun("a").sources).unwrap();
+        let record = partial.publish(begun("a").sources, false).unwrap();
         assert_eq!(fs::read(&target).unwrap(), [block(0), block(1), block(2)].concat());
         assert_eq!(record_file::load(&target).unwrap().record, Some(record));
         assert!(!beside(&target, names::PART).exists() && !beside(&target, names::LOG).exists());
@@ -289,6 +325,42 @@ mod tests {
     }
 
     #[test]
+    fn zeros_are_zeros_also_where_an_earlier_process_has_written_something_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("x");
+        let partial = Partial::begin(&target, &begun("a"), None).unwrap();
+        put(&partial, 0);
+        drop(partial);
+        // It was killed before it had noted these.
+        let part = OpenOptions::new().write(true).open(beside(&target, names::PART)).unwrap();
+        part.write_all_at(&block(1), BLOCK).unwrap();
+        part.write_all_at(&block(2), 2 * BLOCK).unwrap();
+        let partial = Partial::begin(&target, &begun("a"), None).unwrap();
+        assert_eq!(partial.resumed, BLOCK);
+        partial.put(1, &[0; BLOCK as usize], Sum::of(&[0; BLOCK as usize])).unwrap();
+        partial.put_holes(&[Range { offset: 0, length: 2 * BLOCK + 5 }], None);
+        partial.publish(begun("a").sources, false).unwrap();
+        assert!(fs::read(&target).unwrap() == [block(0), vec![0; BLOCK as usize + 5]].concat());
+    }
+
+    #[test]
+    fn a_file_that_came_meanwhile_is_replaced_only_if_it_is_to_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("x");
+        let partial = Partial::begin(&target, &begun("a"), None).unwrap();
+        (0..3).for_each(|index| put(&partial, index));
+        fs::write(&target, "of somebody else").unwrap();
+        let refused = partial.publish(begun("a").sources, false).unwrap_err().into_io();
+        assert_eq!((refused.kind(), fs::read(&target).unwrap()), (io::ErrorKind::AlreadyExists, b"of somebody else".to_vec()));
+        assert_eq!(record_file::load(&target).unwrap().record, None);
+        drop(partial);
+        let partial = Partial::begin(&target, &begun("a"), None).unwrap();
+        assert_eq!(partial.resumed, 2 * BLOCK + 5);
+        partial.publish(begun("a").sources, true).unwrap();
+        assert_eq!(fs::read(&target).unwrap(), [block(0), block(1), block(2)].concat());
+    }
+
+    #[test]
     fn zeros_take_no_room() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("x");
@@ -299,7 +371,7 @@ mod tests {
         partial.put_holes(&[Range { offset: 1, length: size - 1 }], None);
         assert_eq!(partial.missing(&[Range { offset: 0, length: size }]), [Range { offset: 0, length: BLOCK }]);
         partial.put(0, &[0; BLOCK as usize], Sum::of(&[0; BLOCK as usize])).unwrap();
-        partial.publish(begun.sources).unwrap();
+        partial.publish(begun.sources, false).unwrap();
         let found = fs::metadata(&target).unwrap();
         assert!(found.len() == size && found.blocks() < 64, "{found:?}");
         assert_eq!(record_file::load(&target).unwrap().record.unwrap().known().unwrap().count(), 1 << 20);

@@ -165,14 +165,14 @@ pub fn rename(from: PathBuf, to: PathBuf) -> Result<i32, Failure> {
         if has_beside {
             record_file::copy_beside(&old, &new)?;
         }
-        if let Err(error) = fs::rename(&from, &to) {
+        // What has come there meanwhile stays.
+        if let Err(error) = mend_durable::rename_new(&from, &to) {
             if has_beside {
                 // The error that led here is the one to tell.
                 let _ = fs::remove_file(&new);
             }
             return Err(error);
         }
-        mend_durable::sync_name(&to)?;
         if has_beside { fs::remove_file(&old) } else { Ok(()) }
     })();
     done.map_err(|error: io::Error| match error.kind() {
@@ -180,6 +180,7 @@ pub fn rename(from: PathBuf, to: PathBuf) -> Result<i32, Failure> {
             let hint = "copy it with its attributes (cp --preserve=xattr), or stage it there";
             Failure::new(format!("{} is in another file system than {}", to.display(), from.display()), hint, FAILED)
         }
+        io::ErrorKind::AlreadyExists => Failure::new(format!("{} is there", to.display()), "remove it first", FAILED),
         _ => Failure::system(format!("{} to {}", from.display(), to.display()), &error),
     })?;
     Ok(0)

@@ -13,7 +13,7 @@ use crate::names::{followed, path_of};
 use crate::origin::Origin;
 use crate::partial::Partial;
 use crate::progress::Progress;
-use crate::record_file;
+use crate::record_file::{self, KeepError};
 use crate::report::Staged;
 use crate::spaces::filling::{self, SpaceFile};
 use futures_util::{StreamExt, stream};
@@ -159,7 +159,14 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         }
         return Err(unsure.failure(&shown, "fetched", "repeat the command to have what it holds now", true));
     }
-    tokio::task::block_in_place(|| filling.partial.publish(sources)).map_err(|error| Failure::system(&shown, &error.into_io()))?;
+    let published = tokio::task::block_in_place(|| filling.partial.publish(sources, file.force)).map_err(KeepError::into_io);
+    if let Err(error) = published {
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            return Err(Failure::system(&shown, &error));
+        }
+        let hint = "--force replaces it, and what was fetched is not fetched again";
+        return Err(Failure::new(format!("{shown} is there now: another one has made it meanwhile"), hint, FAILED));
+    }
     Ok(Staged {
         path: file.path.clone(),
         size,

@@ -10,12 +10,10 @@
 //! Cells that both leave empty count as agreement here: two ranks that each read a part of their own of a large file are alike. So Mend decides by
 //! [`super::sharing`], and shows this for who wants to compare it with the paper.
 
-use super::sharing::{Block, RankTouches};
+use super::sharing::{Block, KEPT, RankTouches};
 use crate::space::Id;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Patterns of a rank that are kept: the last ones.
-const KEPT: usize = 3;
 /// Blocks of a row.
 pub const BLOCKS_OF_ROW: u64 = 32;
 /// Columns: parts of a window.
@@ -133,9 +131,9 @@ pub struct Compared {
 pub fn compare(ranks: &BTreeMap<u32, RankTouches>, window: usize) -> Vec<Compared> {
     // Blocks of all files are numbered through: each file has room for its longest.
     let mut lengths: BTreeMap<Id, u64> = BTreeMap::new();
-    for (file, block) in ranks.values().flat_map(|rank| rank.order.iter()) {
+    for (file, first, count) in ranks.values().flat_map(|rank| rank.ranges.iter()) {
         let length = lengths.entry(*file).or_default();
-        *length = (*length).max(u64::from(*block) + 1);
+        *length = (*length).max(u64::from(*first) + u64::from(*count));
     }
     let mut blocks = 0;
     let mut begins: HashMap<Id, u64> = HashMap::new();
@@ -233,8 +231,11 @@ mod tests {
 
     #[test]
     fn the_last_three_windows_are_compared_and_who_touches_most_comes_first() {
-        let touches =
-            |order: Vec<u32>| RankTouches { order: order.into_iter().map(|block| ([1; 16], block)).collect(), ..RankTouches::default() };
+        let touches = |order: Vec<u32>| RankTouches {
+            ranges: order.iter().map(|block| ([1; 16], *block, 1)).collect(),
+            order: order.into_iter().map(|block| ([1; 16], block)).collect(),
+            ..RankTouches::default()
+        };
         // All read blocks 0 to 63 at last. Rank 2 read others in the two windows before, and rank 3 less than a window.
         let same = || (0..4).flat_map(|_| 0..64).collect::<Vec<u32>>();
         let other = (0..64).chain(64..128).chain(64..128).chain(0..64).collect();

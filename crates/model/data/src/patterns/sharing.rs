@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Blocks that are touched in a window, if nothing else is known.
 pub const WINDOW: usize = 256;
+/// Windows of a rank that are kept one block after the other: the last ones. Of what was before only ranges are known, so that memory grows with what is told, and not with what ranks read.
+pub const KEPT: usize = 3;
 /// Ranks that touch a block, of which pairs are still made: what everybody touches brings nobody closer to another one.
 const MAX_SHARERS: usize = 32;
 /// Parts of what pairs share are put together after so many, 32 bytes each.
@@ -65,10 +67,16 @@ impl std::ops::AddAssign for Counts {
 pub struct RankTouches {
     /// The node where it was last.
     pub node: String,
-    /// By window, the oldest first.
+    /// Its last windows, at most [`KEPT`], the oldest first.
     pub windows: Vec<Touched>,
-    /// Blocks in the order in which they were touched, of all windows.
+    /// Blocks in the order in which they were touched: the last ones, at most as many as [`KEPT`] windows have.
     pub order: Vec<Block>,
+    /// All that it touched, in order: the file, the first block, and how many.
+    pub ranges: Vec<(Id, u32, u32)>,
+    /// Blocks of all that: those that were touched again are counted again.
+    pub blocks: u64,
+    /// How many of them had to be fetched.
+    pub fetched: u64,
 }
 
 /// How much two ranks share in a window.
@@ -83,13 +91,29 @@ pub struct Shared {
 }
 
 impl RankTouches {
-    fn add(&mut self, file: Id, touch: &Touch, window: usize) {
+    /// Takes all that it touched, in order, in windows of so many blocks.
+    fn take(&mut self, touches: &[(f64, &Id, &Touch)], window: usize) {
         // A target may say anything.
-        for block in touch.block..touch.block.saturating_add(u32::from(touch.count)) {
-            let at = self.order.len() / window.max(1);
-            self.windows.resize_with(self.windows.len().max(at + 1), Touched::default);
-            self.windows[at].entry((file, block)).or_default().add(touch);
-            self.order.push((file, block));
+        self.ranges =
+            touches.iter().map(|(_, file, touch)| (**file, touch.block, u32::from(touch.count).min(u32::MAX - touch.block))).collect();
+        self.blocks = self.ranges.iter().map(|(.., count)| u64::from(*count)).sum();
+        let (window, kept) = (window.max(1) as u64, KEPT as u64);
+        let first_of_order = self.blocks.saturating_sub(kept.saturating_mul(window));
+        let first_of_windows = self.blocks.div_ceil(window).saturating_sub(kept) * window;
+        let mut at = 0;
+        for ((file, first, count), (.., touch)) in self.ranges.iter().zip(touches) {
+            let count = u64::from(*count);
+            self.fetched += if touch.fetched { count } else { 0 };
+            for index in at.max(first_of_order)..at + count {
+                let block = (*file, first + (index - at) as u32);
+                self.order.push(block);
+                if let Some(of_windows) = index.checked_sub(first_of_windows) {
+                    let number = (of_windows / window) as usize;
+                    self.windows.resize_with(self.windows.len().max(number + 1), Touched::default);
+                    self.windows[number].entry(block).or_default().add(touch);
+                }
+            }
+            at += count;
         }
     }
 
@@ -104,34 +128,44 @@ impl RankTouches {
     }
 }
 
+/// What a target told of a rank: how often it changed the node, the last one, and what it touched.
+type OfTarget<'a> = (usize, &'a str, Vec<(&'a Id, &'a Touch)>);
+
 /// What each target told, put together: by rank of one job. Mounts that are no rank's are left out.
 ///
 /// Targets know their own order alone. A file's stripes are on all of them, so what is as far in one target's events of a rank as in another's is taken to have
-/// been at the same time.
+/// been at the same time. Where a rank is now is told by the target that saw it change its node most often: another one may have seen nothing since.
 #[must_use]
 pub fn of_job(targets: &[Vec<Told>], job: &str, window: usize) -> BTreeMap<u32, RankTouches> {
     let mut events: BTreeMap<u32, Vec<(f64, &Id, &Touch)>> = BTreeMap::new();
-    let mut ranks: BTreeMap<u32, RankTouches> = BTreeMap::new();
+    // What says most of where a rank is now: how often it changed the node, how many events there are, and the last node.
+    let mut nodes: BTreeMap<u32, (usize, usize, &str)> = BTreeMap::new();
     for told in targets {
-        let mut of_target: HashMap<u32, Vec<(&Id, &Touch)>> = HashMap::new();
+        let mut of_target: HashMap<u32, OfTarget<'_>> = HashMap::new();
         for (told, event) in told.iter().flat_map(|told| told.events.iter().map(move |event| (told, event))) {
             let Some(Who { job: of, rank: Some(rank), node }) = told.who.get(event.who as usize) else { continue };
             let Some(file) = told.files.get(event.file as usize).filter(|_| of == job) else { continue };
-            ranks.entry(*rank).or_default().node.clone_from(node);
-            of_target.entry(*rank).or_default().push((file, &event.touch));
+            let (changes, last, touches) = of_target.entry(*rank).or_insert((0, node, Vec::new()));
+            *changes += usize::from(last != node);
+            *last = node;
+            touches.push((file, &event.touch));
         }
-        for (rank, touches) in of_target {
+        for (rank, (changes, node, touches)) in of_target {
+            let told = (changes, touches.len(), node);
+            nodes.entry(rank).and_modify(|most| *most = told.max(*most)).or_insert(told);
             let all = touches.len() as f64;
             let placed = touches.into_iter().enumerate().map(|(at, (file, touch))| ((at + 1) as f64 / all, file, touch));
             events.entry(rank).or_default().extend(placed);
         }
     }
-    for (rank, mut events) in events {
+    let of_rank = |(rank, mut events): (u32, Vec<(f64, &Id, &Touch)>)| {
         events.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let touches = ranks.entry(rank).or_default();
-        events.into_iter().for_each(|(_, file, touch)| touches.add(*file, touch, window));
-    }
-    ranks
+        let node = nodes.get(&rank).map_or("", |(.., node)| node).to_owned();
+        let mut touches = RankTouches { node, ..RankTouches::default() };
+        touches.take(&events, window);
+        (rank, touches)
+    };
+    events.into_iter().map(of_rank).collect()
 }
 
 /// A rank, where it was, and what it touched.
@@ -373,6 +407,43 @@ mod tests {
         assert_eq!(shared(&ranks[&0].windows[0], &ranks[&1].windows[1]).bytes, 8 * BLOCK);
         assert_eq!(jobs(&told), [("j".to_owned(), 2), ("other".to_owned(), 1)].into());
         assert_eq!(of_mounts(&told), [("x".to_owned(), Counts { read: 9, written: 0, fetched: 9 })].into());
+    }
+
+    /// What one target tells of rank 0, by node and range.
+    fn told_of(events: &[(&str, u32, u16)]) -> Vec<Told> {
+        let mut target = Recorder::default();
+        for (node, block, count) in events {
+            let touch = Touch { block: *block, count: *count, written: false, fetched: true };
+            let who = Who { job: "j".into(), rank: Some(0), node: (*node).into() };
+            target.take(&Report { who, file: [1; 16], touches: vec![touch], waited_us: 0 });
+        }
+        vec![target.tell(0)]
+    }
+
+    #[test]
+    fn a_rank_is_where_it_went_whichever_target_is_asked_last() {
+        let (moved, before) = (told_of(&[("a", 0, 1), ("b", 1, 1)]), told_of(&[("a", 5, 1), ("a", 6, 1), ("a", 7, 1)]));
+        for targets in [[moved.clone(), before.clone()], [before, moved]] {
+            assert_eq!(of_job(&targets, "j", 4)[&0].node, "b");
+        }
+    }
+
+    #[test]
+    fn memory_grows_with_what_is_told_and_not_with_what_was_read() {
+        let events: Vec<(&str, u32, u16)> = (0..20_000).map(|at| ("a", at * 7, u16::MAX)).collect();
+        let rank = &of_job(&[told_of(&events)], "j", 256)[&0];
+        let all = 20_000 * u64::from(u16::MAX);
+        assert_eq!((rank.blocks, rank.fetched, rank.ranges.len()), (all, all, 20_000));
+        assert_eq!((rank.windows.len(), rank.order.len()), (KEPT, KEPT * 256));
+        // What is kept is what was touched last.
+        let end = 19_999 * 7 + u32::from(u16::MAX);
+        assert_eq!(rank.order.last(), Some(&([1; 16], end - 1)));
+        assert_eq!(rank.windows[2].len() as u64, (all - 1) % 256 + 1);
+        // A range that no file has.
+        let sound = Touch { block: u32::MAX - 1, count: 9, written: false, fetched: false };
+        let mut touches = RankTouches::default();
+        touches.take(&[(1.0, &[1; 16], &sound)], 4);
+        assert_eq!((touches.blocks, touches.order), (1, vec![([1; 16], u32::MAX - 1)]));
     }
 
     #[test]

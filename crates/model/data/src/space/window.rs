@@ -22,6 +22,8 @@ pub struct Job {
     pub runs: bool,
     /// What it reads: `NAME:[PATH]` in data spaces.
     pub reads: Vec<String>,
+    /// It may read more: its script is not understood.
+    pub is_unsure: bool,
 }
 
 /// How far ahead of its start a job's data is copied.
@@ -85,14 +87,23 @@ pub struct Plan {
     pub left_out: Vec<Id>,
 }
 
+/// What a removal rests on: without it second copies stay that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sure {
+    /// All that urgent jobs read is known.
+    pub of_reads: bool,
+    /// All targets have said how much room they have.
+    pub of_room: bool,
+}
+
 /// Which files have second copies, if these together may have so many bytes: the most urgent ones. The first one that does not fit is left out, and so are all that are less
-/// urgent. Of those that are equally urgent the ones that have copies come first, then short ones.
+/// urgent. Of those that are equally urgent the ones that have copies come first, then short ones. Nothing is removed for a reason that is not sure.
 #[must_use]
-pub fn plan(files: &[Candidate], room: u64) -> Plan {
+pub fn plan(files: &[Candidate], room: u64, sure: Sure) -> Plan {
     let mut plan = Plan::default();
     let mut wanted: Vec<(usize, &Candidate)> = files.iter().filter_map(|file| Some((file.urgency?, file))).collect();
     wanted.sort_by_key(|(urgency, file)| (*urgency, std::cmp::Reverse(file.copied), file.bytes, file.file));
-    plan.remove.extend(files.iter().filter(|file| file.urgency.is_none() && file.copied > 0).map(|file| file.file));
+    plan.remove.extend(files.iter().filter(|file| sure.of_reads && file.urgency.is_none() && file.copied > 0).map(|file| file.file));
     let (mut bytes, mut is_full) = (0_u64, false);
     for (_, file) in wanted {
         bytes = bytes.saturating_add(file.bytes);
@@ -101,10 +112,12 @@ pub fn plan(files: &[Candidate], room: u64) -> Plan {
             plan.keep.push(file.file);
             continue;
         }
-        plan.left_out.push(file.file);
-        if file.copied > 0 {
-            plan.remove.push(file.file);
+        match (file.copied > 0, sure.of_reads && sure.of_room) {
+            (true, false) => continue,
+            (true, true) => plan.remove.push(file.file),
+            (false, _) => {}
         }
+        plan.left_out.push(file.file);
     }
     plan
 }
@@ -134,8 +147,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
+    const SURE: Sure = Sure { of_reads: true, of_room: true };
+
     fn job(nodes: u64, runs: bool) -> Job {
-        Job { name: String::new(), nodes, runs, reads: Vec::new() }
+        Job { name: String::new(), nodes, runs, reads: Vec::new(), is_unsure: false }
     }
 
     #[test]
@@ -154,9 +169,14 @@ mod tests {
         let file = |id: u8, bytes, copied, urgency| Candidate { file: [id; 16], bytes, copied, urgency };
         let files = [file(1, 10, 10, None), file(2, 10, 0, Some(1)), file(3, 10, 10, Some(2)), file(4, 5, 0, Some(0)), file(5, 1, 0, None)];
         let ids = |ids: &[u8]| ids.iter().map(|id| [*id; 16]).collect::<Vec<Id>>();
-        assert_eq!(plan(&files, 100), Plan { remove: ids(&[1]), keep: ids(&[4, 2, 3]), left_out: ids(&[]) });
-        assert_eq!(plan(&files, 24), Plan { remove: ids(&[1, 3]), keep: ids(&[4, 2]), left_out: ids(&[3]) });
-        assert_eq!(plan(&files, 0), Plan { remove: ids(&[1, 3]), keep: ids(&[]), left_out: ids(&[4, 2, 3]) });
+        let plan = |room| super::plan(&files, room, SURE);
+        assert_eq!(plan(100), Plan { remove: ids(&[1]), keep: ids(&[4, 2, 3]), left_out: ids(&[]) });
+        assert_eq!(plan(24), Plan { remove: ids(&[1, 3]), keep: ids(&[4, 2]), left_out: ids(&[3]) });
+        assert_eq!(plan(0), Plan { remove: ids(&[1, 3]), keep: ids(&[]), left_out: ids(&[4, 2, 3]) });
+        // A target says nothing, or a script is not understood.
+        let unsure = |of_reads, of_room| super::plan(&files, 24, Sure { of_reads, of_room });
+        assert_eq!(unsure(true, false), Plan { remove: ids(&[1]), keep: ids(&[4, 2]), left_out: ids(&[]) });
+        assert_eq!(unsure(false, true), Plan { remove: ids(&[]), keep: ids(&[4, 2]), left_out: ids(&[]) });
     }
 
     #[test]
@@ -202,7 +222,7 @@ mod tests {
                 .zip(&files)
                 .map(|(id, (bytes, copied, urgency))| Candidate { file: [id; 16], bytes: *bytes, copied: if *copied { *bytes } else { 0 }, urgency: *urgency })
                 .collect();
-            let plan = plan(&files, room);
+            let plan = plan(&files, room, SURE);
             let of = |id: &Id| files.iter().find(|file| file.file == *id).unwrap();
             let bytes: u64 = plan.keep.iter().map(|id| of(id).bytes).sum();
             prop_assert!(bytes <= room);

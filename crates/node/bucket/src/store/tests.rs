@@ -305,6 +305,114 @@ fn what_was_left_behind_goes_when_nobody_can_be_writing_it() {
 }
 
 #[test]
+fn who_was_replaced_removes_nothing() {
+    let behind = Behind::new();
+    let (first, file) = (behind.opened(true).unwrap(), file(1, CHUNK + 5));
+    ask(&first, Request::Begin { entry: Box::new(file.clone()) }, &[]).unwrap();
+    let second = behind.opened(false).unwrap();
+    stage(&second, &self::file(2, 5));
+    write(&second, &file, 0, &content(CHUNK + 5));
+    finish(&second, &file);
+    let stored = behind.names();
+    // It believes still that the file stands still, and that nobody has taken over.
+    let later = Instant::now() + first.stays.staged + Duration::from_secs(1);
+    assert_eq!(first.sweep(later).unwrap_err().kind, Failed::Busy);
+    assert_eq!(ask(&first, Request::Discard { file: file.id }, &[]), Err(Failed::Busy));
+    assert_eq!(first.remove_objects(&file.id, &[]).unwrap_err().kind, Failed::Busy);
+    assert_eq!(behind.names(), stored);
+    assert_eq!(lacking(&second), []);
+}
+
+#[test]
+fn what_is_sent_again_while_a_target_looks_for_what_was_left_behind_stays() {
+    let behind = Behind::new();
+    let store = behind.opened(true).unwrap();
+    let (left, again) = (file(1, 9), file(2, 9));
+    stage(&store, &file(3, 9));
+    for entry in [&left, &again] {
+        write(&store, entry, 0, &content(9));
+        ask(&store, Request::Settle { file: entry.id, position: 0, length: 9, life: life(&store) }, &[]).unwrap();
+        ask(&store, Request::Sums { file: entry.id, page: 0, length: 16 }, &[9; 16]).unwrap();
+    }
+    // A copy that was begun of a file that is there.
+    ask(&store, Request::Write { file: [3; 16], position: 1, offset: 0, length: 5 }, b"bytes").unwrap();
+    ask(&store, Request::Settle { file: [3; 16], position: 1, length: 5, life: life(&store) }, &[]).unwrap();
+    let mut store = behind.opened(false).unwrap();
+    let found = store.left_behind().unwrap();
+    assert_eq!(found.keys().collect::<Vec<_>>(), [&[1; 16], &[2; 16], &[3; 16]]);
+    write(&store, &again, 0, &content(9));
+    ask(&store, Request::Settle { file: again.id, position: 0, length: 9, life: life(&store) }, &[]).unwrap();
+    store.stays = begun::Stays { staged: Duration::ZERO, others: Duration::ZERO };
+    found.into_iter().for_each(|(file, begun)| store.tidy_one(&file, begun).unwrap());
+    store.stays = begun::Stays::set();
+    let names = |id: &str| behind.of(&format!("/{}/", id.repeat(16))).len();
+    assert_eq!((names("01"), names("02"), names("03")), (0, 2, 2));
+    finish(&store, &again);
+    assert_eq!(read(&store, &again, 0, 9), Ok(content(9)));
+}
+
+#[test]
+fn what_is_begun_stays_from_its_last_byte_also_when_the_target_begins_anew() {
+    let behind = Behind::new();
+    let store = behind.opened(true).unwrap();
+    let (gets, stands) = (file(1, CHUNK + 9), file(2, CHUNK + 9));
+    for entry in [&gets, &stands] {
+        ask(&store, Request::Begin { entry: Box::new(entry.clone()) }, &[]).unwrap();
+        write(&store, entry, 0, &content(CHUNK));
+    }
+    let since = Instant::now();
+    std::thread::sleep(Duration::from_millis(1500));
+    write(&store, &gets, 0, &content(CHUNK));
+    drop(store);
+    let mut store = behind.opened(false).unwrap();
+    store.stays = begun::Stays { staged: since.elapsed(), others: Duration::ZERO };
+    held(&store.begun).clear();
+    std::thread::sleep(Duration::from_millis(100));
+    store.read_begun().unwrap();
+    assert_eq!((store.being_staged(&gets.id), store.being_staged(&stands.id)), (Some(gets.clone()), None));
+    store.tidy().unwrap();
+    assert_eq!(behind.of(&"01".repeat(16)).len(), 2);
+    assert_eq!(behind.of(&"02".repeat(16)), Vec::<String>::new());
+}
+
+#[test]
+fn an_object_whose_chunks_take_long_to_list_is_settled() {
+    let behind = Behind::new();
+    let store = behind.opened(true).unwrap();
+    let entry = file(1, 6 * CHUNK + 5);
+    ask(&store, Request::Begin { entry: Box::new(entry.clone()) }, &[]).unwrap();
+    write(&store, &entry, 0, &content(3 * CHUNK));
+    drop(store);
+    let slow = Arc::new(ThrottledStore::new(behind.0.clone(), ThrottleConfig::default()));
+    let store = Store::open(Bucket::over(slow.clone(), ROOT).within(Duration::from_millis(200)), &SPACE, false, Box::new(|| {})).unwrap();
+    write(&store, &entry, 3 * CHUNK, &content(6 * CHUNK + 5)[3 * CHUNK as usize..]);
+    // Longer for all of them than one request may take.
+    slow.config_mut(|config| config.wait_list_per_entry = Duration::from_millis(100));
+    let settle = || ask(&store, Request::Settle { file: entry.id, position: 0, length: 6 * CHUNK + 5, life: life(&store) }, &[]);
+    settle().unwrap();
+    // Whoever did not wait that long need not wait again, and neither need who sent all of it to this process.
+    slow.config_mut(|config| config.wait_list_per_entry = Duration::from_secs(3600));
+    settle().unwrap();
+    let other = file(2, 2 * CHUNK);
+    ask(&store, Request::Begin { entry: Box::new(other.clone()) }, &[]).unwrap();
+    write(&store, &other, 0, &content(2 * CHUNK));
+    finish(&store, &other);
+    finish(&store, &entry);
+}
+
+#[test]
+fn a_space_ends_however_slow_its_store_is() {
+    let behind = Behind::new();
+    stage(&behind.opened(true).unwrap(), &file(1, 3 * CHUNK));
+    let slow = Arc::new(ThrottledStore::new(behind.0.clone(), ThrottleConfig::default()));
+    let store = Store::open(Bucket::over(slow.clone(), ROOT).within(Duration::from_millis(50)), &SPACE, false, Box::new(|| {})).unwrap();
+    slow.config_mut(|config| config.wait_list_per_call = Duration::from_millis(60));
+    slow.config_mut(|config| config.wait_delete_per_call = Duration::from_millis(60));
+    let asked = std::iter::repeat_with(|| ask(&store, Request::Leave, &[])).take(9).position(|told| told.is_ok());
+    assert_eq!((asked.is_some(), behind.names()), (true, Vec::new()));
+}
+
+#[test]
 fn a_snapshot_is_believed_of_entries_that_are_as_they_were() {
     let behind = Behind::new();
     let store = behind.opened(true).unwrap();

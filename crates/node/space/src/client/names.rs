@@ -29,6 +29,9 @@ const OFTEN: Duration = Duration::from_millis(20);
 /// Targets that are asked at once: those that are silent hold up no others, and are all waited for at the same time.
 const AT_ONCE: usize = 256;
 
+/// When it is told first that a space takes long to end, and how often then.
+const TELL: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
+
 /// How much room a target has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -361,14 +364,20 @@ impl Client {
         Ok(ids.len())
     }
 
-    /// Ends the space: all that its targets have goes. Those that were not told, with why.
+    /// Ends the space: all that its targets have goes. Those that were not told, with why. `takes_long` is called about once a minute for each that is still at it, with what it says.
     #[must_use]
-    pub fn end(&self) -> Vec<Fault> {
+    pub fn end(&self, takes_long: &(dyn Fn(&Fault) + Sync)) -> Vec<Fault> {
         let told = self.each(&self.all(), |_, peer| {
+            let mut tell = Instant::now() + TELL[0];
             loop {
                 match peer.ask(&Request::Leave, &[]) {
                     // A bucket has much to remove, and some of it goes each time.
-                    Err(Fault::Failed { kind: Failed::Busy, .. }) => {}
+                    Err(fault @ Fault::Failed { kind: Failed::Busy, .. }) => {
+                        if Instant::now() >= tell {
+                            takes_long(&fault);
+                            tell = Instant::now() + TELL[1];
+                        }
+                    }
                     told => break told.map(drop),
                 }
             }

@@ -19,6 +19,7 @@ use mend_data::space::catalogue::Node;
 use mend_data::sums::BLOCK;
 use mend_data::uri::same_address;
 use mend_space::client::{Client, NotSeen, Upload};
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,28 @@ pub struct SpaceFile {
     pub path: String,
     pub sources: Vec<Source>,
     pub force: bool,
+}
+
+/// The log of what was fetched cannot be written: it is not the space that fails.
+#[derive(Debug)]
+struct NotNoted(io::Error);
+
+impl fmt::Display for NotNoted {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "what was fetched cannot be noted: {}", self.0)
+    }
+}
+
+impl std::error::Error for NotNoted {}
+
+/// How staging ends that a piece has broken off.
+fn stopped(shown: &str, error: &io::Error) -> Failure {
+    let what = format!("{shown}: {error}");
+    if error.get_ref().is_some_and(|cause| cause.is::<NotNoted>()) {
+        return Failure::new(what, "make room for $MEND_HOME", FAILED);
+    }
+    let hint = "repeat the command to go on: what was fetched is not fetched again, and other targets take the place of lost ones";
+    Failure::new(what, hint, UNREACHABLE)
 }
 
 struct Filling {
@@ -47,7 +70,7 @@ impl Sink for Filling {
     fn take(&self, block: u64, bytes: &[u8]) -> io::Result<Taken> {
         self.upload.put(block * BLOCK, bytes).map_err(io::Error::other)?;
         if let Some(sum) = self.upload.claim(block) {
-            self.log.claim(block, sum)?;
+            self.log.claim(block, sum).map_err(|error| io::Error::other(NotNoted(error)))?;
         }
         self.progress.came(bytes.len() as u64);
         Ok(Taken::Good)
@@ -85,8 +108,7 @@ fn known(file: &SpaceFile, size: u64) -> Option<bool> {
 fn begin(file: &SpaceFile, begun: Begun, progress: &Arc<Progress>) -> Result<(Filling, u64), Failure> {
     let (client, path) = (&file.client, &file.path);
     let shown = format!("{}:{path}", client.space.name);
-    let failed =
-        |error: io::Error| Failure::new(format!("{shown}: what was fetched cannot be noted: {error}"), "make room for $MEND_HOME", FAILED);
+    let failed = |error: io::Error| stopped(&shown, &io::Error::other(NotNoted(error)));
     let (log, before) = BegunLog::open(&client.space, path)?;
     if let Some(before) = before {
         if before.begun.goes_on_as(&begun) {
@@ -160,10 +182,7 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
     progress.wants(size, resumed);
     let filling = Arc::new(filling);
     let origins: Origins = Arc::new(origins);
-    let fetched = fetcher.fetch(&origins, size, missing, &filling).await.map_err(|error| {
-        let hint = "repeat the command to go on: what was fetched is not fetched again, and other targets take the place of lost ones";
-        Failure::new(format!("{shown}: {error}"), hint, UNREACHABLE)
-    })?;
+    let fetched = fetcher.fetch(&origins, size, missing, &filling).await.map_err(|error| stopped(&shown, &error))?;
     if !fetched.lost.is_empty() {
         return Err(broken_off(no_source(&file.sources, &fetched.blames), &fetched.blames));
     }
@@ -201,4 +220,18 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
     // What stays of the log is of no file any more: the next command looks at what is there first.
     let _ = log.end();
     Ok(Staged { resumed, ..staged(size - resumed, false) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_no_fault_of_the_space() {
+        let full = io::Error::other(NotNoted(io::ErrorKind::StorageFull.into()));
+        let failure = stopped("input:x", &full);
+        assert_eq!((failure.code, failure.hint.as_str()), (FAILED, "make room for $MEND_HOME"));
+        assert!(failure.what.starts_with("input:x: what was fetched cannot be noted: "), "{}", failure.what);
+        assert_eq!(stopped("input:x", &io::Error::other("a target is lost")).code, UNREACHABLE);
+    }
 }

@@ -59,7 +59,7 @@ pub fn run(misused: impl Fn() -> Failure) -> Result<i32, Failure> {
             exchanges.settle(seconds);
             exchanges.clone()
         };
-        let fetched = fetched(ranks.values().flat_map(|rank| &rank.windows));
+        let fetched = ranks.values().map(|rank| rank.fetched * BLOCK).sum();
         let last = last_windows(&ranks);
         let alike = wanted.diagrams.then(|| alike(&ranks, window));
         let seen = Seen { ranks: &ranks, last: &last, alike, exchanges: &exchanges, slots: &wanted.slots, rate: fetched as f64 / seconds };

@@ -91,7 +91,7 @@ pub fn make(space: &Space) -> Result<(), Failure> {
     let failed = faults.into_iter().map(Failure::from).chain(saved.err()).next();
     if let Some(failure) = failed {
         // Those that were made are empty. One that does not answer stays as it is.
-        let _ = made.end();
+        let _ = made.end(&|_| {});
         return Err(failure);
     }
     Ok(())
@@ -109,7 +109,7 @@ pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
             return Err(Failure::new(format!("the data space {name} is not removed: not all of its targets answer"), hint, UNREACHABLE));
         }
     }
-    let faults = client.end();
+    let faults = client.end(&|fault| mend_report::tell!("mend data: {name}: {fault}; it goes on"));
     for fault in &faults {
         mend_report::tell!("mend data: {name}: {fault}; what it has of the space stays");
     }

@@ -161,11 +161,11 @@ impl Offload {
 
     /// The turn to send, and what there is to do so; `None` if another one has it.
     async fn begin(&self, uri: &str) -> Result<Option<Arc<Sending>>, Failure> {
-        let (client, who) = (self.client.clone(), self.who);
+        let (client, who, since) = (self.client.clone(), self.who, Instant::now());
         if !block_in_place(|| client.take_offload_turn(who, false))? {
             return Ok(None);
         }
-        let turn = Turn::held(Duration::from_secs(CLAIM / 4), move |over| client.take_offload_turn(who, over).unwrap_or(true));
+        let turn = Turn::held(since, Duration::from_secs(CLAIM), move |over| client.take_offload_turn(who, over).ok());
         let destination = self.destination(uri)?;
         let ledger = block_in_place(|| LedgerFile::open(&self.client.space.name, &self.head))?;
         let sending = Sending {

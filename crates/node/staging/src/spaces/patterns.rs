@@ -143,12 +143,12 @@ impl Seen {
 
     fn print(&self, paper: bool) {
         let Self { job, ranks, pairs, heat, nodes, .. } = self;
-        let touched: usize = ranks.values().map(|rank| rank.order.len()).sum();
+        let touched: u64 = ranks.values().map(|rank| rank.blocks).sum();
         report::line(&format!(
             "job {job}: {} ranks on {} nodes, {touched} blocks read or written; a column is {}",
             ranks.len(),
             nodes.len(),
-            report::size(heat.blocks as u64 * BLOCK)
+            report::size(heat.blocks * BLOCK)
         ));
         for (rank, row) in heat.text() {
             report::line(&format!("{rank:>6} {:<12} |{row}|", self.node_of(rank)));
@@ -214,7 +214,7 @@ impl Seen {
 
     fn print_json(&self) -> Result<(), Failure> {
         let Self { job, ranks, pairs, heat, nodes, numbers, fetched, steps, others, mounts } = self;
-        let rank = |(rank, touches): (&u32, &RankTouches)| json!({ "rank": rank, "node": touches.node, "blocks": touches.order.len(), "heat": heat.rows.get(rank) });
+        let rank = |(rank, touches): (&u32, &RankTouches)| json!({ "rank": rank, "node": touches.node, "blocks": touches.blocks, "heat": heat.rows.get(rank) });
         let pair = |((one, other), shared, likeness, alike): &Pair| json!({ "ranks": [one, other], "likeness": likeness, "alike": alike, "bytes": shared.bytes, "passed_on": shared.passed_on });
         let step = |step: &Step| {
             let (from, to, back) = (&nodes[step.from], &nodes[step.to], step.back.map(|back| numbers[back]));

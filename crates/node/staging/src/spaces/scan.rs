@@ -1,6 +1,6 @@
 //! What the targets of data spaces have recorded of ranks, and what is made of it.
 
-use mend_data::patterns::sharing::{self, Placed as Where, RankTouches, Touched};
+use mend_data::patterns::sharing::{self, KEPT, Placed as Where, RankTouches, Touched};
 use mend_data::patterns::{Told, Who};
 use mend_data::space::BLOCK;
 use mend_data::space::target::{Answer, Request};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Windows that are looked at: the last ones, as in the PARTE paper.
-pub const WINDOWS: usize = 3;
+pub const WINDOWS: usize = KEPT;
 
 /// A target: of which space, by its index, and which one of that.
 type Target = (usize, u16);

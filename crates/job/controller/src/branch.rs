@@ -6,7 +6,7 @@
 //! What was given up stays where it is, and its number takes it (`--checkpoint 4`). A failure, a requeued batch job and a restart that names no number
 //! pass over it. A checkpoint in another directory, as a copy that somebody has put aside, is read there, and nothing is written or removed beside it.
 
-use crate::manifest::numbers;
+use crate::manifest::listing::numbers;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_beside_a_copy() {
-        let own = Path::new("/home/jobs/a-1/checkpoints");
+        let own = Path::new("/shared/jobs/a-1/checkpoints");
         assert_eq!(directory_of(Path::new("/saved/7"), "a-1", own), own);
         assert_eq!(directory_of(Path::new("/moved/a-1/7"), "a-1", own), Path::new("/moved/a-1"));
         assert_eq!(directory_of(&own.join("7"), "a-1", own), own);

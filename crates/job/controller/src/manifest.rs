@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 mod lineage;
-mod listing;
+pub(crate) mod listing;
 
 pub use lineage::{Line, chain_of, chains, files, lineage};
 pub use listing::{listed, listed_at_first, numbers};

@@ -13,7 +13,6 @@
 
 use super::last_controller::{replaced, votes};
 use super::log;
-use super::take_over::stand;
 use crate::job_link::Vote;
 use crate::job_lock::JobLock;
 use crate::lock_identity::LockIdentity;
@@ -98,7 +97,7 @@ pub(super) async fn elect(directory: &JobDirectory, id: &str, silent: bool) -> O
 async fn ballot(directory: &JobDirectory) -> Ballot {
     let (Some(found), Ok(record)) = (log::read(directory.path()), directory.record()) else { return Ballot::Short };
     let life = found.life.clone();
-    if stand(found, &record).job.is_over() {
+    if found.stand(&record).job.is_over() {
         return Ballot::Short;
     }
     match votes(&life, life.lease_ms / 3).await {

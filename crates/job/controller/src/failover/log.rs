@@ -17,6 +17,7 @@ use crate::healing_options::HealingOptions;
 use crate::held_file;
 use crate::input::InputFile;
 use crate::lock_identity::LockIdentity;
+use crate::record::JobRecord;
 use mend_job::healing::Healing;
 use mend_job::input::Mark;
 use mend_job::replay::{Standing, Told};
@@ -99,6 +100,28 @@ pub struct Found {
     pub standing: Option<Box<Standing>>,
     /// What its machine was told since.
     pub told: Vec<Told>,
+}
+
+impl Found {
+    /// Where the lost controller stood.
+    #[must_use]
+    pub(crate) fn stand(self, record: &JobRecord) -> Standing {
+        let Self { life, standing, told } = self;
+        let mut standing = standing.map(|standing| *standing).unwrap_or_else(|| {
+            let input = mend_job::input::Input::new(life.input, life.setup.stdin);
+            Standing::begin(life.setup, 0, input, life.printed)
+        });
+        for entry in told {
+            standing.take(entry, &manifest_text(record));
+        }
+        standing
+    }
+}
+
+/// Reads a checkpoint's manifest by its number.
+pub(super) fn manifest_text(record: &JobRecord) -> impl Fn(u64) -> Vec<u8> {
+    let checkpoints = record.checkpoints.clone();
+    move |number| fs::read(checkpoints.join(number.to_string()).join("manifest.json")).unwrap_or_default()
 }
 
 /// The log, open for the job's controller.

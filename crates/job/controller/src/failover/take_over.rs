@@ -8,7 +8,7 @@ use crate::embedded::Embedded;
 use crate::error::RunError;
 use crate::failover::election::{Won, elect};
 use crate::failover::last_controller::{self, answer_time};
-use crate::failover::log::{self, Found, LifeRecord, ToldLog};
+use crate::failover::log::{self, LifeRecord, ToldLog};
 use crate::failover::watch::{LEASES, LockWatch};
 use crate::healing::see_through_in_batch;
 use crate::input::{InputError, InputFile, InputReader, Source, Wanted, note_lack};
@@ -38,7 +38,6 @@ use mend_messages::job::{NodeIndex, Secret};
 use mend_report::with_causes;
 use mend_wire::{Connection, Link};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -76,7 +75,7 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         batch: batch.clone(),
         quiet: life.quiet,
     };
-    let standing = stand(found, &record);
+    let standing = found.stand(&record);
     mend_report::tell!(
         "mend: the controller of job {id} on {} was lost; another one on {} goes on in its place",
         record.controller_host,
@@ -102,24 +101,6 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
 /// The daemon that a lost controller has started on this machine, which its job goes on with.
 fn daemon_of_lost(life: &LifeRecord) -> Option<Embedded> {
     life.setup.nodes.first().filter(|_| life.local).map(|node| Embedded::of_lost(node.address))
-}
-
-/// Where the lost controller stood.
-pub(super) fn stand(found: Found, record: &JobRecord) -> Standing {
-    let Found { life, standing, told } = found;
-    let mut standing = standing.map(|standing| *standing).unwrap_or_else(|| {
-        let input = mend_job::input::Input::new(life.input, life.setup.stdin);
-        Standing::begin(life.setup, 0, input, life.printed)
-    });
-    for entry in told {
-        standing.take(entry, &manifest_text(record));
-    }
-    standing
-}
-
-fn manifest_text(record: &JobRecord) -> impl Fn(u64) -> Vec<u8> {
-    let checkpoints = record.checkpoints.clone();
-    move |number| fs::read(checkpoints.join(number.to_string()).join("manifest.json")).unwrap_or_default()
 }
 
 /// A daemon that has taken this controller, how many orders of the lost one it has had, and proof of later connections; or how it is lost.
@@ -180,7 +161,7 @@ async fn go_on_in_place(
         );
     }
     let last_word = Instant::now() + Duration::from_millis(life.lease_ms) / LEASES + waited;
-    let mut left = standing.left(&manifest_text(&record));
+    let mut left = standing.left(&log::manifest_text(&record));
     let newest = journal_file::read(directory.path()).map(|found| found.entries).unwrap_or_default();
     left.retain(|effect| !is_recorded(effect, &newest[newest.len().saturating_sub(MAX_RECORDS)..]));
     let (arrivals, incoming) = mpsc::channel(MAX_WAITING_EVENTS);

@@ -9,6 +9,7 @@ Without Mend it does nothing. One file, for Python 3.8 and later; it needs nothi
 """
 
 import ctypes
+import operator
 
 __all__ = ["mend_step"]
 
@@ -26,8 +27,9 @@ _TELL = _find()
 
 
 def mend_step(now, total=0):
-    """`now` steps are done of `total`; a total of 0: it is not known. Whole numbers, at least 0: raises ValueError for others."""
-    if now < 0 or total < 0:
-        raise ValueError(f"steps are counted from 0: mend_step({now}, {total})")
+    """`now` steps are done of `total`; a total of 0: it is not known. Raises TypeError for what is no whole number, ValueError for one below 0 or from 2**64 on."""
+    now, total = operator.index(now), operator.index(total)
+    if not (0 <= now < 1 << 64 and 0 <= total < 1 << 64):
+        raise ValueError(f"steps are counted from 0, below 2**64: mend_step({now}, {total})")
     if _TELL is not None:
-        _TELL(int(now), int(total))
+        _TELL(now, total)

@@ -86,8 +86,10 @@ class Coupled(InDirectory):
         # Where they come by themselves, and stay.
         job, name = self.start(program, "auto")
         until(lambda: self.together(name), "partners are together")
-        events = [entry for entry in self.lab.verb("log", name) if entry["event"] == "migration_committed"]
-        self.assertEqual(len(events), 2)
+        # The job says where they are before its journal does.
+        moves = lambda: [entry for entry in self.lab.verb("log", name) if entry["event"] == "migration_committed"]
+        until(lambda: len(moves()) >= 2, "the moves are in the journal")
+        self.assertEqual(len(moves()), 2)
         # What one writes the other need not have sent: the newest windows have nothing else any more.
         until(lambda: (seen := self.passes_on(name)) and not seen["moves"] and seen["fetched"] < found["fetched"] / 3, "what is read comes from the node's cache")
         self.assertTrue(self.together(name))

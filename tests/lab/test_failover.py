@@ -140,9 +140,14 @@ class Ranks(Failover):
 
     def test_who_starts_a_detached_job_waits_for_its_successor(self):
         """Its controller is killed when it has begun, as a rule before all ranks run."""
-        begun = 'until set -- "$MEND_HOME"/jobs/*/told && [ -e "$1" ]; do :; done'
-        kill = 'sleep 0.01; kill -KILL $(sed -n "s/.*controller_pid.: \\([0-9]*\\).*/\\1/p" "${1%/*}/job.json")'
-        kills = threading.Thread(target=self.lab.on, args=("head", "sh", "-c", f"{begun}; {kill}"))
+        pid = '$(sed -n "s/.*controller_pid.: \\([0-9]*\\).*/\\1/p" "$MEND_HOME"/jobs/*/job.json)'
+
+        def kill():
+            # A daemon has the job, and has said so.
+            until(lambda: processes_of(self.program), "a rank is there")
+            self.lab.on("head", "sh", "-c", f"kill -KILL {pid}")
+
+        kills = threading.Thread(target=kill)
         kills.start()
         self.addCleanup(kills.join)
         argv = [MEND, "run", "--detach", "-n", "4", "--hosts", "node1,node2", "--", *self.argv]

@@ -24,7 +24,7 @@ pub fn settings_page() -> String {
     let names = |settings: &[mend_settings::Setting]| settings.iter().map(|one| format!("`{}`", one.name)).collect::<Vec<_>>().join(", ");
     let (of_program, of_mounts) = (names(&mend_settings::OF_PROGRAM), names(&mend_settings::OF_MOUNTS));
     format!(
-        "# Settings\n\nEnvironment variables; flags of the commands override them. `mend run`, `mend restart` and `mendd` refuse a value that cannot be used.\n\
+        "# Settings\n\nEnvironment variables; flags of the commands override them. What uses a value refuses one that cannot be used.\n\
          Written by `cargo xtask settings` from `crates/platform/settings`: change them there.\n\n\
          What a job does is decided by the environment of its `mend run` or `mend restart`, also where another process goes on in that one's place. Other commands do not\n\
          change it. But:\n\n\

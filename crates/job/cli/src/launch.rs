@@ -88,10 +88,17 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
             }
             return Ok(Candidates::only(&directory));
         }
-        return Ok(Candidates::numbered(&directory, None, number));
+        // A job's own: what it has given up is passed over.
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let of_job =
+            record::list()?.into_iter().find(|(_, record)| real(&record.checkpoints).is_some_and(|own| Some(own) == real(&directory)));
+        return Ok(match (of_job, number) {
+            (Some((_, record)), None) => Candidates::of(&record),
+            _ => Candidates::numbered(&directory, None, number),
+        });
     }
     let (_, record) = record::find(job, false)?;
-    if numbers(&record.checkpoints).is_empty() {
+    if numbers(&record.checkpoints).is_empty() && Candidates::of(&record).count() == 0 {
         let with = |(_, other): (_, JobRecord)| (!numbers(&other.checkpoints).is_empty()).then_some(other.id);
         let others: Vec<String> = record::list()?.into_iter().filter_map(with).collect();
         let hint = match others[..] {

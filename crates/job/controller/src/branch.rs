@@ -56,9 +56,11 @@ impl Branch {
     /// Where the checkpoints are that the job goes on from, with their numbers, ascending. Its own ones are in `checkpoints`.
     #[must_use]
     pub fn to_go_on_from(&self, checkpoints: &Path) -> Vec<(u64, PathBuf)> {
-        let own = numbers(checkpoints).into_iter().filter(|number| !self.is_abandoned(*number));
+        let origin = self.origin.clone().filter(|(_, place)| place.is_dir());
+        let in_place = |number: u64| origin.as_ref().is_none_or(|(chosen, _)| *chosen != number);
+        let own = numbers(checkpoints).into_iter().filter(|number| !self.is_abandoned(*number) && in_place(*number));
         let mut all: Vec<_> = own.map(|number| (number, checkpoints.join(number.to_string()))).collect();
-        all.extend(self.origin.clone().filter(|(number, place)| all.iter().all(|(own, _)| own != number) && place.is_dir()));
+        all.extend(origin);
         all.sort();
         all
     }
@@ -76,11 +78,15 @@ impl Branch {
     }
 }
 
-/// The directory for the checkpoints of a job that is restarted from the one in `place`. `own`: that of its record. Another one is taken if it bears the job's name: somebody has moved it.
+/// The directory for the checkpoints of a job that is restarted from the one in `place`. `recorded`: that of its record, if it has one; `default`: the one in the job's directory.
+/// Another one is taken if it bears the job's name. Either may have been moved.
 #[must_use]
-pub fn directory_of(place: &Path, job: &str, own: &Path) -> PathBuf {
+pub fn directory_of(place: &Path, job: &str, recorded: Option<&Path>, default: &Path) -> PathBuf {
+    let own = recorded.filter(|recorded| recorded.is_dir()).unwrap_or(default);
     match place.parent() {
-        Some(parent) if parent.file_name().is_some_and(|name| name == job) || same(parent, own) => parent.to_owned(),
+        Some(parent) if parent.file_name().is_some_and(|name| name == job) || same(parent, own) || same(parent, default) => {
+            parent.to_owned()
+        }
         _ => own.to_owned(),
     }
 }
@@ -130,17 +136,24 @@ mod tests {
         assert_eq!(branch.choose(3, &aside.path().join("3"), own.path()), Some((4, 4)));
         assert_eq!(branch.to_go_on_from(own.path()).pop(), Some((3, aside.path().join("3"))));
         assert_eq!(branch.elsewhere(), Some(3));
-        fs::create_dir(own.path().join("5")).unwrap();
+        for number in ["3", "5"] {
+            fs::create_dir(own.path().join(number)).unwrap();
+        }
         assert_eq!(left(&branch, own.path()), [1, 3, 5]);
+        assert_eq!(branch.to_go_on_from(own.path())[1].1, aside.path().join("3"));
         fs::remove_dir(aside.path().join("3")).unwrap();
-        assert_eq!((left(&branch, own.path()), branch.elsewhere()), (vec![1, 5], None));
+        assert_eq!((left(&branch, own.path()), branch.elsewhere()), (vec![1, 3, 5], None));
     }
 
     #[test]
     fn nothing_is_written_beside_a_copy() {
-        let own = Path::new("/shared/jobs/a-1/checkpoints");
-        assert_eq!(directory_of(Path::new("/saved/7"), "a-1", own), own);
-        assert_eq!(directory_of(Path::new("/moved/a-1/7"), "a-1", own), Path::new("/moved/a-1"));
-        assert_eq!(directory_of(&own.join("7"), "a-1", own), own);
+        let (own, default) = (with(&[7]), Path::new("/shared/jobs/a-1/checkpoints"));
+        let of = |place: &Path, recorded: &Path| directory_of(place, "a-1", Some(recorded), default);
+        assert_eq!(of(Path::new("/saved/7"), own.path()), own.path());
+        assert_eq!(of(Path::new("/moved/a-1/7"), own.path()), Path::new("/moved/a-1"));
+        assert_eq!(of(&own.path().join("7"), own.path()), own.path());
+        // All jobs were moved, and the record does not know it.
+        assert_eq!(of(&default.join("7"), Path::new("/no/such")), default);
+        assert_eq!(of(Path::new("/saved/7"), Path::new("/no/such")), default);
     }
 }

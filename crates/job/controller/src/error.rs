@@ -283,7 +283,7 @@ impl RunError {
             Self::NoSuchHost { .. } => "check the spelling, or write its address".into(),
             Self::CheckpointDirectory { .. } => "name a directory of yours with --checkpoint-dir, which all hosts share".into(),
             Self::NotHealed { job, wants_nodes: true, .. } => {
-                format!("`mend restart {job}` when nodes are there again; `--wait-for-nodes SECONDS` has the job wait for them")
+                format!("`mend restart {job}` when nodes are there again; `--wait-for-nodes SECONDS` has the job wait so long for them")
             }
             Self::NotHealed { source, .. } => source.hint(),
             Self::Drained { host } => format!("`mend undrain {host}`, or name other hosts with --hosts"),

@@ -87,6 +87,7 @@ pub(crate) fn begin_log(directory: &Path, holder: LockIdentity, life: &LifeRecor
     // That of the life before is there until this one's takes its place.
     match ToldLog::begin(directory, holder, life.clone(), None) {
         Ok(log) => Ok(Some(log)),
+        Err(error) if ToldLog::is_lost(&error) => watch::leave(&life.setup.id),
         Err(error) => {
             log::remove(directory, holder);
             mend_report::tell!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");

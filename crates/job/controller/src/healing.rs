@@ -20,7 +20,6 @@ use crate::job_lock::JobLock;
 use crate::kill_request;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
-use crate::manifest::numbers;
 use crate::offload::Offloads;
 use crate::record::{JobDirectory, JobRecord, put_unsent_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
@@ -234,7 +233,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
                 // As while a life runs: its terminal was closed, and a successor goes on in its place.
                 std::process::exit(128 + Signal::HUP.as_raw());
             }
-            Err(wish.end(&id, numbers(&checkpoints).last().copied()))
+            Err(wish.end(&id, Candidates::to_go_on_from(&checkpoints, &id).newest()))
         }
         () = kill_request::wanted(&id) => Err(RunError::Killed),
         never = show_life(&directory, &id, holder) => match never {},

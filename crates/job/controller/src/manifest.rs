@@ -365,7 +365,7 @@ impl ManifestError {
     pub fn hint(&self) -> String {
         match self {
             Self::Io { .. } | Self::None { .. } => "`mend checkpoints` lists what can be restarted".into(),
-            Self::Damaged { .. } | Self::File { .. } | Self::Image { .. } | Self::Base { .. } => "restart from an older checkpoint with --checkpoint N".into(),
+            Self::Damaged { .. } | Self::File { .. } | Self::Image { .. } | Self::Base { .. } => "restart from an older checkpoint with --checkpoint N, if `mend checkpoints` lists one".into(),
             Self::Sealed { source, .. } => source.hint().into(),
             Self::Forged { .. } => {
                 "name the key that the job was started with, or restart from an older checkpoint with --checkpoint N".into()

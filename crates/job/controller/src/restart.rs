@@ -350,8 +350,8 @@ async fn restart_from(
     let taken = manifest.input.map(|input| input.at).unwrap_or_default();
     let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
     let shown = output::found(&directory, &manifest.printed, spec.repeat_output);
-    let own = record.as_ref().map_or_else(|| directory.path().join("checkpoints"), |record| record.checkpoints.clone());
-    let checkpoints = branch::directory_of(images, &manifest.job, &own);
+    let recorded = record.as_ref().map(|record| record.checkpoints.as_path());
+    let checkpoints = branch::directory_of(images, &manifest.job, recorded, &directory.path().join("checkpoints"));
     let mut branch = record.as_ref().map(|record| record.branch.clone()).unwrap_or_default();
     let given_up = if spec.candidates.are_chosen() { branch.choose(manifest.number, images, &checkpoints) } else { None };
     if !spec.quiet {
@@ -364,7 +364,8 @@ async fn restart_from(
         }
         notes.tell_of_overruled(spec, &program);
     }
-    let search = match is_plain(&manifest.tiers) {
+    let is_whole = || chains.iter().flatten().all(|image| image.is_file());
+    let search = match is_plain(&manifest.tiers) || branch.elsewhere() == Some(manifest.number) && is_whole() {
         true => None,
         false => Some(SearchSetup {
             specs: manifest.tiers.clone(),

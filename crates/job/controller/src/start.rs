@@ -5,7 +5,6 @@ use crate::batch::{InBatch, daemons_of};
 use crate::branch::Branch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch;
-use crate::detached;
 use crate::embedded::Embedded;
 use crate::end_on_record::put_end_on_record;
 use crate::error::RunError;
@@ -314,6 +313,7 @@ pub(crate) async fn begin(
         checkpoints: checkpoints.clone(),
         listed,
         abandoned: beginning.branch.abandoned().to_vec(),
+        elsewhere: beginning.branch.elsewhere(),
         adopted: if tier_setup.is_some() { adopted(&checkpoints, key.as_ref()) } else { Vec::new() },
         plan,
         tiers: tier_setup,
@@ -359,11 +359,9 @@ pub(crate) async fn begin(
         local: embedded.is_some(),
         batch: batch_life,
         run_began: beginning.run_began,
+        holder: beginning.holder.number(),
     };
     let told = failover::begin_log(directory.path(), beginning.holder, &life)?;
-    if told.is_some() {
-        detached::begun(&id);
-    }
     let watch_with = |secret| LockWatch::begin(directory.path(), beginning.holder, &life, secret);
     let lock_watch = reached.first().filter(|_| told.is_some()).map(|node| watch_with(&node.secret));
     let successor = told.is_some().then(|| failover::command(directory.path())).flatten();

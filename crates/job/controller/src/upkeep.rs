@@ -252,6 +252,23 @@ pub struct UpkeepRules {
     pub key: Option<Key>,
     /// What the round before found.
     pub weighed: Option<Weighed>,
+    /// Checkpoints that were given up, as [`Branch::abandoned`](crate::branch::Branch::abandoned) has them: they stay, and do not count.
+    pub abandoned: Vec<(u64, u64)>,
+}
+
+impl UpkeepRules {
+    fn is_given_up(&self, number: u64) -> bool {
+        self.abandoned.iter().any(|(after, last)| number > *after && number <= *last)
+    }
+}
+
+/// All checkpoints; those that were given up as ones that somebody has asked for, and from which nothing goes on.
+fn weighed_up(directory: &Path, rules: &UpkeepRules) -> CheckpointInventory {
+    let mut found = survey(directory, rules.key.as_ref());
+    for one in found.known.iter_mut().filter(|one| rules.is_given_up(one.number)) {
+        (one.periodic, one.restorable) = (false, false);
+    }
+    found
 }
 
 /// One round: removes what is superseded, merges what takes too much space, removes what that frees. With `cancel` it ends
@@ -271,8 +288,8 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
     let mut told = |text: String| {
         failure.get_or_insert(text);
     };
-    remove_superseded(directory, bounds, key, cancel, (step, removed), &mut told);
-    let found = survey(directory, key);
+    remove_superseded(directory, bounds, rules, cancel, (step, removed), &mut told);
+    let found = weighed_up(directory, rules);
     if let Some((number, error)) = found.unreadable.first() {
         let why = with_causes(error);
         told(format!("no checkpoint is removed or merged, as checkpoint {number} may need any of them: {why}"));
@@ -283,7 +300,7 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
             Ok(weighed @ Some(_)) => done.weighed = weighed,
             Ok(None) => {
                 (done.weighed, done.merged) = (None, Some(wanted.at));
-                remove_superseded(directory, bounds, key, cancel, (step, removed), &mut told);
+                remove_superseded(directory, bounds, rules, cancel, (step, removed), &mut told);
             }
             Err(MergeError::Cancelled) => {}
             Err(error) => {
@@ -292,7 +309,7 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
             }
         }
     }
-    done.newest = manifest::numbers(directory).into_iter().rev().find_map(|number| {
+    done.newest = manifest::numbers(directory).into_iter().rev().filter(|number| !rules.is_given_up(*number)).find_map(|number| {
         let place = directory.join(number.to_string());
         let chains = manifest::check(&place, &manifest::read_alone(&place, key).ok()?, key).ok()?;
         Some((number, chains.iter().map(|chain| chain.len() as u32 - 1).collect()))
@@ -303,12 +320,12 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
 fn remove_superseded(
     directory: &Path,
     bounds: Bounds,
-    key: Option<&Key>,
+    rules: &UpkeepRules,
     cancel: &AtomicBool,
     (step, removed): (&mut dyn FnMut(), &mut Vec<u64>),
     told: &mut dyn FnMut(String),
 ) {
-    let found = survey(directory, key);
+    let found = weighed_up(directory, rules);
     for number in retention::superseded(&found.known, !found.unreadable.is_empty(), bounds) {
         if cancel.load(Ordering::Relaxed) {
             return;

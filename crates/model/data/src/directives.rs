@@ -197,6 +197,10 @@ fn words(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Vec<St
                 }
                 word.get_or_insert_default().push_str(&variable(&name).ok_or_else(|| format!("the variable {name} is not set"))?);
             }
+            '~' if quote.is_none() && word.is_none() => {
+                return Err("~ at the beginning of a word is not read: write $HOME, or put it in quotes".to_owned());
+            }
+            '`' if quote != Some('\'') => return Err("a command in backquotes is not run: put them in single quotes".to_owned()),
             c if c.is_whitespace() && quote.is_none() => words.extend(word.take()),
             c => word.get_or_insert_default().push(c),
         }
@@ -215,6 +219,13 @@ mod tests {
 
     fn script(text: &str) -> Script {
         read(text, &|name| (name == "DW_JOB_STRIPED").then(|| "/bb/a b".to_owned()))
+    }
+
+    #[test]
+    fn what_a_shell_would_put_in_place_of_words_is_not_taken_for_names() {
+        let split = |text: &str| words(text, &|_| None);
+        assert!(split("file:///a ~/b").is_err() && split("a `id`").is_err() && split("\"`id`\"").is_err());
+        assert_eq!(split("http://h/~u/x '~/b' '`'").unwrap(), ["http://h/~u/x", "~/b", "`"]);
     }
 
     #[test]

@@ -179,6 +179,8 @@ pub struct Setup {
     pub listed: Vec<u64>,
     /// Of these are given up, for each pair: those after the first number, up to the second.
     pub abandoned: Vec<(u64, u64)>,
+    /// The one that the job was restarted from, if it is in another directory: all of it lies there.
+    pub elsewhere: Option<u64>,
     /// Those that copies in tiers are looked after of, ascending.
     pub adopted: Vec<Adopted>,
     /// When checkpoints are taken.

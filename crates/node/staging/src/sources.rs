@@ -44,7 +44,11 @@ pub async fn run(path: PathBuf, change: Change, json: bool, fetcher: &Fetcher) -
             return Err(Failure::new(format!("{shown}: its record cannot be read"), "--add URI writes a new one", FAILED));
         }
         let file = File::open(&path).map_err(|error| system(&error))?;
-        let length = file.metadata().map_err(|error| system(&error))?.len();
+        let about = file.metadata().map_err(|error| system(&error))?;
+        if !about.is_file() {
+            return Err(Failure::bad_value(format!("{shown} is no file"), "sources are of files: name one"));
+        }
+        let length = about.len();
         let mut new = record.unwrap_or(Record { sources: Vec::new(), size: length, sums: Known::Nowhere });
         remove(&mut new, &change.remove, &shown)?;
         add(&mut new, &change, &shown, fetcher).await?;

@@ -115,6 +115,7 @@ impl World {
             checkpoints: "/c".into(),
             listed: self.disk.numbers(),
             abandoned: Vec::new(),
+            elsewhere: None,
             adopted: if self.tiers.is_empty() { Vec::new() } else { self.adopted() },
             plan: self.rules,
             tiers,

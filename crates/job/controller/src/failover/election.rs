@@ -55,13 +55,13 @@ enum Ballot {
 /// Tries to get the job. `silent`: its controller was not seen to end, it is only not heard. `None`: another process has it, or it needs none.
 pub(super) async fn elect(directory: &JobDirectory, id: &str, silent: bool) -> Option<Won> {
     let (mut tried, mut pause, mut without_ranks) = (Duration::ZERO, PAUSE.0, None);
+    // Of whoever holds it now, and of no successor that has it by then.
+    let holder = LockIdentity::of(directory.path());
     while tried < TRYING_TIME {
         let began = Instant::now();
         if directory.record().is_ok_and(|record| record.ended.is_some()) {
             return None;
         }
-        // Of whoever holds it now, and of no successor that has it by then.
-        let holder = LockIdentity::of(directory.path());
         match directory.lock(id) {
             Ok(lock) => return replaced(directory, id, lock).await.map(|lock| Won { lock, voted: None }),
             Err(RecordError::Running { .. }) => {}
@@ -70,8 +70,12 @@ pub(super) async fn elect(directory: &JobDirectory, id: &str, silent: bool) -> O
                 return None;
             }
         }
+        let now = LockIdentity::of(directory.path());
+        if now.is_some() && holder.is_some() && now != holder {
+            break;
+        }
         if let (true, Some(holder)) = (silent, holder) {
-            match ballot(directory).await {
+            match ballot(directory, holder).await {
                 Ballot::Enough { epoch, urgent, lease } => {
                     let since = *without_ranks.get_or_insert(began);
                     if urgent || since.elapsed() > (lease / 2).min(NEXT_LIFE_TIME) {
@@ -93,15 +97,24 @@ pub(super) async fn elect(directory: &JobDirectory, id: &str, silent: bool) -> O
     None
 }
 
-/// Asks the nodes whether they have heard the controller: whether it is lost, and not only the way from it to here.
-async fn ballot(directory: &JobDirectory) -> Ballot {
+/// Asks the nodes whether they have heard the controller, the holder of the lock: whether it is lost, and not only the way from it to here.
+async fn ballot(directory: &JobDirectory, holder: LockIdentity) -> Ballot {
     let (Some(found), Ok(record)) = (log::read(directory.path()), directory.record()) else { return Ballot::Short };
     let life = found.life.clone();
-    if found.stand(&record).job.is_over() {
+    let standing = found.stand(&record);
+    if standing.job.is_over() {
         return Ballot::Short;
     }
     match votes(&life, life.lease_ms / 3).await {
-        Ok(votes) => count(&votes, life.epoch, Duration::from_millis(life.lease_ms)),
+        Ok(mut votes) => {
+            // The job runs on without these: that their leases are over says nothing of its controller.
+            standing.lost.iter().for_each(|(node, _)| votes[*node as usize] = None);
+            match count(&votes, life.epoch, Duration::from_millis(life.lease_ms)) {
+                // Whoever has taken its place meanwhile, as a restart, has no nodes yet.
+                Ballot::Enough { urgent: false, .. } if life.holder != holder.number() => Ballot::Short,
+                ballot => ballot,
+            }
+        }
         Err(error) => {
             tracing::warn!(%error, "nodes cannot be asked for their votes");
             Ballot::Short

@@ -81,6 +81,8 @@ pub struct LifeRecord {
     pub(crate) batch: Option<BatchLife>,
     /// When the `mend run` or `mend restart` that it is a life of began, seconds since 1970: `MEND_TIME_LIMIT_S` counts from there, whoever controls it.
     pub run_began: u64,
+    /// Which lock the controller has that writes this.
+    pub holder: u64,
 }
 
 impl LifeRecord {
@@ -188,6 +190,7 @@ impl ToldLog {
     /// # Errors
     /// Those of the file system; [`ToldLog::is_lost`] says of which error that the job has another controller.
     pub fn begin(directory: &Path, holder: LockIdentity, life: LifeRecord, standing: Option<&Standing>) -> io::Result<Self> {
+        let life = LifeRecord { holder: holder.number(), ..life };
         let mut bytes = HEAD.to_vec();
         frame(&mut bytes, &life)?;
         frame(&mut bytes, &standing)?;

@@ -149,7 +149,8 @@ impl Running {
                     // The loop may have ended.
                     let _ = arrivals.blocking_send(Arrival::Upkeep(done));
                 };
-                let rules = upkeep::UpkeepRules { bounds, key: self.shell.key.clone(), weighed };
+                let abandoned = self.shell.record.branch.abandoned().to_vec();
+                let rules = upkeep::UpkeepRules { bounds, key: self.shell.key.clone(), weighed, abandoned };
                 self.upkeep = Some(upkeep::start(self.shell.record.checkpoints.clone(), rules, report));
             }
             Effect::CancelUpkeep => self.cancel_upkeep(),

@@ -30,6 +30,7 @@ fn life(run_began: u64) -> LifeRecord {
         checkpoints: "/nonexistent".into(),
         listed: Vec::new(),
         abandoned: Vec::new(),
+        elsewhere: None,
         adopted: Vec::new(),
         plan,
         tiers: None,
@@ -70,6 +71,7 @@ fn life(run_began: u64) -> LifeRecord {
         local: true,
         batch: None,
         run_began,
+        holder: 0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the machine is told, and written down before: all that a successor of this controller needs to stand where this one stands.
 
 use super::Running;
+use crate::detached;
 use crate::failover::confirmations::Heard;
 use crate::failover::flush::Flusher;
 use crate::failover::log::ToldLog;
@@ -75,6 +76,9 @@ impl Running {
         }
         if let FromDaemon::Ready { succeeds, .. } = &message {
             self.ready = (self.ready.0 + 1, self.ready.1 + usize::from(*succeeds));
+            if *succeeds {
+                detached::begun(&self.shell.names.job);
+            }
             self.tell_of_successors();
         }
         if let FromDaemon::Traffic(ranks) = message {

@@ -116,7 +116,7 @@ fn memory_with(directory: &Path, number: u64, key: Option<&Key>) -> Vec<Vec<u8>>
 }
 
 fn rules(bounds: Bounds, key: Option<Key>) -> UpkeepRules {
-    UpkeepRules { bounds: Some(bounds), key, weighed: None }
+    UpkeepRules { bounds: Some(bounds), key, weighed: None, abandoned: Vec::new() }
 }
 
 fn names(directory: &Path) -> Vec<String> {

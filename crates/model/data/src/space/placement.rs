@@ -66,7 +66,7 @@ pub fn choose(free: &[Option<u64>], size: u64, striping: Striping, file: &Id) ->
     let room = |(_, free): &&(u16, u64)| *free >= needed.saturating_add(RESERVE);
     let roomy = there.iter().filter(room).count();
     if roomy < count {
-        return Err(NoPlace::Full { needed, count, roomy });
+        return Err(NoPlace::Full { needed: needed.saturating_add(RESERVE), count, roomy });
     }
     let targets: Vec<u16> = there.iter().filter(room).map(|(at, _)| *at).take(count).collect();
     let others = there.iter().map(|(at, _)| *at).filter(|at| !targets.contains(at));
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(choose(&[Some(GIB)], 1, Striping { count: 2, ..one }, &[0; 16]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
         let all = Striping { count: 0, ..one };
         let full = choose(&[Some(GIB), Some(1000)], 10 << 20, all, &[0; 16]);
-        assert_eq!(full, Err(NoPlace::Full { needed: 5 << 20, count: 2, roomy: 1 }));
+        assert_eq!(full, Err(NoPlace::Full { needed: (5 << 20) + RESERVE, count: 2, roomy: 1 }));
         // One byte is on one target, and two keep its entry.
         let tiny = choose(&[Some(GIB), Some(GIB), Some(GIB)], 1, all, &[3; 16]).unwrap();
         assert_eq!((tiny.targets.len(), tiny.keepers.len()), (1, 2));

@@ -91,6 +91,8 @@ pub struct Job {
     pub(crate) listed: BTreeSet<u64>,
     /// Of these are given up, for each pair: those after the first number, up to the second.
     pub(crate) abandoned: Vec<(u64, u64)>,
+    /// The one that is in another directory.
+    pub(crate) elsewhere: Option<u64>,
     /// Times that they are being looked for.
     pub(crate) lists: u32,
     /// Those that were published meanwhile: what is found may be older.
@@ -173,9 +175,18 @@ impl Job {
             id: setup.id,
             identity: setup.identity,
             checkpoints: setup.checkpoints,
-            last_number: setup.listed.iter().copied().max().unwrap_or(0),
+            // Numbers of what was given up, or lies elsewhere, are not given again, though it is removed.
+            last_number: setup
+                .listed
+                .iter()
+                .copied()
+                .chain(setup.abandoned.iter().map(|(_, last)| *last))
+                .chain(setup.elsewhere)
+                .max()
+                .unwrap_or(0),
             listed: setup.listed.into_iter().collect(),
             abandoned: setup.abandoned,
+            elsewhere: setup.elsewhere,
             lists: 0,
             newer_than_lists: BTreeSet::new(),
             adopted: setup.adopted,
@@ -340,8 +351,13 @@ impl Job {
     /// The newest checkpoint when they were listed last, of those that the job goes on from.
     #[must_use]
     pub fn newest_listed(&self) -> Option<u64> {
+        self.to_go_on_from().next()
+    }
+
+    /// The numbers of those that the job goes on from, newest first.
+    pub(crate) fn to_go_on_from(&self) -> impl Iterator<Item = u64> {
         let is_abandoned = |number: u64| self.abandoned.iter().any(|(after, last)| number > *after && number <= *last);
-        self.listed.iter().rev().copied().find(|number| !is_abandoned(*number))
+        self.listed.iter().rev().copied().filter(move |number| !is_abandoned(*number))
     }
 
     /// True if its user has sent it a signal.

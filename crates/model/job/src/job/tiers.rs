@@ -149,15 +149,15 @@ impl Job {
 
     /// The newest checkpoint of which the nodes that are left have all.
     pub(crate) fn newest_left(&self) -> Option<u64> {
-        let left = |number: &u64| self.tiers.as_ref().is_none_or(|tiering| tiering.machine.is_restorable(*number));
-        self.listed.iter().rev().copied().find(left)
+        let whole = |number: u64| self.tiers.as_ref().is_none_or(|tiering| tiering.machine.is_restorable(number));
+        self.to_go_on_from().find(|number| whole(*number) || self.elsewhere == Some(*number))
     }
 
     /// From where the job goes on whose ranks run, with what the nodes that are left have.
     pub(crate) fn goes_on(&self) -> GoesOn {
         match self.newest_left() {
             Some(number) => GoesOn::From(number),
-            None if self.listed.is_empty() => GoesOn::NoCheckpoint,
+            None if self.newest_listed().is_none() => GoesOn::NoCheckpoint,
             None => GoesOn::NotAllThere,
         }
     }

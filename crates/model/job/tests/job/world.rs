@@ -47,6 +47,7 @@ impl World {
             checkpoints: "/c".into(),
             listed: Vec::new(),
             abandoned: Vec::new(),
+            elsewhere: None,
             adopted: Vec::new(),
             plan,
             tiers: None,

@@ -135,6 +135,9 @@ class Story:
         self.needs = {one: needs(self.places[0], one) for one in range(1, checkpoints + 1)}
         self.pristine = [contents(place) for place in self.places]
         self.kept = [shutil.copytree(place, os.path.join(directory, f"good-{at}")) for at, place in enumerate(self.places)]
+        self.record = os.path.join(machine.home, "jobs", self.name, "job.json")
+        with open(self.record, encoding="utf-8") as file:
+            self.recorded = file.read()
 
     def settled(self, machine, number, tiers):
         return any(one["number"] == number and len(one["tiers"]) >= tiers for one in machine.verb("checkpoints", self.name))
@@ -162,6 +165,9 @@ class Story:
         for place, kept in zip(self.places, self.kept):
             shutil.rmtree(place, ignore_errors=True)
             shutil.copytree(kept, place)
+        # A restart from a chosen checkpoint has given up the newer ones.
+        with open(self.record, "w", encoding="utf-8") as file:
+            file.write(self.recorded)
         os.umask(before)
 
 

@@ -26,7 +26,7 @@ const TRYING_TIME: Duration = Duration::from_secs(10);
 const LOOK_TIME: Duration = Duration::from_millis(250);
 /// Bounds of the time between two looks.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
-/// A controller that lives begins the job's next life within half of a lease, or this time if that is longer.
+/// A controller that lives begins the job's next life within half of a lease: so long is it waited for, and this long at most.
 const NEXT_LIFE_TIME: Duration = Duration::from_secs(5);
 
 /// The lock that was won.
@@ -48,7 +48,7 @@ enum Ballot {
     },
     /// A node has heard it.
     Heard,
-    /// Neither. So it is between two lives, too, when a controller has nothing to say to nodes.
+    /// Neither, or the job is between two lives, when a controller has nothing to say to nodes.
     Short,
 }
 
@@ -108,7 +108,9 @@ async fn ballot(directory: &JobDirectory, holder: LockIdentity) -> Ballot {
     match votes(&life, life.lease_ms / 3).await {
         Ok(mut votes) => {
             // The job runs on without these: that their leases are over says nothing of its controller.
-            standing.lost.iter().for_each(|(node, _)| votes[*node as usize] = None);
+            for (node, _) in &standing.lost {
+                votes.get_mut(*node as usize).and_then(Option::take);
+            }
             match count(&votes, life.epoch, Duration::from_millis(life.lease_ms)) {
                 // Whoever has taken its place meanwhile, as a restart, has no nodes yet.
                 Ballot::Enough { urgent: false, .. } if life.holder != holder.number() => Ballot::Short,

@@ -20,7 +20,9 @@ use std::time::{Duration, SystemTime};
 
 const SHARED_MEMORY_PATH: &str = "/dev/shm";
 /// How often a directory is made that others remove at the same time.
-const MAX_ATTEMPTS: u32 = 20;
+const MAX_ATTEMPTS: u32 = 50;
+/// Time between two of these where somebody else has the lock: half a second in all.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Part of the node's memory that a store leaves to programs.
 const MEMORY_SHARE_DIVISOR: u64 = 8;
 
@@ -74,7 +76,9 @@ fn lock_private(directory: &Path) -> io::Result<File> {
             fs::metadata(directory).map(|_| lock)
         });
         match locked {
-            Err(error) if attempts < MAX_ATTEMPTS && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {}
+            Err(error) if attempts < MAX_ATTEMPTS && error.kind() == io::ErrorKind::NotFound => {}
+            // Whoever looks what can go has it for a moment, and may wait for a processor.
+            Err(error) if attempts < MAX_ATTEMPTS && error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(LOCK_PAUSE),
             locked => return locked,
         }
     }

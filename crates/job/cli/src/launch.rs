@@ -5,6 +5,7 @@ use crate::data;
 use crate::failure::Failure;
 use crate::job_data;
 use crate::programs::{self, Given};
+use mend_controller::branch;
 use mend_controller::candidates::Candidates;
 use mend_controller::detached::{self, Started};
 use mend_controller::hosts::{self, parse_list};
@@ -89,9 +90,7 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
             return Ok(Candidates::only(&directory));
         }
         // A job's own: what it has given up is passed over.
-        let real = |path: &Path| std::fs::canonicalize(path).ok();
-        let of_job =
-            record::list()?.into_iter().find(|(_, record)| real(&record.checkpoints).is_some_and(|own| Some(own) == real(&directory)));
+        let of_job = record::list()?.into_iter().find(|(_, record)| branch::is_same_place(&record.checkpoints, &directory));
         return Ok(match (of_job, number) {
             (Some((_, record)), None) => Candidates::of(&record),
             _ => Candidates::numbered(&directory, None, number),

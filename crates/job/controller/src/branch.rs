@@ -7,6 +7,7 @@
 //! pass over it. A checkpoint in another directory, as a copy that somebody has put aside, is read there, and nothing is written or removed beside it.
 
 use crate::manifest::listing::numbers;
+use mend_policy::retention::is_given_up;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ impl Branch {
     pub fn choose(&mut self, number: u64, place: &Path, checkpoints: &Path) -> Option<(u64, u64)> {
         // What is of the same run as the chosen one is not given up any more.
         self.abandoned.retain(|(_, last)| *last < number);
-        let own = same(place, &checkpoints.join(number.to_string()));
+        let own = is_same_place(place, &checkpoints.join(number.to_string()));
         self.origin = (!own).then(|| (number, place.to_owned()));
         let newer: Vec<u64> = numbers(checkpoints).into_iter().filter(|other| *other > number).collect();
         let given_up = (newer.first().copied()?, newer.last().copied()?);
@@ -50,7 +51,7 @@ impl Branch {
     /// Whether this one was given up.
     #[must_use]
     pub fn is_abandoned(&self, number: u64) -> bool {
-        self.abandoned.iter().any(|(after, last)| number > *after && number <= *last)
+        is_given_up(&self.abandoned, number)
     }
 
     /// Where the checkpoints are that the job goes on from, with their numbers, ascending. Its own ones are in `checkpoints`.
@@ -71,6 +72,15 @@ impl Branch {
         self.to_go_on_from(checkpoints).pop().map(|(number, _)| number)
     }
 
+    /// The numbers of all checkpoints of the job, of which its own directory has these; ascending.
+    #[must_use]
+    pub fn with_elsewhere(&self, mut own: Vec<u64>) -> Vec<u64> {
+        own.extend(self.elsewhere());
+        own.sort_unstable();
+        own.dedup();
+        own
+    }
+
     /// The number of the one elsewhere, if it is there.
     #[must_use]
     pub fn elsewhere(&self) -> Option<u64> {
@@ -84,14 +94,18 @@ impl Branch {
 pub fn directory_of(place: &Path, job: &str, recorded: Option<&Path>, default: &Path) -> PathBuf {
     let own = recorded.filter(|recorded| recorded.is_dir()).unwrap_or(default);
     match place.parent() {
-        Some(parent) if parent.file_name().is_some_and(|name| name == job) || same(parent, own) || same(parent, default) => {
+        Some(parent)
+            if parent.file_name().is_some_and(|name| name == job) || is_same_place(parent, own) || is_same_place(parent, default) =>
+        {
             parent.to_owned()
         }
         _ => own.to_owned(),
     }
 }
 
-fn same(one: &Path, other: &Path) -> bool {
+/// Whether two paths lead to the same place.
+#[must_use]
+pub fn is_same_place(one: &Path, other: &Path) -> bool {
     one == other || matches!((fs::canonicalize(one), fs::canonicalize(other)), (Ok(one), Ok(other)) if one == other)
 }
 

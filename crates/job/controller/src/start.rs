@@ -212,10 +212,8 @@ pub(crate) async fn begin(
     mend_settings::CHANNELS.words()?;
     mend_settings::TRACKING.choice()?;
     // Nodes let go of what isn't listed.
-    let mut listed = listed_at_first(&checkpoints).map_err(|source| ManifestError::Io { path: checkpoints.clone(), source })?;
-    listed.extend(beginning.branch.elsewhere());
-    listed.sort_unstable();
-    listed.dedup();
+    let listed = listed_at_first(&checkpoints).map_err(|source| ManifestError::Io { path: checkpoints.clone(), source })?;
+    let listed = beginning.branch.with_elsewhere(listed);
     mend_settings::PID_NAMESPACE.choice()?;
     let unused_features = mend_settings::IGNORE_CPU_FEATURES.features()?;
     let encrypt_data = mend_settings::ENCRYPT_DATA.choice()? == "on";

@@ -17,7 +17,7 @@ use mend_coordination::checkpoint::image_name;
 use mend_durable::sync_directory;
 use mend_image::chain::Chain;
 pub use mend_job::event::UpkeepDone as Done;
-use mend_policy::retention::{self, Bounds, KnownCheckpoint, Merge, Weighed};
+use mend_policy::retention::{self, Bounds, KnownCheckpoint, Merge, Weighed, is_given_up};
 use mend_report::with_causes;
 use mend_sealed::Key;
 use std::fs;
@@ -256,16 +256,10 @@ pub struct UpkeepRules {
     pub abandoned: Vec<(u64, u64)>,
 }
 
-impl UpkeepRules {
-    fn is_given_up(&self, number: u64) -> bool {
-        self.abandoned.iter().any(|(after, last)| number > *after && number <= *last)
-    }
-}
-
 /// All checkpoints; those that were given up as ones that somebody has asked for, and from which nothing goes on.
 fn weighed_up(directory: &Path, rules: &UpkeepRules) -> CheckpointInventory {
     let mut found = survey(directory, rules.key.as_ref());
-    for one in found.known.iter_mut().filter(|one| rules.is_given_up(one.number)) {
+    for one in found.known.iter_mut().filter(|one| is_given_up(&rules.abandoned, one.number)) {
         (one.periodic, one.restorable) = (false, false);
     }
     found
@@ -309,11 +303,12 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
             }
         }
     }
-    done.newest = manifest::numbers(directory).into_iter().rev().filter(|number| !rules.is_given_up(*number)).find_map(|number| {
-        let place = directory.join(number.to_string());
-        let chains = manifest::check(&place, &manifest::read_alone(&place, key).ok()?, key).ok()?;
-        Some((number, chains.iter().map(|chain| chain.len() as u32 - 1).collect()))
-    });
+    done.newest =
+        manifest::numbers(directory).into_iter().rev().filter(|number| !is_given_up(&rules.abandoned, *number)).find_map(|number| {
+            let place = directory.join(number.to_string());
+            let chains = manifest::check(&place, &manifest::read_alone(&place, key).ok()?, key).ok()?;
+            Some((number, chains.iter().map(|chain| chain.len() as u32 - 1).collect()))
+        });
     done
 }
 

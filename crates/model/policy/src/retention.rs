@@ -100,6 +100,12 @@ pub fn needed(all: &[KnownCheckpoint], numbers: impl IntoIterator<Item = u64>) -
     found
 }
 
+/// Whether a checkpoint was given up: for each pair of `abandoned` those after its first number, up to its second.
+#[must_use]
+pub fn is_given_up(abandoned: &[(u64, u64)], number: u64) -> bool {
+    abandoned.iter().any(|(after, last)| number > *after && number <= *last)
+}
+
 /// Checkpoints that build on `number` directly, ascending.
 #[must_use]
 pub fn builders(all: &[KnownCheckpoint], number: u64) -> Vec<u64> {

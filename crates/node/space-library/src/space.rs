@@ -376,7 +376,7 @@ impl OpenFile {
     /// Whether a file can have so many bytes from an offset on.
     ///
     /// # Errors
-    /// EFBIG.
+    /// EFBIG, where an offset would not fit into 63 bits.
     pub fn fits(&self, offset: u64, length: u64) -> Result<(), Problem> {
         let fits = offset.checked_add(length).is_some_and(|end| i64::try_from(end).is_ok());
         if fits { Ok(()) } else { Err(Problem::new(libc::EFBIG, "no file is that long")) }

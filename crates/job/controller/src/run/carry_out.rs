@@ -135,12 +135,7 @@ impl Running {
                         tracing::debug!(%error, "checkpoints cannot be listed");
                         Event::NotListed
                     },
-                    |mut numbers| {
-                        numbers.extend(self.shell.record.branch.elsewhere());
-                        numbers.sort_unstable();
-                        numbers.dedup();
-                        Event::Listed(numbers)
-                    },
+                    |numbers| Event::Listed(self.shell.record.branch.with_elsewhere(numbers)),
                 ));
             }
             Effect::StartUpkeep { bounds, weighed } => {

@@ -60,6 +60,7 @@ use mend_messages::daemon::{RestoreSource, ToDaemon};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::precopy::MeasuredRates;
 use mend_policy::restarts::Restarts;
+use mend_policy::retention::is_given_up;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -356,8 +357,7 @@ impl Job {
 
     /// The numbers of those that the job goes on from, newest first.
     pub(crate) fn to_go_on_from(&self) -> impl Iterator<Item = u64> {
-        let is_abandoned = |number: u64| self.abandoned.iter().any(|(after, last)| number > *after && number <= *last);
-        self.listed.iter().rev().copied().filter(move |number| !is_abandoned(*number))
+        self.listed.iter().rev().copied().filter(|number| !is_given_up(&self.abandoned, *number))
     }
 
     /// True if its user has sent it a signal.

@@ -450,6 +450,8 @@ pub enum Failed {
     Busy,
     /// The file is on other targets now.
     Moved,
+    /// The target's file system has no files that long.
+    TooLong,
 }
 
 impl Request {

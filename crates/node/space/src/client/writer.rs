@@ -86,6 +86,7 @@ impl Refused {
             Self::Directory => libc::EXDEV,
             Self::Bucket => libc::EROFS,
             Self::NoPlace(_) | Self::Fault(Fault::Failed { kind: Failed::Full, .. }) => libc::ENOSPC,
+            Self::Fault(Fault::Failed { kind: Failed::TooLong, .. }) => libc::EFBIG,
             Self::Appending | Self::Fault(_) => libc::EIO,
         }
     }

@@ -151,6 +151,11 @@ class Posix(Writes):
         self.assertEqual(gone.returncode, 0, gone.stderr)
         self.data("get", "uneven:x", os.path.join(self.directory, "x"))
         self.assertEqual(os.path.getsize(os.path.join(self.directory, "x")), size)
+        # Also a copy on a target that is as full as can be is what another one is made from.
+        filled = self.lab.on(NODES[1], "sh", "-c", f"head -c $(($(df --output=avail -B1 {place} | tail -n1) - {2 * MIB})) /dev/zero > {place}/filler")
+        self.assertEqual(filled.returncode, 0, filled.stderr)
+        self.data("repair", "uneven:")
+        self.data("check", "uneven:")
 
 
 class Shared(Writes):

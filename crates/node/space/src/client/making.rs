@@ -164,7 +164,9 @@ impl Writer {
 
     fn hide_or_forget(&self, entry: &Entry) -> Result<(), Refused> {
         if !self.is_open(&entry.id) {
-            return Ok(self.client.forget(&[entry.id])?);
+            self.client.forget(&[entry.id])?;
+            self.let_go(&entry.id);
+            return Ok(());
         }
         let name: String = entry.id.iter().map(|byte| format!("{byte:02x}")).collect();
         self.change(&entry.id, 0, |entry| entry.path = format!("{HIDDEN}/{name}"))?;

@@ -18,7 +18,7 @@ use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, MAX_SHAPED, Request};
 use mend_data::space::written::{Shape, Written, size};
 use mend_data::space::{Entry, Id};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -110,6 +110,13 @@ pub(super) struct State {
     opens: AtomicUsize,
     /// It has no name any more, and goes with the last one that has it open.
     nameless: Mutex<bool>,
+}
+
+impl State {
+    /// True if nothing is left for a sync to do.
+    fn owes_nothing(&self) -> bool {
+        !self.lacking.load(Ordering::Relaxed) && held(&self.unsynced).is_empty() && held(&self.apart).is_empty()
+    }
 }
 
 /// Writes files of a space.
@@ -205,13 +212,12 @@ impl Writer {
     /// Somebody that had it open has closed it.
     pub fn closed(&self, file: &Id) {
         let state = self.state(file);
-        let mut files = held(&self.files);
+        let files = held(&self.files);
         if state.opens.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
-        files.remove(file);
         drop(files);
-        if held(&state.appending).is_some() {
+        if held(&state.appending).take().is_some() {
             let over = |_: u16, peer: &Peer| {
                 let _ = peer.ask(&Request::Claim { claim: Claim::Append(*file), who: self.who, over: true }, &[]);
             };
@@ -222,6 +228,18 @@ impl Writer {
         if *held(&state.nameless) {
             // What is not removed now has no name, and is removed with the space.
             let _ = self.client.forget(&[*file]);
+        }
+        drop(state);
+        self.let_go(file);
+    }
+
+    /// Forgets what is known of a file that nobody has open or changes, if it is gone, or all of it is synced. What a sync that failed has left is made up for by the next one.
+    pub(super) fn let_go(&self, file: &Id) {
+        let is_gone = self.client.names().is_gone(file);
+        let mut files = held(&self.files);
+        let is_unused = |state: &Arc<State>| state.opens.load(Ordering::Relaxed) == 0 && Arc::strong_count(state) == 1;
+        if files.get(file).is_some_and(|state| is_unused(state) && (is_gone || state.owes_nothing())) {
+            files.remove(file);
         }
     }
 
@@ -329,14 +347,20 @@ impl Writer {
     /// # Errors
     /// [`Refused`]. What was not synced is synced by the next one.
     pub fn sync(&self, file: &Id) -> Result<(), Refused> {
-        let state = self.state(file);
+        let synced = self.sync_all(file, &self.state(file));
+        self.let_go(file);
+        synced
+    }
+
+    fn sync_all(&self, file: &Id, state: &State) -> Result<(), Refused> {
         let _one = held(&state.syncing);
-        let is_lacking = state.lacking.load(Ordering::Relaxed);
-        if !is_lacking && held(&state.unsynced).is_empty() && held(&state.apart).is_empty() {
+        if state.owes_nothing() {
             // Who only read it is not made to wait for a copy that is made.
             return Ok(());
         }
-        self.bring_together(file, &state)?;
+        self.bring_together(file, state)?;
+        // Both copies of something lost what was not synced: whoever wrote it is told once.
+        let mut gone = None;
         for again in 0..TRIES {
             let (_, known) = self.now(file)?;
             let written = std::mem::take(&mut *held(&state.unsynced));
@@ -355,8 +379,9 @@ impl Writer {
                 // Whoever makes a copy may be gone.
                 let whole = if known.filling.is_empty() { Ok(()) } else { self.fill(file, true) };
                 state.lacking.store(whole.is_err(), Ordering::Relaxed);
-                return whole;
+                return gone.map_or(whole, |why: Fault| Err(why.into()));
             }
+            let positions: BTreeSet<u16> = written.keys().map(|(position, _)| *position).collect();
             let mut unsynced = held(&state.unsynced);
             for (copy, boot) in written {
                 unsynced.entry(copy).and_modify(|later| *later = boot).or_insert(boot);
@@ -365,6 +390,9 @@ impl Writer {
             match outcome {
                 Outcome::Done | Outcome::Moved => self.hear_of(file, again > 0),
                 Outcome::Lost(lost, why) => {
+                    if positions.iter().any(|position| known.whole(*position).iter().all(|at| lost.contains(at))) {
+                        gone.get_or_insert(why.clone());
+                    }
                     self.move_away(file, &Lost::Targets(&lost), &why)?;
                     // What takes their place has it, and durably.
                     held(&state.unsynced).retain(|(_, at), _| !lost.contains(at));

@@ -7,7 +7,7 @@
 //! the cache.
 
 use super::listings::Listed;
-use super::view::{Files, MAX_READ, below, held, number_of_directory};
+use super::view::{Files, Handle, MAX_READ, below, held, number_of_directory};
 use super::writing::Changed;
 use crate::client::Seen;
 use fuser::{
@@ -196,7 +196,11 @@ impl Filesystem for Files {
     }
 
     fn flush(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        self.synced(handle, reply);
+        match self.handle(handle) {
+            // Who only read has nothing to lose.
+            Some(Handle { writes: false, .. }) => reply.ok(),
+            _ => self.synced(handle, reply),
+        }
     }
 
     fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {

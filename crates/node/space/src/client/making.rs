@@ -70,13 +70,14 @@ impl Writer {
 
     /// Waits until a file that another client has just begun to make is on all of its targets: who wrote to one that does not know it yet would take it for lost.
     pub fn until_made(&self, entry: &Entry) {
-        let Some(file) = entry.written() else { return };
         let young = now_ns().abs_diff(entry.made_ns) < Duration::from_secs(CLAIM).as_nanos() as u64;
-        if !young || held(&self.made).contains(&entry.id) {
+        if !young || entry.written().is_none() || held(&self.made).contains(&entry.id) {
             return;
         }
         let until = Instant::now() + MADE_WITHIN;
         loop {
+            // It may be removed, or on other targets, by now.
+            let Ok((entry, file)) = self.now(&entry.id) else { return };
             let holders = entry.holders(self.client.targets());
             // One that does not answer is another matter.
             let lacks = |at: u16, peer: &Peer| -> bool {
@@ -86,7 +87,10 @@ impl Writer {
             if !self.client.each(&holders, lacks).into_iter().flatten().any(|lacks| lacks) || Instant::now() >= until {
                 break;
             }
-            std::thread::sleep(PAUSE);
+            self.client.refresh_since(Instant::now());
+            if self.client.names().entry(&entry.id).is_some() {
+                std::thread::sleep(PAUSE);
+            }
         }
         self.is_made(entry.id);
     }

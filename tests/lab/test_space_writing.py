@@ -163,6 +163,10 @@ class Shared(Writes):
         said = self.run_ranks(6, NODES, "shared", self.meeting).stdout
         self.assertEqual(said.count("all wrote all"), 6)
 
+    def test_ranks_claim_tasks_and_locks_by_names(self):
+        said = self.run_ranks(6, NODES, "names", self.meeting).stdout
+        self.assertEqual(said.count("all claimed and counted"), 6)
+
     def test_mpi_io_writes_strided_pieces(self):
         program = compile_mpi("mpi_strided.c", os.path.join(self.directory, "strided"))
         done = self.lab.mend("run", "-n", "4", "--hosts", "node1,node2", "--data", f"input:{self.seen}:rw", "--", program, self.seen + "/strided",

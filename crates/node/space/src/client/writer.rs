@@ -129,12 +129,17 @@ pub struct Writer {
     files: Mutex<HashMap<Id, Arc<State>>>,
     /// Young files that are on all of their targets.
     pub(super) made: Mutex<HashSet<Id>>,
-    /// Claims tell nodes apart; these tell threads of this one apart.
-    turns: [Mutex<()>; TURNS],
+    /// Claims tell nodes apart; these tell threads of this one apart. Whoever moves a file may wait for its name, and never the other way round.
+    moves: [Mutex<()>; TURNS],
+    names: [Mutex<()>; TURNS],
 }
 
 pub(super) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn turn_of(name: &[u8]) -> usize {
+    xxhash_rust::xxh3::xxh3_64(name) as usize % TURNS
 }
 
 /// Targets of these copies, each once.
@@ -179,13 +184,20 @@ impl Writer {
     /// Writes through this client. With a cache, what is read again from it is only compared with what targets have.
     #[must_use]
     pub fn new(client: Arc<Client>, cache: Option<Arc<Cache>>) -> Self {
-        let turns = std::array::from_fn(|_| Mutex::default());
-        Self { client, who: mend_wire::random_bytes(), cache, files: Mutex::default(), made: Mutex::default(), turns }
+        let [moves, names] = [(); 2].map(|()| std::array::from_fn(|_| Mutex::default()));
+        Self { client, who: mend_wire::random_bytes(), cache, files: Mutex::default(), made: Mutex::default(), moves, names }
     }
 
-    /// Waits until no other thread makes this name, or moves this file.
-    pub(super) fn turn(&self, of: &[u8]) -> MutexGuard<'_, ()> {
-        held(&self.turns[xxhash_rust::xxh3::xxh3_64(of) as usize % TURNS])
+    /// Waits until no other thread moves this file.
+    pub(super) fn turn(&self, file: &Id) -> MutexGuard<'_, ()> {
+        held(&self.moves[turn_of(file)])
+    }
+
+    /// Waits until no other thread does something with these names.
+    pub(super) fn turns_of(&self, names: &[&str]) -> Vec<MutexGuard<'_, ()>> {
+        // Each once, and in the same order everywhere.
+        let turns: BTreeSet<usize> = names.iter().map(|name| turn_of(name.as_bytes())).collect();
+        turns.into_iter().map(|turn| held(&self.names[turn])).collect()
     }
 
     pub(super) fn state(&self, file: &Id) -> Arc<State> {

@@ -171,12 +171,21 @@ class Posix(Writes):
         self.assertEqual(gone.returncode, 0, gone.stderr)
         self.data("get", "uneven:x", os.path.join(self.directory, "x"))
         self.assertEqual(os.path.getsize(os.path.join(self.directory, "x")), size)
+        # Also a copy on a target that is as full as can be is what another one is made from.
+        filled = self.lab.on(NODES[1], "sh", "-c", f"head -c $(($(df --output=avail -B1 {place} | tail -n1) - {2 * MIB})) /dev/zero > {place}/filler")
+        self.assertEqual(filled.returncode, 0, filled.stderr)
+        self.data("repair", "uneven:")
+        self.data("check", "uneven:")
 
 
 class Shared(Writes):
     def test_ranks_of_three_nodes_write_one_file(self):
         said = self.run_ranks(6, NODES, "shared", self.meeting).stdout
         self.assertEqual(said.count("all wrote all"), 6)
+
+    def test_ranks_claim_tasks_and_locks_by_names(self):
+        said = self.run_ranks(6, NODES, "names", self.meeting).stdout
+        self.assertEqual(said.count("all claimed and counted"), 6)
 
     def test_mpi_io_writes_strided_pieces(self):
         program = compile_mpi("mpi_strided.c", os.path.join(self.directory, "strided"))

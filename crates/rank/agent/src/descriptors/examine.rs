@@ -142,6 +142,8 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
     if let Some((what, hint)) = unreachable::descriptor(&link, stat).or_else(unopenable) {
         return unsupported(what, hint);
     }
+    let magic = || rustix::fs::fstatfs(borrowed).ok().map(|about| about.f_type as u64);
+    let unlinked = || stat.st_nlink == 0 || unreachable::is_removed_on_nfs(&link, magic);
     let what = match FileType::from_raw_mode(stat.st_mode) {
         _ if flags & libc::O_PATH != 0 && !link.ends_with(" (deleted)") => {
             What::Path { path: paths::lasting(link.clone()), kind: PathKind::Place, size: 0 }
@@ -181,7 +183,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
             seals: 0,
             object: None,
         },
-        FileType::RegularFile if stat.st_nlink == 0 && stat.st_size as u64 <= MAX_UNLINKED_BYTES => What::Memory {
+        FileType::RegularFile if unlinked() && stat.st_size as u64 <= MAX_UNLINKED_BYTES => What::Memory {
             // Nobody can open it by name any more: its content in memory serves as well.
             identity: map_identity(identity),
             name: "unlinked".to_string(),
@@ -189,7 +191,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
             seals: 0,
             object: None,
         },
-        FileType::RegularFile if stat.st_nlink == 0 || unreachable::is_deleted(&link, stat) => {
+        FileType::RegularFile if unlinked() || unreachable::is_deleted(&link, stat) => {
             return unsupported(format!("deleted file {link}"), "keep large files that are open until they are closed");
         }
         FileType::RegularFile => What::Path { path: paths::lasting(link.clone()), kind: PathKind::File, size: stat.st_size as u64 },

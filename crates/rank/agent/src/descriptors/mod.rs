@@ -37,8 +37,9 @@ use attached::Attached;
 use locks::{Kind, Lock};
 use mend_image::launch::Role;
 use mend_image::record::object;
+use paths::open_anyway;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::fstat;
+use rustix::fs::{OFlags, fstat};
 use sockets::Socket;
 use std::io;
 use table::{Taken, take};
@@ -240,8 +241,8 @@ impl Descriptors {
                 if held.iter().any(|(known, ..)| known == object) {
                     continue;
                 }
-                let file = std::fs::File::open(format!("/proc/self/fd/{fd}")).map_err(|source| DescriptorError::Examine { fd, source })?;
-                held.push((*object, file.into(), *size));
+                let opened = open_anyway(format!("/proc/self/fd/{fd}").as_str(), OFlags::RDONLY | OFlags::CLOEXEC);
+                held.push((*object, opened.map_err(|errno| DescriptorError::Examine { fd, source: errno.into() })?, *size));
             }
         }
         Ok(held)

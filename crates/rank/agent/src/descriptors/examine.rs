@@ -15,9 +15,11 @@ use crate::memory::maps::{JVM_COUNTERS, NODE_MEMORY};
 use crate::park::{self, Parked};
 use crate::process::tasks::numbers_in;
 use mend_freestanding::{check, syscall};
+use mend_image::handoff::MAX_KEPT;
 use mend_image::launch::Role;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{FileType, Stat, fstat};
+use std::collections::HashSet;
 use std::io;
 
 /// Largest unlinked file that is saved, bytes.
@@ -73,6 +75,10 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
             }
             Err(_) => {}
         }
+    }
+    let memory = found.opens.iter().filter_map(|open| if let What::Memory { identity, .. } = open.what { Some(identity) } else { None });
+    if memory.collect::<HashSet<_>>().len() > MAX_KEPT {
+        errors.push(DescriptorError::ManyMemoryFiles);
     }
     inotify_watches(&mut found, errors);
     pipes::lonely(&found, errors);

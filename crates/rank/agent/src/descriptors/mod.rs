@@ -35,6 +35,7 @@ mod watches;
 use crate::memory::layout::Layout;
 use attached::Attached;
 use locks::{Kind, Lock};
+use mend_image::handoff::MAX_KEPT;
 use mend_image::launch::Role;
 use mend_image::record::object;
 use paths::open_anyway;
@@ -119,6 +120,8 @@ pub(crate) enum DescriptorError {
     Unsupported { fd: i32, what: String, hint: &'static str },
     #[error("netlink socket (fd {fd})")]
     Netlink { fd: i32 },
+    #[error("more than {MAX_KEPT} files that are memory (memfd, shared memory, unlinked files)")]
+    ManyMemoryFiles,
     #[error("a call of libmend-data is in progress")]
     DataCall,
     #[error("descriptor {fd} cannot be examined: {source}")]
@@ -132,6 +135,7 @@ impl DescriptorError {
         match self {
             DescriptorError::Unsupported { hint, .. } => hint,
             DescriptorError::Netlink { .. } => "it stayed open for long: close it before a checkpoint",
+            DescriptorError::ManyMemoryFiles => "keep fewer of them open, or in fewer files",
             DescriptorError::DataCall => "it waits for a target or a source of a data space: try again",
             DescriptorError::Examine { source, .. } | DescriptorError::List(source) => mend_report::proc_hint(source),
         }
@@ -142,7 +146,7 @@ impl DescriptorError {
         match self {
             DescriptorError::Netlink { .. } | DescriptorError::DataCall => true,
             DescriptorError::Examine { source, .. } => matches!(source.raw_os_error(), Some(libc::ENOENT | libc::EBADF)),
-            DescriptorError::Unsupported { .. } | DescriptorError::List(_) => false,
+            DescriptorError::Unsupported { .. } | DescriptorError::ManyMemoryFiles | DescriptorError::List(_) => false,
         }
     }
 }

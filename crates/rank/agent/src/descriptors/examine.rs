@@ -135,7 +135,12 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
         return Err(DescriptorError::Unsupported { fd, what: format!("file {found}"), hint: unreachable::NAMELESS_HINT });
     }
     let link = String::from_utf8_lossy(link.as_bytes()).into_owned();
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map_err(failed)?;
+    let read = || std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"));
+    let info = read().map_err(failed)?;
+    let info = match link.as_str() {
+        "anon_inode:[timerfd]" => timerfd::look(borrowed, info, park::threads_are_parked(), read).map_err(failed)?,
+        _ => info,
+    };
     // SAFETY: F_GETFL and F_GET_SEALS only read.
     let control = |command: i32| check(unsafe { syscall(libc::SYS_fcntl, [borrowed.as_raw_fd() as usize, command as usize, 0, 0, 0, 0]) });
     let flags = control(libc::F_GETFL).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))? as i32;

@@ -59,8 +59,9 @@ pub(crate) enum What {
     Path { path: String, kind: PathKind, size: u64 },
     /// A counter.
     Event { count: u64, semaphore: bool },
-    /// A timer: clock, time left (or, if `absolute`, the time of that clock) and interval in (s, ns), expirations not read yet.
-    Timer { clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64, absolute: bool },
+    /// A timer: clock, time left (or, if the `flags` of timerfd_settime(2) say so, the time of that clock) and interval in (s, ns), expirations
+    /// not read yet.
+    Timer { clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64, flags: i32 },
     /// Signals by descriptor.
     Signals { mask: u64 },
     /// Watched files.

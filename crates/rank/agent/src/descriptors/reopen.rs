@@ -65,8 +65,8 @@ fn make(fd: i32, open: &Open, inherited: &Inherited, unfinished: &mut Unfinished
             other => return other,
         },
         What::Event { count, semaphore } => eventfd::make(*count, *semaphore).map_err(failed("eventfd"))?,
-        What::Timer { clock, value, interval, ticks, absolute } => {
-            timerfd::make(*clock, *value, *interval, *ticks, *absolute).map_err(failed("timerfd"))?
+        What::Timer { clock, value, interval, ticks, flags } => {
+            timerfd::make(*clock, *value, *interval, *ticks, *flags).map_err(failed("timerfd"))?
         }
         What::Inotify { watches } => {
             let made = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).map_err(failed("inotify"))?;

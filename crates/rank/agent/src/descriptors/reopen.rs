@@ -32,6 +32,8 @@ pub(crate) fn reopen(descriptors: &Descriptors, inherited: &Inherited) -> Result
         }
         tell(first.fd, open);
     }
+    // The program has closed some of these ends: what hung up by that is told as sets are filled, not once more later.
+    drop(unfinished);
     // Their targets exist by now.
     restore_epolls(descriptors, inherited.above)?;
     Ok(())

@@ -52,7 +52,7 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
             return found;
         }
     };
-    let mut known = Known::default();
+    let mut known = Known::new(park::threads_are_parked());
     for fd in numbers {
         if own.contains(&fd) {
             continue;

@@ -159,6 +159,27 @@ fn open_files(descriptors: &Descriptors) -> Vec<OpenFile<'_>> {
     found.into_values().collect()
 }
 
+/// Whether other nodes see files of this file system, by its magic number (see statfs(2)).
+pub(crate) fn is_shared_file_system(magic: u64) -> bool {
+    // NFS, Lustre, GPFS, CIFS, SMB2, FUSE, Ceph, 9P, BeeGFS, OrangeFS, GFS2, OCFS2, AFS.
+    const SHARED: [u64; 13] = [
+        0x6969,
+        0x0bd0_0bd0,
+        0x4750_4653,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x6573_5546,
+        0x00c3_6400,
+        0x0102_1997,
+        0x1983_0326,
+        0x2003_0528,
+        0x0116_1970,
+        0x7461_636f,
+        0x5346_414f,
+    ];
+    SHARED.contains(&magic)
+}
+
 impl OpenFile<'_> {
     /// As the file's server knows it: a client of a network file system may remember an older length than another node has written.
     fn state(&self) -> FileState {
@@ -210,25 +231,8 @@ impl OpenFile<'_> {
         fstatfs(self.fd()).map_or(0, |about| about.f_type as u64)
     }
 
-    /// Whether other nodes see the same file (see statfs(2)).
     fn is_shared(&self) -> bool {
-        // NFS, Lustre, GPFS, CIFS, SMB2, FUSE, Ceph, 9P, BeeGFS, OrangeFS, GFS2, OCFS2, AFS.
-        const SHARED: [u64; 13] = [
-            0x6969,
-            0x0bd0_0bd0,
-            0x4750_4653,
-            0xff53_4d42,
-            0xfe53_4d42,
-            0x6573_5546,
-            0x00c3_6400,
-            0x0102_1997,
-            0x1983_0326,
-            0x2003_0528,
-            0x0116_1970,
-            0x7461_636f,
-            0x5346_414f,
-        ];
-        SHARED.contains(&self.magic())
+        is_shared_file_system(self.magic())
     }
 
     /// Whether another change could not bear the same times: a clock ticks, and memory written through a mapping does not show in those

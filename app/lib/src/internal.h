@@ -54,6 +54,10 @@ int settings_read(struct settings *s, const char *configuration);
 /* All of them, as variables of the environment. */
 void settings_each(const struct settings *s, void (*tell)(void *data, const char *variable, const char *value), void *data);
 
+/* Between the two this thread reads and writes numbers with a point, whatever locale the program has chosen. */
+void *plain_numbers_start(void);
+void plain_numbers_end(void *before);
+
 /* ---- tables: what one rank's file holds ---- */
 struct dimension {
     uint32_t kind;

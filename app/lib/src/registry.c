@@ -20,7 +20,9 @@ static void say(const char *format, va_list arguments, char *into, size_t room) 
     size_t length = 0;
     if (app.transport.size > 1)
         length = (size_t)snprintf(into, room, "rank %d: ", app.transport.rank);
+    void *before = plain_numbers_start();
     vsnprintf(into + length, room - length, format, arguments);
+    plain_numbers_end(before);
 }
 
 int fail(int code, const char *format, ...) {

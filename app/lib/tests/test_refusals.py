@@ -98,6 +98,17 @@ class Changed(InDirectory):
         self.assertIn("MEND_APP_INTERVALL in the environment is no setting, and is ignored", output)
         self.assertEqual(output.count("is no setting"), 1, output)
 
+    def test_numbers_where_the_program_has_a_decimal_comma(self):
+        if not shutil.which("localedef") or not os.path.exists("/usr/share/i18n/locales/de_DE"):
+            skip("a locale with a decimal comma", "localedef or its sources aren't there (apt-get install locales)")
+        subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", self.path("de_DE.UTF-8")], check=True, capture_output=True)
+        script = "import locale; locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8'); assert locale.format_string('%.1f', 0.5) == '0,5'; " + SAVE.replace("\nimport mend_app", "import mend_app")
+        with unittest.mock.patch.dict(os.environ, {"LOCPATH": self.directory}):
+            self.good(self.python(script, interval="0.5", restart="none"))
+            code, output = self.python(script, interval="0,5", restart="none")
+        self.assertEqual(code, 1, output)
+        self.assertIn("interval = 0,5: a number of seconds is needed", output)
+
     def test_a_relative_path_where_the_program_is_nowhere(self):
         script = "import os, mend_app\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\nmend_app.Session()\n"
         code, output = run(0, [PYTHON, "-c", script], self.directory, directory=self.path("checkpoints"), watch="request")

@@ -287,6 +287,12 @@ extern _Atomic int request_raised;
 enum { REQUEST_CHECKPOINT = 1, REQUEST_MOVE = 2 };
 void request_raise(int what);
 void request_clear(int what);
+/* A checkpoint begins, and all ranks are there: it answers what this rank has been asked for, also what its thread hasn't seen or passed on yet. */
+void requests_taken(void);
+/* This rank had joined, and there will be no checkpoint: the same without a look at the file. */
+void requests_cancelled(void);
+/* The others don't come: what asked this rank may not have reached them, or they have taken it for what an earlier checkpoint answered. */
+void requests_pass_on(void);
 /* A checkpoint counts now: the next is due an interval later. */
 void requests_restart_clock(void);
 /* Seconds until the next is due by the time, or 0: none is. */
@@ -411,6 +417,7 @@ struct app {
     struct agree_root *root_part;
     bool all_finished;
     double joined_at;
+    bool passed_on; /* since then */
     bool arriving;
     char directory_at_start[TEXT], began_in[TEXT]; /* at mend_app_init; where the process began */
     int move_decided; /* 0: not yet, 1: it begins, -1: it doesn't */

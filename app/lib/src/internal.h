@@ -189,7 +189,7 @@ struct variable {
     int type, whose, dimensions;
     mend_app_dimension dimension[MEND_APP_DIMENSIONS];
     uint64_t elements;
-    bool restored;
+    bool restored, spread_anew; /* spread_anew: by global index, so that its elements may lie elsewhere than in the file */
     uint64_t *pending; /* pointers that wait for their targets: pairs of block and offset */
 };
 struct open_file {

@@ -460,6 +460,37 @@ with mend_app.Session() as session:
                     self.assertIn("taken None 0", output)
                     self.assertEqual(self.checkpoints(), [])
 
+    def test_what_points_into_or_lies_in_an_array_that_is_spread_anew(self):
+        script = """
+import ctypes, mend_app, numpy
+from mend_app import _library as library
+with mend_app.Session() as session:
+    indices = numpy.arange({first}, {last}, {step}, dtype=numpy.uint64)
+    x = numpy.where(session.restarting, -1.0, indices.astype(float))
+    pointer = (ctypes.c_void_p * 1)(x.ctypes.data + {at})
+    register = dict(x=lambda: session.array("x", x, mend_app.listed(8, indices)), part=lambda: session.array("part", x[2:4]),
+                    pointer=lambda: library.check("mend_app_variable", b"pointer", ctypes.addressof(pointer), 15, 0, None, 0))
+    for name in {names}:
+        register[name]()
+    print(session.checkpoint(now=not session.restarting), x.tolist(), (pointer[0] - x.ctypes.data), flush=True)
+    import os; os._exit(0)
+"""
+        straight, turned = {"first": 0, "last": 8, "step": 1}, {"first": 7, "last": -1, "step": -1}
+        for at, names, word in ((24, ("x", "pointer"), "pointer `pointer` points into `x`, which is spread over the ranks otherwise now"), (0, ("x", "pointer"), ""), (0, ("pointer", "x"), ""),
+                                (24, ("pointer", "x"), "pointer `pointer` points into `x`"), (0, ("x", "part"), "`part` lay in the memory of `x`"), (0, ("part", "x"), "`part` lay in the memory of `x`")):
+            with self.subTest(at=at, names=names):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                self.good(self.python(script.format(**straight, at=at, names=names)))
+                if names[0] == "x":
+                    output = self.good(self.python(script.format(**straight, at=at, names=names)))
+                    self.assertIn(f"restored [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0] {at}", output)
+                code, output = self.python(script.format(**turned, at=at, names=names))
+                if word:
+                    self.assertEqual(code, 1, output)
+                    self.assertIn(word, output)
+                else:
+                    self.assertIn("restored [7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0] 0", output)
+
     def test_a_full_disk_keeps_what_was_there(self):
         if os.geteuid() != 0 and subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"], capture_output=True, check=False).returncode:
             skip("a full disk", "no user namespaces here")

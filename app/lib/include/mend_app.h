@@ -134,8 +134,13 @@ void mend_app_request(void);
  * which returns MEND_APP_MOVED, or say why not. `ranks`: "1,4-6" or "all". `hosts`: names, separated by commas, dealt to the ranks in turn; NULL or "":
  * where MPI starts processes. MEND_APP_INVALID: the text makes no sense; MEND_APP_REFUSED: these ranks can't move. */
 int mend_app_migrate(const char *ranks, const char *hosts);
-/* Has `release` called in the old process of a rank that has moved, to free what isn't registered: such a process sleeps to the job's end. NULL ends that. */
+/* Has `release` called in the old process of a rank that has moved, to free what isn't registered: such a process sleeps to the job's end. NULL ends that.
+ * In the end it calls exit(), since MPI libraries take leave there: what the program has given to atexit() and destructors of its static objects run in it, too, and
+ * what was registered is lost by then. They ask mend_app_departed() where they would write a result or count on such values. */
 void mend_app_departing(void (*release)(void *), void *data);
+/* 1 in a process whose rank is in another one, else 0: in the old process of a rank that has moved, from before `release` is called on; in a new process where the rank
+ * didn't move, at its exit. */
+int mend_app_departed(void);
 /* Number of the newest checkpoint that counts, or 0. */
 uint64_t mend_app_newest(void);
 

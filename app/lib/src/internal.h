@@ -423,6 +423,7 @@ struct app {
     int move_decided; /* 0: not yet, 1: it begins, -1: it doesn't */
     void (*release)(void *);
     void *release_data;
+    bool departed; /* its rank is in another process */
     struct writing writing;
     uint64_t taking;
     /* The newest checkpoint that counts, for what is unchanged. */

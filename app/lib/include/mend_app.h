@@ -86,7 +86,7 @@ mend_app_dimension mend_app_list(uint64_t global, uint64_t count, const uint64_t
  * environment's MEND_APP_CONFIG, else mend-app.conf if it exists. */
 int mend_app_init(const char *program, const char *configuration);
 /* Waits until all ranks are here and all is written. What mend_app_fopen opened stays open: close it before or after. MPI must still run. MEND_APP_SYSTEM: a file
- * of a rank can't be written, so the run hasn't ended well, and the next one goes on from the newest checkpoint. */
+ * of a rank, or that the run has ended, can't be written, so the run hasn't ended well, and the next one goes on from the newest checkpoint. */
 int mend_app_finalize(void);
 /* Ends the library on this rank alone, after an error: nobody is waited for, and what is being written doesn't count. What
  * mend_app_fopen opened stays open. The next run goes on from the newest checkpoint. The other ranks wait for this one at their next checkpoint or in mend_app_finalize: in

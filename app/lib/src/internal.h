@@ -234,7 +234,8 @@ bool store_is_set_aside(const char *directory, uint64_t checkpoint);
 /* Removes what neither is among the `keep` newest nor is copied nor linked to by either, nor above `newest`. */
 void store_retain(const char *directory, uint64_t keep, uint64_t newest);
 int store_mark_ended(const char *directory, uint64_t newest);
-uint64_t store_ended(const char *directory);
+/* Up to which checkpoint; 0: none. An error of the system where that can't be told. */
+int store_ended(const char *directory, uint64_t *number);
 int sync_directory(const char *path);
 /* Whole or not at all; not durable. */
 bool store_text(const char *path, const char *text);

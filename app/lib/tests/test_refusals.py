@@ -528,47 +528,5 @@ with mend_app.Session(configuration="c.conf") as session:
         self.assertIn("No space left on device", output)
 
 
-class Ends(InDirectory):
-    def test_what_is_left_of_a_checkpoint_is_cleared_away(self):
-        self.good(self.python(SAVE))
-        os.makedirs(self.path("checkpoints", "checkpoint-000001", "x"), exist_ok=True)
-        shutil.rmtree(self.path("checkpoints", "checkpoint-000001", "x"))
-        os.remove(self.path("checkpoints", "checkpoint-000001", "manifest"))
-        self.good(self.python(SAVE, restart="none"))
-        self.assertEqual([os.path.basename(path) for path in sorted(glob.glob(self.path("checkpoints", "checkpoint-*")))], ["checkpoint-000003", "checkpoint-000004"])
-
-    def test_a_file_with_a_checkpoint_s_name_is_none(self):
-        os.mkdir(self.path("checkpoints"))
-        self.write("checkpoints/checkpoint-000003", "")
-        output = self.good(self.python(SAVE))
-        self.assertNotIn("can't be used", output)
-        self.assertEqual(self.checkpoints(), [4, 5])
-
-    def test_a_good_end_covers_all_that_is_there(self):
-        """Also of a run from an older checkpoint, and of one anew, that take none themselves."""
-        crash = SAVE + "        import os\n        os._exit(7)\n"
-        for again in ({"restart": "1"}, {"restart": "none"}):
-            with self.subTest(**again):
-                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
-                self.assertEqual(self.python(crash)[0], 7)
-                self.assertIn("restored", self.good(self.python(restore(), **again)))
-                output = self.good(self.python(restore()))
-                self.assertIn("restored 0 ", output)
-                self.assertNotIn("is restored", output)
-                self.assertIn("restored 6 ", self.good(self.python(restore(), restart="newest")))
-        # And it doesn't go backwards.
-        shutil.rmtree(self.path("checkpoints"))
-        self.good(self.python(SAVE))
-        self.assertIn("restored 5 ", self.good(self.python(restore(), restart="1")))
-        self.assertIn("restored 0 ", self.good(self.python(restore())))
-
-    def test_an_end_before_the_saved_safe_point(self):
-        self.good(self.python(SAVE))
-        code, output = self.python("import mend_app\nwith mend_app.Session(program='p 1') as session:\n    session.checkpoint()\n", restart="newest")
-        self.assertEqual(code, 1)
-        self.assertIn('the program ended before it came to the safe point of checkpoint 2 (contexts "main"), which is kept', output)
-        self.assertEqual(self.checkpoints(), [1, 2])
-
-
 if __name__ == "__main__":
     unittest.main()

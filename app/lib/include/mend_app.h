@@ -126,7 +126,11 @@ int mend_app_fclose(FILE *stream);
 int mend_app_checkpoint(void);
 /* The same, and a checkpoint is taken here; every rank calls it at the same point. */
 int mend_app_checkpoint_now(void);
-/* Has `prepare` called before variables are read for a checkpoint, to bring memory up to date; NULL ends that. */
+/* mend_app_checkpoint() where that only counts the call; else nothing is done, and MEND_APP_REFUSED is returned, without a message. For bindings that have to get ready
+ * for what the library may call back. */
+int mend_app_count(void);
+/* Has `prepare` called before variables are read for a checkpoint or a move, to bring memory up to date; NULL ends that. Where it can't, it says so by
+ * mend_app_report(), with a code below 0: there is no checkpoint or move then. */
 void mend_app_prepare(void (*prepare)(void *), void *data);
 /* Asks for a checkpoint, as a signal does. */
 void mend_app_request(void);

@@ -414,6 +414,7 @@ struct app {
     struct saved_state saved;
     void (*prepare)(void *);
     void *prepare_data;
+    bool reported; /* mend_app_report() was told of an error */
     struct agree_rank rank;
     struct agree_root *root_part;
     bool all_finished;
@@ -447,6 +448,8 @@ void *must_grow(void *old, size_t used, size_t bytes);
 char *must_copy(const char *text);
 
 enum snapshot { SNAPSHOT_IN_PLACE, SNAPSHOT_COPY, SNAPSHOT_MOVE };
+/* Has the program bring its variables up to date. */
+bool snapshot_prepare(char error[TEXT]);
 /* MOVE: without hashes, and zeros like all else. */
 struct table *snapshot_take(enum snapshot how, char error[TEXT]);
 int restore_variable(struct variable *v);

@@ -246,8 +246,8 @@ static int prepare(struct source *s, char error[TEXT]) {
         done = write_script(error);
     if (done)
         return done;
-    if (app.prepare)
-        app.prepare(app.prepare_data);
+    if (!snapshot_prepare(error))
+        return MEND_APP_REFUSED;
     fflush(NULL);
     app.base = NULL;
     s->table = snapshot_take(disk ? SNAPSHOT_IN_PLACE : SNAPSHOT_MOVE, error);

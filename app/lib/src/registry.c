@@ -71,6 +71,7 @@ void note(const char *format, ...) {
 }
 
 EXPORT int mend_app_report(int code, const char *text) {
+    app.reported = app.reported || code < 0;
     return fail(code, "%s", text);
 }
 

@@ -249,9 +249,7 @@ static int take(void) {
     }
     app.offered_since_full = full ? 0 : app.since_full + 1;
     store_path(app.writing.path, app.settings.directory, app.taking, app.transport.rank);
-    if (app.prepare)
-        app.prepare(app.prepare_data);
-    struct table *t = snapshot_take(behind ? SNAPSHOT_COPY : SNAPSHOT_IN_PLACE, error);
+    struct table *t = snapshot_prepare(error) ? snapshot_take(behind ? SNAPSHOT_COPY : SNAPSHOT_IN_PLACE, error) : NULL;
     if (!t && behind && strstr(error, "no memory")) {
         note("%s: the program waits while its file is written", error);
         behind = false;
@@ -392,6 +390,15 @@ EXPORT int mend_app_checkpoint(void) {
         app.scheduled_in = app.settings.calls;
     if (__builtin_expect(app.slow || scheduled || atomic_load_explicit(&request_raised, memory_order_relaxed), 0))
         return slow_checkpoint(scheduled);
+    app.call++;
+    return MEND_APP_OK;
+}
+
+EXPORT int mend_app_count(void) {
+    if (app.slow || app.scheduled_in == 1 || atomic_load_explicit(&request_raised, memory_order_relaxed))
+        return MEND_APP_REFUSED;
+    if (app.scheduled_in != UINT64_MAX)
+        app.scheduled_in--;
     app.call++;
     return MEND_APP_OK;
 }

@@ -3,7 +3,7 @@
 //! A POSIX lock is lost as soon as its process closes any descriptor of the file. So these are taken last of all, and
 //! while the rank runs on, nothing of the agent opens such a file (see [`crate::memory::layout`]).
 
-use crate::descriptors::kept_files::is_shared_file_system;
+use crate::descriptors::file_systems::is_shared_file_system;
 use crate::descriptors::table::take;
 use crate::descriptors::{Descriptors, Open};
 use mend_freestanding::{check, syscall};

@@ -12,6 +12,7 @@ mod eventfd;
 mod examine;
 pub(crate) mod fdinfo;
 pub(crate) mod file_attributes;
+pub(crate) mod file_systems;
 pub(crate) mod inherited;
 pub(crate) mod kept_files;
 pub(crate) mod locks;

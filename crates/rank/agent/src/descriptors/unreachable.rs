@@ -112,9 +112,9 @@ mod tests {
         assert_eq!(process(), []);
         assert_eq!(nameless(b"/data/f\xe9").unwrap(), "whose name is not UTF-8: /data/f\u{fffd}");
         assert!(["/data/f\u{e9}".as_bytes(), b"/memfd:f\xe9", b"socket:[1]"].iter().all(|link| nameless(link).is_none()));
-        let kept = "/home/.nfs000000000012d68a00000001";
+        let kept = "/data/.nfs000000000012d68a00000001";
         assert!(is_removed_on_nfs(kept, || Some(0x6969)) && !is_removed_on_nfs(kept, || Some(0xef53)) && !is_removed_on_nfs(kept, || None));
-        assert!(["/home/.nfs", "/home/.nfsrc", "/home/nfs00", "/.nfs00/file"].iter().all(|link| !is_removed_on_nfs(link, || Some(0x6969))));
+        assert!(["/data/.nfs", "/data/.nfsrc", "/data/nfs00", "/.nfs00/file"].iter().all(|link| !is_removed_on_nfs(link, || Some(0x6969))));
         let odd = place.path().join("a (deleted)");
         let there = File::create(&odd).unwrap();
         assert!(!is_deleted(odd.to_str().unwrap(), &stat(&there)) && is_deleted("/tmp/a (deleted)", &stat(&there)));

@@ -1,5 +1,7 @@
 """Fortran's arrays as wholes: assignments to them, what allocates them, and whether an assignment may."""
 
+import re
+
 from fparser.two import Fortran2003 as F
 from fparser.two.utils import BinaryOpBase, UnaryOpBase, walk
 
@@ -16,11 +18,6 @@ def _allocates(kind):
     return (kind.kind == "array" and (kind.name == "allocatable" or _allocates(kind.element))) or any(_allocates(part) for _, part, _ in kind.fields)
 
 
-def _key(expr):
-    """Equal for equal expressions."""
-    return expr.op, expr.value, tuple(_key(part) for part in expr.args)
-
-
 class Arrays:
     """The part of the reader that knows them."""
 
@@ -33,9 +30,8 @@ class Arrays:
 
     def assignment(self, node, place):
         target, source = node.items[0], node.items[2]
-        grown = self.grown(target, source)
         inside = Place(place.file, place.line, place.start, place.end, True)
-        more = [self.allocated((grown,), (), inside)] if grown is not None else []
+        more = self.growth(target, source, inside)
         counters = self.section_counters(target)
         if not counters:
             left = self.location(target)
@@ -105,6 +101,18 @@ class Arrays:
         target = self.location(node)
         return Expr("assign", (target, Expr("opaque", (), "a status", INT, place)), "=", target.type, place)
 
+    def growth(self, target, source, place):
+        """A statement for what an assignment may allocate anew, or none. Bounds of the same text give the same size as long as they don't change."""
+        self.bounded = []
+        variable = self.grown(target, source)
+        if variable is not None:
+            return [self.allocated((variable,), (), place)]
+        if not self.bounded:
+            return []
+        made = self.allocated((self.scope.find(text_of(walk(target, F.Name)[0])),), [self.variable(one, place) for one in dict.fromkeys(self.bounded)], place)
+        made.expr.args[0].value = "mend_cc allocate if"
+        return [made]
+
     def grown(self, target, source):
         """The variable that an assignment may allocate anew, or in which it may."""
         if isinstance(target, F.Name):
@@ -141,6 +149,9 @@ class Arrays:
             return self.together([node.items[0], node.items[2]])
         if isinstance(node, REFERENCES):
             return self.shape_of_reference(node)
+        if isinstance(node, F.Array_Constructor):
+            inner = listed(node.items[1])
+            return (len(inner),) if all(not isinstance(one, F.Ac_Implied_Do) and self.shape_of(one) == () for one in inner) else None
         if isinstance(node, F.Data_Ref):
             made = self.aside(lambda: self.location(node))
             if made.type is not None and made.type.kind == "array":
@@ -158,8 +169,40 @@ class Arrays:
         return () if not arrays else arrays[0] if all(one == arrays[0] for one in arrays) else None
 
     def extent_key(self, variable, dimension):
-        extent = self.extent(variable, dimension)
-        return ("own", variable, dimension) if extent is None else _key(extent)
+        """Equal where extents are: a number, a text with the variables in it, or the array's own."""
+        _, extent = self.dimension(variable, dimension)
+        if extent is not None and extent.op == "const":
+            return extent.value
+        made, low, high = self.allocations.get(variable, []), None, None
+        texts = {text_of(shape.children[dimension]) for _, shape in made if dimension < len(shape.children)}
+        if len(texts) == 1:
+            low, _, high = texts.pop().rpartition(":")
+            return self.text_key(low or "1", high, made[0][0])
+        low, high = self.shapes[variable][dimension]
+        return self.bounded_by(self.text_key(str(low), text_of(high), self.shape_scope[variable])) if high is not None else (variable, dimension)
+
+    @staticmethod
+    def text_key(low, high, scope):
+        found = [scope.find(name) or scope.parameter(name)[1] or scope.name for name in re.findall(r"[a-z]\w*", f"{low} {high}")]
+        return (high if low == "1" else f"{low}:{high}", *found)
+
+    def section_key(self, variable, dimension, triplet):
+        """The same of a triplet; None: it isn't known."""
+        low, high, step = triplet.items
+        if low is None and high is None and step is None:
+            return self.extent_key(variable, dimension)
+        first, last = (self.number(low, self.scope) if low is not None else 1), self.number(high, self.scope) if high is not None else None
+        lower = self.lower(variable, dimension)
+        if step is not None or high is None or (low is None and (lower is None or lower.value != 1 or lower.op != "const")):
+            return None
+        if first is not None and last is not None:
+            return max(last - first + 1, 0)
+        return self.bounded_by(self.text_key("1" if low is None else text_of(low), text_of(high), self.scope))
+
+    def bounded_by(self, key):
+        """It counts as long as the variables in it don't change."""
+        self.bounded += [one for one in key[1:] if isinstance(one, Variable)]
+        return key
 
     def shape_of_reference(self, node):
         name = text_of(node.items[0])
@@ -169,7 +212,8 @@ class Arrays:
             if any(not isinstance(part, F.Subscript_Triplet) and self.shape_of(part) != () for part in arguments):
                 return None
             parts = [(at, part) for at, part in enumerate(arguments) if isinstance(part, F.Subscript_Triplet)]
-            return tuple(self.extent_key(variable, at) for at, _ in parts) if all(bound is None for _, part in parts for bound in part.items) else None
+            found = tuple(self.section_key(variable, at, part) for at, part in parts)
+            return None if None in found else found
         if variable is not None:
             return () if variable.base.kind == "text" else None
         values = [one.items[1] if isinstance(one, KEYWORDS) else one for one in arguments]

@@ -72,7 +72,12 @@ class Calls:
         elif name in BY_POSITION and set(keywords) - {"kind"}:
             raise CannotParse(f"{place}: arguments of {name} by their keywords: write them in their order")
         if name in ("mod", "modulo") and len(values) == 2:
-            return binary("%", *(self.expr(one) for one in values))
+            one, other = (self.expr(value) for value in values)
+            # The sign of modulo is the divisor's.
+            return binary("%", one, other) if name == "mod" else binary("%", binary("+", binary("%", one, other), other), other)
+        if name == "merge" and len(values) == 3 and not keywords:
+            one, other, which = (self.expr(value) for value in values)
+            return Expr("cond", (which, one, other), None, one.type, place)
         if name in ("min", "max", "min0", "max0") and len(values) == 2:
             one, other = (self.expr(value) for value in values)
             return Expr("cond", (binary("<" if name.startswith("min") else ">", one, other), one, other), None, one.type, place)

@@ -100,8 +100,7 @@ class Control:
         hidden = Place(place.file, place.line, place.start, place.end, True)
         more = [one for inner in walk(node, (F.Allocate_Stmt, F.Deallocate_Stmt)) for one in self.allocation(inner, hidden)]
         if not type(node).__name__.startswith(("Where", "Forall")):
-            grown = [self.grown(one.items[0], one.items[2]) for one in walk(node, F.Assignment_Stmt)]
-            more += [self.allocated((one,), (), hidden) for one in grown if one is not None]
+            more += [made for one in walk(node, F.Assignment_Stmt) for made in self.growth(one.items[0], one.items[2], hidden)]
         self.before = []
         return [Stmt("expr", place, expr=Expr("call", (Expr("func", (), kind, None, place), *parts), None, Type("void"), place)), *more]
 

@@ -210,7 +210,7 @@ class Expressions:
         name = text_of(node.items[0])
         arguments = list(node.items[1].children) if node.items[1] is not None else []
         variable = self.scope.find(name)
-        if variable is not None and (variable in self.shapes or variable.base.kind == "text") and variable is not self.scope.result:
+        if variable in self.shapes or (variable is not None and variable.base.kind == "text" and variable is not self.scope.result):
             return self.elements(variable, arguments, place, located) if variable in self.shapes else self.variable(variable, place)
         if variable is None and self.scope.parameter(name)[0]:
             return Expr("call", (Expr("func", (), "mend_cc intrinsic", None, place), *self.aside(lambda: self.bounds(arguments))), None, Type("float", 8), place)

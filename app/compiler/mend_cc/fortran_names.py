@@ -15,6 +15,8 @@ CONSTANTS = {"mpi_proc_null": -1, "mpi_any_source": -2, "mpi_any_tag": -1, "mpi_
 HANDLES = {"mpi_comm": "MPI_Comm", "mpi_request": "MPI_Request", "mpi_datatype": "MPI_Datatype", "mpi_op": "MPI_Op", "mpi_win": "MPI_Win", "mpi_file": "MPI_File", "mpi_group": "MPI_Group",
            "mpi_status": "MPI_Status", "mpi_info": "MPI_Info", "mpi_message": "MPI_Message"}
 POINTER_BYTES = 8
+# Initial values of longer arrays aren't read.
+LONGEST = 64
 
 
 def text_of(node):
@@ -119,8 +121,9 @@ class Declarations:
         if match:
             digits = int(match.group(2))
             return (4 if digits <= 6 else 8 if digits <= 15 else 16) if match.group(1) == "real" else (4 if digits <= 9 else 8)
-        if re.fullmatch(r"[\d+*()-]+", text):
-            return int(eval(text, {"__builtins__": {}}))  # digits and + - * ( ) alone
+        values = {name: scope.parameter(name)[1] for name in re.findall(r"[a-z_]\w*", text)}
+        if re.fullmatch(r"[\w+*()-]+", text) and "**" not in text and all(isinstance(value, int) for value in values.values()) and not re.search(r"\w\(|\d[a-z_]", text):
+            return int(eval(text, {"__builtins__": {}}, values))  # numbers, their names, and + - * ( ) alone
         return None
 
     def base_type(self, node, scope):
@@ -261,6 +264,20 @@ class Declarations:
                 continue
             made = self.make(name, base, shape, words, initial is not None, self.line_place(node), scope, function, name in dummies)
             made.declared = "included" if span(node.item)[2] else "here"
+            if initial is not None and base.kind == "int" and made.scope != "param":
+                self.first_value(made, initial.items[1], scope)
+
+    def first_value(self, variable, node, scope):
+        """An initial value of numbers."""
+        array = isinstance(node, F.Array_Constructor)
+        nodes = list(node.items[1].children) if array and hasattr(node.items[1], "children") else [node]
+        values = [{".true.": 1, ".false.": 0}.get(text_of(one), CONSTANTS.get(text_of(one), self.number(one, scope))) for one in nodes]
+        count = variable.type.count if variable.type.kind == "array" else None
+        if None in values or (variable.type.kind == "array" and (count is None or count > LONGEST or len(self.shapes[variable]) != 1 or len(values) not in (1, count))):
+            return
+        numbers = tuple(constant(value, variable.place) for value in values)
+        variable.initial = numbers[0] if count is None else Expr("list", numbers * (1 if len(numbers) == count else count), None, variable.type, variable.place)
+        variable.undefined = False
 
     def make(self, name, base, shape, words, saved, place, scope, function, dummy):
         """One variable. A dummy argument is a pointer to what the caller gives."""

@@ -28,7 +28,7 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         self.allocations, self.externals, self.repeated = {}, set(), set()
         self.program_unit_variables = []
         self.path, self.lines, self.shared = None, [], set()
-        self.counters, self.temporaries, self.count = None, None, 0
+        self.counters, self.bounded, self.count = None, [], 0
 
     def read(self):
         paths = list(self.sources)
@@ -168,11 +168,16 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         statements = self.block(execution.children) if execution is not None else []
         if scope.result is not None:
             place = self.line_place(node.children[-1])
-            statements.append(Stmt("return", place, expr=self.variable(scope.result, place)))
+            statements.append(Stmt("return", place, expr=self.result(place)))
         first = self.line_place(node.children[0])
         function.body = Stmt("block", Place(self.path, first.line, first.start, function.place.end), tuple(statements))
         for one in function.variables:
             one.block = (function.place.start, function.place.end)
+
+    def result(self, place):
+        """What a function gives back."""
+        variable = self.scope.result
+        return self.all_of(variable, place) if variable in self.shapes else self.variable(variable, place)
 
     # ---- statements ----
 
@@ -208,7 +213,7 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         if isinstance(node, F.Goto_Stmt):
             return [Stmt("goto", place, label=text_of(node.items[0]))]
         if isinstance(node, F.Return_Stmt):
-            return [Stmt("return", place, expr=self.variable(self.scope.result, place) if self.scope.result else None)]
+            return [Stmt("return", place, expr=self.result(place) if self.scope.result else None)]
         if isinstance(node, F.Stop_Stmt) or type(node).__name__ == "Error_Stop_Stmt":
             return [Stmt("expr", place, expr=Expr("call", (Expr("func", (), "exit", None, place),), None, Type("void"), place))]
         if isinstance(node, F.Continue_Stmt):
@@ -255,6 +260,9 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         values += [self.expr(value) for word, value in controls if word in ("rec", "pos")]
         values += [self.variable(one, place) for word, value in controls for one in self.group(word, value)]
         inside = self.text_unit(unit)
+        if inside is not None and inside.op == "var" and isinstance(unit, F.Name):
+            # What is left of the text becomes blank.
+            return Stmt("expr", place, expr=self.with_temporaries(Expr("assign", (inside, Expr("list", tuple(values), None, inside.type, place)), "=", inside.type, place)))
         if inside is not None:
             return Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), "sprintf", None, place), self.address(inside), *values), None, Type("void"), place)))
         name = "mend_cc record" if unit is not None and text_of(unit) not in ("*", "6", "0", "output_unit", "error_unit") else "mend_cc output"

@@ -52,10 +52,11 @@ class Rewriter:
         edits.insert(stmt.place.start, "".join(f"{indent}{part}\n" for line in lines for part in line.split("\n")), order)
 
     def _after(self, stmt, lines, order):
+        """Whole lines after a statement: before those that belong to the next one."""
         edits = self.files[stmt.place.file]
         text = edits.text[stmt.place.start:].decode(errors="replace")
         indent = text[:len(text) - len(text.lstrip())]
-        edits.insert(min(stmt.place.end + 1, len(edits.text)), "".join(f"{indent}{line}\n" for line in lines), order)
+        edits.insert(min(stmt.place.end + 1, len(edits.text)), "".join(f"{indent}{line}\n" for line in lines), order - 100)
 
     def _point(self, point):
         flag = f"mend_at_{point.number}"

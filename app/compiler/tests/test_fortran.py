@@ -1,7 +1,11 @@
 """What Fortran says in ways of its own: whole arrays, variables that stay, jumps, arrays that grow, lines for the preprocessor, included files."""
 
+import os
+import shutil
 import unittest
 
+from building import PROGRAMS, InDirectory
+from cases import skip
 from test_sources import FORTRAN, InRoom
 
 from mend_cc.analyse import analyse
@@ -152,6 +156,13 @@ class Growing(InFortran):
             with self.subTest(value=value):
                 self.assertIn("list", self.names(f"    list(3) = list(4) + 1\n    list = {value}", LIST, self.BEFORE, printed="sum(list)"))
 
+    def test_sections_as_large_as_arrays(self):
+        declared, before = LIST + "\n  integer :: n, k", "  u = 1\n  n = step + 5\n  k = n\n  allocate (list(n), other(0:n + 1))\n  list = 1\n  other = 1"
+        self.assertIn("list", self.names("    list(3) = list(4) + 1\n    list = list + other(1:n)", declared, before, printed="sum(list)"))
+        self.grows("    list(3) = list(4) + 1\n    list = list + other(1:n)\n    n = n + 1", declared, before=before)
+        self.grows("    list(3) = list(4) + 1\n    list = other(1:k)", declared, before=before)
+        self.grows("    list(3) = list(4) + 1\n    list = other(:n)", declared, before=before)
+
     def test_dummies(self):
         outside = "module m\ncontains\n  subroutine grow(a, n)\n    integer :: n\n    real(8), allocatable :: a(:)\n    deallocate (a)\n    allocate (a(n))\n    a = 0\n  end subroutine\nend module\n"
         self.grows("    list(1) = list(1) + step\n    if (step == 50) call grow(list, step)", outside=outside, uses="  use m")
@@ -208,11 +219,39 @@ class Preprocessed(InFortran):
         self.assertIn("y", self.read("#ifdef RESET\n#endif", "-cpp", name="program.f90"))
 
 
+class Partners(InFortran):
+    """Who sends to whom, as Fortran computes it."""
+
+    SEND = "    call mpi_sendrecv(u(1), 1, mpi_double_precision, to, 0, u(2), 1, mpi_double_precision, from, 0, mpi_comm_world, mpi_status_ignore, ierr)\n    u(1) = u(1) + 1"
+
+    def test_known_partners(self):
+        ring = "modulo(rank - 1, ranks)", "modulo(rank + 1, ranks)"
+        line = "merge(rank - 1, mpi_proc_null, rank > 0)", "merge(rank + 1, mpi_proc_null, rank < ranks - 1)"
+        for to, source, safe in ((*ring, True), (*line, True), (ring[0], line[1], False), ("mod(rank - 1, ranks)", ring[1], False)):
+            with self.subTest(to=to, source=source):
+                before = f"  u = 1\n  call mpi_comm_size(mpi_comm_world, ranks, ierr)\n  to = {to}\n  from = {source}"
+                self.assertEqual(len(self.found(self.text(self.SEND, "integer :: to, from, ranks\n  real(8) :: u(1000)", before)).plan.points), int(safe))
+
+    def test_initial_values(self):
+        for value in ("mpi_proc_null", "0"):
+            outside = f"module m\n  use mpi\n  integer :: to = {value}, from = mpi_proc_null\nend module\n"
+            self.assertEqual(len(self.found(self.text(self.SEND, outside=outside, uses="  use m")).plan.points), int(value != "0"))
+
+    def test_results_through_dummies(self):
+        outside = "module m\ncontains\n  subroutine total(x, s)\n    use mpi\n    real(8) :: x, s\n    integer :: ierr\n    call mpi_allreduce(x, s, 1, mpi_double_precision, mpi_sum, mpi_comm_world, ierr)\n  end subroutine\nend module\n"
+        self.assertIn("u", self.names("    call total(u(1), x)\n    call total(u(2), y)\n    u(1) = u(1) + x\n    if (y > 3) exit", outside=outside, uses="  use m", before="  u = 1"))
+
+
 class Placed(InFortran):
     def test_names_without_a_declaration(self):
         text = self.rewritten(self.found("program p\n  use mpi\n  implicit real(8) (a-h, o-z)\n  call mpi_init(ierr)\n  x = 0\n  do istep = 1, 1000\n    x = x * 0.5 + istep\n    call mpi_barrier(mpi_comm_world, ierr)\n  end do\n  print *, x\n  call mpi_finalize(ierr)\nend program\n"))
         self.assertLess(text.index("target :: x"), text.index("call mpi_init"))
         self.assertRegex(text, r"'x', mend_cc_address\(x\), 10, ")
+
+    def test_what_is_left_out_ends_before_the_loop(self):
+        text = self.rewritten(self.found(self.text("    u(1) = u(1) + 1", before="  u = 1").replace("step = 1, 1000", "step = 1, 20")))
+        self.assertLess(text.index("mend_cc_skip"), text.index("end if"))
+        self.assertLess(text.index("end if"), text.index("mend_at_1 = 0"))
 
     def test_a_result_that_the_head_declares(self):
         outside = "module m\ncontains\nreal(8) function solve(n)\n  use mpi\n  implicit none\n  integer :: n, k, ierr\n  solve = 0\n  do k = 1, n\n    solve = solve * 0.5d0 + k\n    call mpi_barrier(mpi_comm_world, ierr)\n  end do\nend function\nend module\n"
@@ -229,6 +268,27 @@ class Placed(InFortran):
         with self.assertRaisesRegex(CannotParse, "this file isn't found"):
             self.found(self.text("    u = u + 1", DECLARED + "\n  include 'elsewhere.inc'"))
         self.found(self.text("    u = u + 1", DECLARED + "\n  include 'mpif.h'").replace("  use mpi\n", ""))
+
+
+class Restarted(InDirectory):
+    """Programs as people write them: with modules, derived types, particles, named loops, lines for the preprocessor."""
+
+    def test_programs_go_on(self):
+        if not shutil.which("mpif90.mpich"):
+            skip("mend-cc for Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
+        mpif90, mpiexec = shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
+        for name, flags in (("chain.f90", ()), ("fields.f90", ()), ("drift.f90", ()), ("waves.f90", ()), ("strip.F90", ("-DUSE_MPI",))):
+            with self.subTest(program=name):
+                shutil.copy(os.path.join(PROGRAMS, name), self.directory)
+                program = os.path.splitext(name)[0]
+                self.compile("-w", *flags, "-o", "plain", name, compiler=mpif90)
+                expected = self.good(self.run_ranks(3, ["./plain", "60"], mpiexec))
+                self.mend_cc("--poison", mpif90, "-w", *flags, name, "-o", program)
+                self.forget()
+                self.assertNotEqual(self.run_ranks(3, [f"./{program}", "60", "45"], mpiexec, calls=7)[0], 0)
+                code, output, errors = self.run_ranks(3, [f"./{program}", "60"], mpiexec)
+                self.assertEqual((code, output), (0, expected), errors)
+                self.assertIn("checkpoint 42 of 3 ranks is restored", errors)
 
 
 if __name__ == "__main__":

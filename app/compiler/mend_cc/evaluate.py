@@ -41,7 +41,9 @@ class Evaluate:
                 index = values.binary("+", index, values.binary("*", outer, spread(count if count else OTHER, self.ranks), group), group)
                 base = base.args[0]
         elif base.op in ("index", "deref"):
-            self._eval(base.args[0], state, group)
+            pointers = self._eval(base.args[0], state, group)
+            if base is expr and base.op == "deref" and self._dummy(pointers, group) is not None:
+                return [self._dummy(pointers, group)], None, True, True
             if base.op == "index":
                 index = self._eval(base.args[1], state, group)
         elif base.op == "member":
@@ -56,6 +58,14 @@ class Evaluate:
             return [leaves[0]], index, True, alike
         whole = expr.op in ("var", "member") and len(places) == 1 and self.memory.whole(expr) and isinstance(next(iter(places))[0], Variable)
         return leaves, None, (single and not array) or whole, alike
+
+    def _dummy(self, pointers, group):
+        """The scalar that a dummy of Fortran stands for in this call, where it is one, or None."""
+        found = {pointers[rank] for rank in group}
+        pointer = found.pop() if len(found) == 1 else None
+        if self.program.language != "fortran" or not isinstance(pointer, tuple) or pointer[0] != "ptr" or not isinstance(pointer[1], Variable) or pointer[1].type.holds("array"):
+            return None
+        return pointer[1:3] if self.memory.leaves(pointer[1:3]) == {pointer[1:3]} else None
 
     def _inside(self, expr, state, group):
         """Evaluates what leads to the structure that a member is of."""

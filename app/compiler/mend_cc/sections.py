@@ -4,14 +4,11 @@ A section is a set of elements: offset + sum of coefficient x [0 .. extent], whe
 a[i] for i = 1 .. n makes such a section; a later read of a part of it needs nothing from before. This is array privatization as P. Tu and D. Padua have it
 (*Automatic array privatization*, 1993), for sections that loops of step 1 make. What isn't understood counts as read."""
 
-from .bases import Bases
+from .bases import Bases, Unclear
 from .externals import COUNTS, datatype_bytes, effects, letter
 from .ir import Variable
 from .memory import Heap
 from .polynomials import Section, at_least_zero, constant, key_of, plus, times
-
-class Unclear(Exception):
-    """This can't be told here."""
 
 
 class Walk(Bases):
@@ -137,11 +134,11 @@ class Walk(Bases):
         if not arrays:
             return
         try:
-            base, offset = self.element(expr)
+            section = Section(*self.element(self.first(expr)), self.steps(expr))
         except Unclear:
             self.exposed.update(arrays)
             return
-        self.read_section(Section(base, offset), arrays)
+        self.read_section(section, arrays)
 
     @staticmethod
     def _is_array(place):

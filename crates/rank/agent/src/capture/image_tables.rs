@@ -4,6 +4,7 @@ use crate::capture::quiesced_process::QuiescedProcess;
 use crate::capture::save_error::SaveError;
 use crate::capture::save_request::SaveRequest;
 use crate::capture::write_job::WriteJob;
+use crate::descriptors::kept_files;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::deleted;
 use crate::memory::file_fingerprints::FileFingerprints;
@@ -190,6 +191,9 @@ fn build(
     (process.executable, process.executable_length) = layout.text(&executable);
     quiesced.descriptors.link_objects(&mut layout);
     quiesced.files.link_objects(&mut layout);
+    if request.files_kept && layout.objects.iter().any(|object| object.flags & object::WRITABLE != 0) {
+        layout.mark_kept(&kept_files::written(&quiesced.descriptors));
+    }
     for plan in layout.plans.iter_mut().filter(|plan| plan.mapping.flags & mapping::SHARED != 0) {
         let held = plan.mapping.object != mapping::NO_OBJECT && layout.objects[plan.mapping.object as usize].flags & object::KEEP != 0;
         if held {

@@ -75,10 +75,10 @@ impl State {
     /// A round if something waits for one and the program makes none. True if somebody is to look again.
     fn catch_up(&mut self) -> bool {
         let active = self.links.active();
-        if self.links.due() {
+        if self.links.due(&self.engine) {
             self.progress();
         }
-        self.links.looked(active)
+        self.links.looked(&self.engine, active)
     }
 
     /// One round of progress.

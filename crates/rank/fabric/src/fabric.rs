@@ -369,6 +369,15 @@ impl Fabric {
         Some(state)
     }
 
+    /// Lets somebody else have the lock who waits for it.
+    pub(crate) fn pass<'a>(&'a self, state: Guard<'a, State>) -> Guard<'a, State> {
+        if !self.state.wanted() {
+            return state;
+        }
+        drop(state);
+        self.lock()
+    }
+
     /// Sleeps without the lock until woken, at most `time`.
     pub(crate) fn sleep<'a>(&'a self, mut state: Guard<'a, State>, time: Duration) -> Guard<'a, State> {
         let Some(set) = state.links.sleep_set() else { return state };

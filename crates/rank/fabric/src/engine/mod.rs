@@ -161,6 +161,8 @@ pub struct Endpoint {
     pub counters: [Option<u64>; 4],
     /// Space left in a multi-receive buffer under which it is given back, bytes.
     pub min_multi_receive: usize,
+    /// Number of its address vector, by which sources are told.
+    pub vector: u64,
     pub(crate) tagged: Matcher,
     pub(crate) plain: Matcher,
     pub(crate) claimed: HashMap<usize, Unexpected>,
@@ -206,11 +208,11 @@ pub struct Engine {
     pub(crate) regions: HashMap<u64, Region>,
     /// Reads and writes that wait for each peer.
     pub(crate) waiting: HashMap<Rank, usize>,
-    /// Messages that were sent or received into, and one-sided operations: how far the program has come.
-    pub calls: u64,
     /// Messages to each peer whose buffers the application has back, and that wait here for their receiver: it may be long until the program
     /// makes a round again.
     pub(crate) copies: HashMap<Rank, usize>,
+    /// Messages that were sent or received into, and one-sided operations: how far the program has come.
+    pub calls: u64,
     /// With whom it exchanges how much.
     pub traffic: Traffic,
 }
@@ -378,7 +380,7 @@ impl Engine {
         if (report || completion.error != 0)
             && let Some(queue) = binding.and_then(|binding| self.queues.get_mut(binding.queue))
         {
-            queue.entries.push_back(completion);
+            queue.entries.push_back(Completion { vector: owner.vector, ..completion });
         }
     }
 

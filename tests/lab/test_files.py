@@ -98,6 +98,12 @@ class Files(OnMachine):
             expected = file.read().splitlines()[-1]
         self.goes_on(expected, name)
 
+    def test_a_file_that_ranks_have_mapped_is_as_all_of_them_left_it(self):
+        program = compile_mpi("mpi_mapped.c", os.path.join(self.work, "mapped"))
+        name, done = self.changed(program, ranks="4")
+        self.assertEqual(done["notes"], [])
+        self.goes_on("digest=good", name)
+
     def test_a_shared_file_pointer_that_was_made_since_is_none(self):
         program = compile_mpi("shared_pointer.c", os.path.join(self.work, "pointer"))
         name, done = self.changed(program, ranks="2")

@@ -17,7 +17,7 @@ use mend_messages::daemon::{
     ExitStatus, FromDaemon, JobIntroduction, NodeRoom, Question, RestoreBlame, RestoreSource, Resumption, Stream, Succession,
     SuccessorCommand, ToDaemon, Way,
 };
-use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutOrder};
+use mend_messages::files::{FileState, FileUse, KeepOrder, Keeping, KeptFile, NotPut, PutBack, PutOrder};
 use mend_messages::frame;
 use mend_messages::health::{Grade, Milli, NodeHealth, NodeReport, Reading, Unread};
 use mend_messages::job::{FabricAddress, FurtherProgram, JobMap, MapEntry, Program, Secret};
@@ -112,7 +112,7 @@ fn requests() -> Vec<Request> {
         Request::KeepFiles(KeepOrder { checkpoint: "/srv/7.part".into(), limit: 64 << 20, seal: Some([8; 32]) }),
         Request::SyncFiles,
         Request::Pause,
-        Request::RollBack(RollbackOrder { image: id(2), zone: 1, images: 2, roles: vec![0, 1, 3] }),
+        Request::RollBack(RollbackOrder { image: id(2), zone: 1, images: 2, roles: vec![0, 1, 3], put_back: Some(put_back()) }),
         Request::Resume,
     ]
 }
@@ -164,6 +164,10 @@ fn differences() -> Vec<Difference> {
 
 fn cpu() -> Cpu {
     Cpu { features: Features([u64::MAX, 5]), enabled: 0xe7, area: 2440, components: [(256, 576); 18] }
+}
+
+fn put_back() -> PutBack {
+    PutBack { except: vec!["/data/large".into()] }
 }
 
 fn kept_files() -> Vec<KeptFile> {
@@ -408,13 +412,14 @@ fn to_daemon() -> Vec<ToDaemon> {
         ToDaemon::Ask(requests().into_iter().zip(10..).map(|(request, seq)| vec![Question { seq, rank: 1, request }]).collect()),
         ToDaemon::SaveTo { seq: 9, rank: 1, address: address(), token: [3; 16], way: Way::Local },
         ToDaemon::PrecopyTo { seq: 9, rank: 1, address: address(), token: [3; 16] },
-        ToDaemon::Restore { rank: 1, attempt: 3, source: files, image: Some(id(2)), stdin: false },
+        ToDaemon::Restore { rank: 1, attempt: 3, source: files, image: Some(id(2)), stdin: false, put_back: Some(put_back()) },
         ToDaemon::Restore {
             rank: 1,
             attempt: 3,
             source: RestoreSource::Transfer { token: [3; 16], way: Way::Shared("/ckpt/rank-1.image.moving".into()) },
             image: None,
             stdin: true,
+            put_back: None,
         },
         ToDaemon::Compare { seq: 9, rank: 1, needs: Box::new(needs()) },
         ToDaemon::PutFiles(Box::new(PutOrder {

@@ -8,13 +8,13 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-enum { EACH = 4, KINDS = 16 };
+enum { EACH = 4, KINDS = 16, BULK = 200000 };
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER, inheriting;
 static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
 static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_barrier_t barrier;
 static sem_t semaphore;
-static int pipes[KINDS][2], full[2], event, epoll, pair[2], locked;
+static int pipes[KINDS][2], full[2], event, epoll, pair[2], locked, large[2], streams[EACH][2];
 static volatile int open_door, reached;
 static __thread int own = 41;
 
@@ -79,8 +79,28 @@ static void *wait_for(void *argument) {
   return (void *)(which + 1);
 }
 
+// A part of it has gone when it is blocked; the rest follows.
+static void *write_all(void *argument) {
+  long which = (long)argument;
+  char *bulk = malloc(BULK);
+  memset(bulk, 'a' + which, BULK);
+  __atomic_add_fetch(&reached, 1, __ATOMIC_SEQ_CST);
+  CHECK(write(large[1], bulk, BULK) == BULK);
+  free(bulk);
+  return NULL;
+}
+
+// A part of it has come when it is blocked; the rest follows.
+static void *receive_all(void *argument) {
+  long which = (long)argument;
+  char all[10];
+  __atomic_add_fetch(&reached, 1, __ATOMIC_SEQ_CST);
+  CHECK(recv(streams[which][0], all, sizeof all, MSG_WAITALL) == sizeof all && !memcmp(all, "one, other", sizeof all));
+  return NULL;
+}
+
 int main(void) {
-  pthread_t threads[KINDS][EACH];
+  pthread_t threads[KINDS][EACH], writers[EACH], receivers[EACH];
   pthread_mutexattr_t attribute;
   sigset_t signals;
   char filler[4096] = "";
@@ -105,7 +125,12 @@ int main(void) {
   pthread_mutex_lock(&inheriting);
   for (long kind = 0; kind < KINDS; kind++)
     for (int i = 0; i < EACH; i++) NEED(!pthread_create(&threads[kind][i], NULL, wait_for, (void *)kind));
-  while (reached < KINDS * EACH) usleep(1000);
+  NEED(!pipe(large));
+  for (long i = 0; i < EACH; i++) {
+    NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, streams[i]) && send(streams[i][1], "one, ", 5, 0) == 5);
+    NEED(!pthread_create(&writers[i], NULL, write_all, (void *)i) && !pthread_create(&receivers[i], NULL, receive_all, (void *)i));
+  }
+  while (reached < (KINDS + 2) * EACH) usleep(1000);
   usleep(50000);
   ready();
   await_go();
@@ -119,6 +144,14 @@ int main(void) {
     CHECK(sem_post(&semaphore) == 0 && kill(getpid(), SIGRTMIN + 3) == 0 && send(pair[1], "hello", 5, 0) == 5);
     CHECK(write(event, &(uint64_t){1}, 8) == 8 && read(full[0], filler, sizeof filler) == sizeof filler);
   }
+  int written[EACH] = {0};
+  for (int got = 0, all = 0; all < EACH * BULK; all += got) {
+    got = read(large[0], filler, sizeof filler);
+    NEED(got > 0);
+    for (int at = 0; at < got; at++) written[(filler[at] - 'a') % EACH]++;
+  }
+  for (int i = 0; i < EACH; i++) CHECK(written[i] == BULK && send(streams[i][1], "other", 5, 0) == 5);
+  for (int i = 0; i < EACH; i++) CHECK(pthread_join(writers[i], NULL) == 0 && pthread_join(receivers[i], NULL) == 0);
   pthread_barrier_wait(&barrier);
   for (long kind = 0; kind < KINDS; kind++)
     for (int i = 0; i < EACH; i++) {

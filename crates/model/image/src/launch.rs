@@ -22,6 +22,7 @@
 //! reads end of file (`stdin`) or swallows output.
 
 use crate::link::MAX_CHAIN;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// What a descriptor that outlives the process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,6 +125,66 @@ impl core::fmt::Debug for ImageFds {
     }
 }
 
+/// Most files that can be named as not put back.
+pub const MAX_NOT_PUT_BACK: usize = 64;
+
+/// The files that a checkpoint keeps beside its images ([`crate::record::object::KEPT_BESIDE`]) are as they were by now, all but some. What others wrote to
+/// them after this process was saved is in them: its own pages of them may be older.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PutBack {
+    /// XXH3 of the paths of the others.
+    except: [u64; MAX_NOT_PUT_BACK],
+    count: usize,
+}
+
+impl PutBack {
+    /// All but those at these paths. `None` if they are too many.
+    pub fn all_but<'a>(paths: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        Self::of(paths.into_iter().map(xxh3_64))
+    }
+
+    fn of(hashes: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let (mut except, mut count) = ([0; MAX_NOT_PUT_BACK], 0);
+        for hash in hashes {
+            *except.get_mut(count)? = hash;
+            count += 1;
+        }
+        Some(Self { except, count })
+    }
+
+    /// Whether the file at this path was put back.
+    #[must_use]
+    pub fn includes(&self, path: &[u8]) -> bool {
+        self.count == 0 || !self.except[..self.count].contains(&xxh3_64(path))
+    }
+
+    fn parse(text: &[u8]) -> Result<Self, ArgumentError> {
+        let mut words = text.split(|byte| *byte == b',');
+        if words.next() != Some(b"all") {
+            return Err(ArgumentError::Value);
+        }
+        let mut failed = false;
+        let hash = |word: &[u8]| core::str::from_utf8(word).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
+        let hashes = words.map_while(|word| {
+            let hash = hash(word);
+            failed |= hash.is_none();
+            hash
+        });
+        Self::of(hashes).filter(|_| !failed).ok_or(ArgumentError::Value)
+    }
+
+    #[cfg(feature = "std")]
+    fn word(&self) -> std::string::String {
+        self.except[..self.count].iter().fold("all".into(), |word, hash| std::format!("{word},{hash:x}"))
+    }
+}
+
+impl core::fmt::Debug for PutBack {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.except[..self.count].fmt(formatter)
+    }
+}
+
 /// The restorer's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arguments {
@@ -137,6 +198,8 @@ pub struct Arguments {
     pub attach: [Option<i32>; 4],
     /// What the restorer is started for.
     pub mode: Mode,
+    /// Which of the program's files have been put back. `None`: none of them, as far as is known.
+    pub put_back: Option<PutBack>,
     /// Address of the [`crate::handoff::Rollback`] of a living process that the restorer has been mapped into.
     pub in_place: Option<u64>,
 }
@@ -162,7 +225,7 @@ impl Arguments {
     /// See [`ArgumentError`].
     pub fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<Self, ArgumentError> {
         let (mut images, mut control, mut agent, mut mode) = (None, None, None, None);
-        let (mut attach, mut in_place) = ([None; 4], None);
+        let (mut attach, mut put_back, mut in_place) = ([None; 4], None, None);
         while let Some(option) = words.next() {
             let value = words.next().ok_or(ArgumentError::Value)?;
             match option {
@@ -181,6 +244,7 @@ impl Arguments {
                         _ => return Err(ArgumentError::Value),
                     });
                 }
+                b"--put-back" => put_back = Some(PutBack::parse(value)?),
                 b"--in-place" => {
                     let address = core::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
                     in_place = Some(address.filter(|address| *address != 0).ok_or(ArgumentError::Value)?);
@@ -190,7 +254,7 @@ impl Arguments {
         }
         match (images, control, agent, mode) {
             (Some(images), Some(control_fd), Some(agent_fd), Some(mode)) => {
-                Ok(Self { images, control_fd, agent_fd, attach, mode, in_place })
+                Ok(Self { images, control_fd, agent_fd, attach, mode, put_back, in_place })
             }
             _ => Err(ArgumentError::Missing),
         }
@@ -216,6 +280,10 @@ impl Arguments {
         }
         words.push("--mode".to_string());
         words.push(self.mode.name().to_string());
+        if let Some(put_back) = &self.put_back {
+            words.push("--put-back".to_string());
+            words.push(put_back.word());
+        }
         if let Some(address) = self.in_place {
             words.push("--in-place".to_string());
             words.push(address.to_string());
@@ -394,6 +462,7 @@ mod tests {
             agent_fd: 7,
             attach: [Some(0), None, Some(9), Some(12)],
             mode: Mode::Migrate,
+            put_back: None,
             in_place: None,
         };
         let words = arguments.words();
@@ -405,6 +474,17 @@ mod tests {
         let lives = Arguments { in_place: Some(0x7000_0000_1000), ..arguments };
         assert_eq!(Arguments::parse(lives.words().iter().map(|word| word.as_bytes())), Ok(lives));
         let long = std::vec![*b"3"; MAX_CHAIN + 1].join(&b',');
+        let paths: [&[u8]; 2] = [b"/data/large", b"/data/unreadable"];
+        for except in [&paths[..0], &paths] {
+            let put_back = PutBack::all_but(except.iter().copied()).unwrap();
+            let restart = Arguments { mode: Mode::Restart, put_back: Some(put_back), ..arguments };
+            assert_eq!(Arguments::parse(restart.words().iter().map(|word| word.as_bytes())), Ok(restart));
+            assert!(put_back.includes(b"/data/small") && put_back.includes(paths[0]) == except.is_empty());
+        }
+        assert_eq!(PutBack::all_but([paths[0]; MAX_NOT_PUT_BACK + 1]), None);
+        for bad in [&b""[..], b"1f", b"all,", b"all,1f,x"] {
+            assert_eq!(PutBack::parse(bad), Err(ArgumentError::Value));
+        }
         for bad in [&b"3,"[..], b"", b"3,-1", b",", &long] {
             assert_eq!(ImageFds::parse(bad), Err(ArgumentError::Value));
         }

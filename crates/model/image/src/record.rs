@@ -176,6 +176,9 @@ pub mod object {
     pub const KEEP: u32 = 8;
     /// Made in `/dev/shm`, without a name, where that can be: the restored agent gives it one. Goes with [`KEEP`].
     pub const NAMED: u32 = 16;
+    /// The program writes the file through a descriptor, too: a checkpoint keeps its content beside the images, and a restart puts it back before the restorer begins
+    /// ([`crate::launch::PutBack`]).
+    pub const KEPT_BESIDE: u32 = 32;
     /// Bytes at either end of a file that are hashed.
     pub const SAMPLE: u64 = 64 << 10;
 }

@@ -23,7 +23,7 @@
 //!   ◄── Request{Suspend}, Request{Save(Begun)}    or Request{EndPrecopy}
 //! ```
 
-use crate::files::{KeepOrder, KeptFile};
+use crate::files::{KeepOrder, KeptFile, PutBack};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Rank, Secret};
 use crate::needs::{Difference, NodeNeeds};
 use crate::progress::{Progress, Traffic};
@@ -270,6 +270,8 @@ pub struct RollbackOrder {
     pub images: u32,
     /// What the program's streams are, by the numbers of `mend_image::launch::Role`.
     pub roles: Vec<u8>,
+    /// Which of the program's files have been put back. `None`: none of them, as far as is known.
+    pub put_back: Option<PutBack>,
 }
 
 /// What the daemon asks of an agent. Each is answered by exactly one [`Reply`] with the same `seq`.

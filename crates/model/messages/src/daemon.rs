@@ -13,7 +13,7 @@
 
 use crate::agent::{Compression, ImageId, Reply, Request, Round, Unwritten, Written};
 use crate::chunks::Transport;
-use crate::files::{NotPut, PutOrder};
+use crate::files::{NotPut, PutBack, PutOrder};
 pub use crate::health::NodeRoom;
 use crate::health::{NodeHealth, NodeReport};
 use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
@@ -256,6 +256,8 @@ pub enum ToDaemon {
         image: Option<ImageId>,
         /// As in `Start`.
         stdin: bool,
+        /// Which of the program's files have been put back. `None`: none of them, as far as is known.
+        put_back: Option<PutBack>,
     },
     /// Compare what a rank needs that may move here with what is here. → `Agent` with the same `seq`, with [`Reply::Compared`] or a failure
     Compare {

@@ -6,6 +6,7 @@
 //! ```
 
 use crate::job::Rank;
+use mend_image::launch::MAX_NOT_PUT_BACK;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -167,6 +168,30 @@ pub struct PutOrder {
     pub elsewhere: Vec<String>,
 }
 
+/// The files that programs had open for writing at a checkpoint are as they were by now, all but some.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutBack {
+    /// The paths of those whose content was not kept.
+    pub except: Vec<String>,
+}
+
+impl PutBack {
+    /// When these have been put back. `None` if too many were not kept.
+    #[must_use]
+    pub fn of(files: &[KeptFile]) -> Option<Self> {
+        let kept = |file: &KeptFile| matches!(file.keeping, Keeping::Content { .. });
+        let others = files.iter().filter(|file| file.usage == FileUse::Write && !kept(file));
+        let except: Vec<String> = others.map(|file| file.path.clone()).take(MAX_NOT_PUT_BACK + 1).collect();
+        (except.len() <= MAX_NOT_PUT_BACK).then_some(Self { except })
+    }
+
+    /// As the restorer is told.
+    #[must_use]
+    pub fn argument(&self) -> Option<mend_image::launch::PutBack> {
+        mend_image::launch::PutBack::all_but(self.except.iter().map(String::as_bytes))
+    }
+}
+
 /// Whether the last part of a path is that of a file in which ROMIO, the MPI-IO of MPICH and Intel MPI, keeps the shared pointer of this one (`.NAME.shfp.NUMBER`,
 /// with a second number behind a dot in newer ones), or without a name of any file.
 #[must_use]
@@ -212,6 +237,23 @@ mod tests {
         ]);
         assert_eq!(found, [file("a", 1, FileUse::Write, &content), file("b", 0, FileUse::Read, &Keeping::State)]);
         assert_eq!((found[0].stored(), found[1].stored()), (3, 0));
+    }
+
+    #[test]
+    fn what_was_not_kept_is_not_put_back() {
+        let content = Keeping::Content { name: "a".into(), stored: 3, checksum: None };
+        let file = |path: &str, usage, keeping: &Keeping| KeptFile {
+            key: path.into(),
+            rank: 0,
+            path: path.into(),
+            usage,
+            state: FileState::default(),
+            keeping: keeping.clone(),
+        };
+        let large = file("/large", FileUse::Write, &Keeping::Not("it is too large".into()));
+        let files = [file("/kept", FileUse::Write, &content), file("/log", FileUse::Append, &Keeping::State), large.clone()];
+        assert_eq!(PutBack::of(&files), Some(PutBack { except: vec!["/large".into()] }));
+        assert_eq!(PutBack::of(&vec![large; MAX_NOT_PUT_BACK + 1]), None);
     }
 
     #[test]

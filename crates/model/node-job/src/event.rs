@@ -3,7 +3,7 @@
 use crate::hold::LinkState;
 use mend_messages::agent::{FromAgent, ImageId, Reply, Request, SaveOrder, ToAgent, Unasked, Written};
 use mend_messages::daemon::{FromDaemon, ToDaemon, Way};
-use mend_messages::files::PutOrder;
+use mend_messages::files::{PutBack, PutOrder};
 use mend_messages::health::NodeHealth;
 use mend_messages::job::Rank;
 use mend_messages::needs::NodeNeeds;
@@ -369,6 +369,8 @@ pub struct FileOrder {
     pub image: Option<ImageId>,
     /// The rank is fed standard input.
     pub stdin: bool,
+    /// Which of the program's files have been put back.
+    pub put_back: Option<PutBack>,
 }
 
 /// How a rank's process comes to be.

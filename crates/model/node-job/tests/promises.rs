@@ -157,7 +157,7 @@ impl Shell {
             0 => self.feed(Event::Told(ToDaemon::Start { rank, attempt, stdin: false })),
             1 => {
                 let source = RestoreSource::Files(vec!["/c/1/rank-0.image".into()]);
-                self.feed(Event::Told(ToDaemon::Restore { rank, attempt, source, image: None, stdin: false }));
+                self.feed(Event::Told(ToDaemon::Restore { rank, attempt, source, image: None, stdin: false, put_back: None }));
             }
             2 => self.feed(Event::Told(ToDaemon::Discard { rank })),
             3 => self.ask(rank, Request::Suspend),

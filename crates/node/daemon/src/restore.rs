@@ -15,6 +15,7 @@ use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
 use mend_messages::agent::{ImageId, LOCK_LIMIT_S, RollbackOrder};
 use mend_messages::daemon::{JobIntroduction, RestoreBlame, Way};
+use mend_messages::files::PutBack;
 use mend_messages::job::Rank;
 use mend_report::process_hint;
 use mend_sealed::{Key, SealError};
@@ -233,8 +234,13 @@ fn kernel_hint(errno: i32) -> &'static str {
 /// Where the image comes from.
 #[derive(Debug)]
 pub enum Source {
-    /// The image and those it builds on, newest first.
-    Files(Vec<PathBuf>),
+    /// Files of checkpoints.
+    Files {
+        /// The image and those it builds on, newest first.
+        chain: Vec<PathBuf>,
+        /// Which of the program's files have been put back.
+        put_back: Option<PutBack>,
+    },
     /// A transfer that another daemon opens.
     Transfer(ExpectedTransfer, Arc<JobIntroduction>, Way),
 }
@@ -278,8 +284,8 @@ impl Restoration {
         let (isolation, restorer) = (self.isolation.clone(), self.restorer.clone());
         let (time_namespaces, restorer) = bounded::apart(move || can_restore(&isolation, restorer.as_deref())).await?;
         let mut stream_faults = Vec::new();
-        let (found, mode) = match self.source {
-            Source::Files(chain) => {
+        let (found, mode, put_back) = match self.source {
+            Source::Files { chain, put_back } => {
                 let mut found = Vec::new();
                 for path in chain {
                     let Opened { image, header, stream_fault } = open_image(&path, self.key.clone(), self.progress.clone()).await?;
@@ -287,7 +293,7 @@ impl Restoration {
                     stream_faults.extend(stream_fault.map(|stream_fault| (Some(from.clone()), stream_fault)));
                     found.push((from, image, header));
                 }
-                (found, Mode::Restart)
+                (found, Mode::Restart, put_back)
             }
             Source::Transfer(arrival, job, way) => {
                 let (patience, progress, place) = (self.patience, self.progress.clone(), (self.rank, self.here));
@@ -299,7 +305,7 @@ impl Restoration {
                 };
                 let BegunImage { image, header, fault } = begun?;
                 stream_faults.extend(fault.map(|fault| (None, fault)));
-                (vec![("from the other node".to_owned(), image, header)], Mode::Migrate)
+                (vec![("from the other node".to_owned(), image, header)], Mode::Migrate, None)
             }
         };
         let (mut froms, mut images, mut headers) = (Vec::new(), Vec::new(), Vec::new());
@@ -325,7 +331,8 @@ impl Restoration {
             attach[role as usize] = Some(number);
         }
         let fds = ImageFds::collect(FIRST_IMAGE_FD..first_role).ok_or(RestoreError::NoImage)?;
-        let arguments = Arguments { images: fds, control_fd: CONTROL_FD, agent_fd: AGENT_FD, attach, mode, in_place: None };
+        let told = put_back.as_ref().and_then(PutBack::argument);
+        let arguments = Arguments { images: fds, control_fd: CONTROL_FD, agent_fd: AGENT_FD, attach, mode, put_back: told, in_place: None };
         let launch = Launch {
             isolated: true,
             shared: self.shared && header.lowest_thread >= FIRST_DRAWN_PID,
@@ -349,6 +356,7 @@ impl Restoration {
             Building {
                 given: Some(RestorerDescriptors { images, control: theirs.into(), agent: self.agent }),
                 roles,
+                put_back,
                 zone: header.zone,
                 image: ImageId(header.id),
                 control: ours,
@@ -442,6 +450,7 @@ struct RestorerDescriptors {
 pub struct Building {
     given: Option<RestorerDescriptors>,
     roles: Vec<Role>,
+    put_back: Option<PutBack>,
     /// The zone of addresses that the image leaves free.
     zone: u32,
     image: ImageId,
@@ -493,8 +502,8 @@ impl Building {
     pub fn in_place(&mut self, restorer: File, ends: RankEnds) -> io::Result<(Vec<OwnedFd>, RollbackOrder)> {
         let images = self.given.as_ref().map_or(0, |given| given.images.len()) as u32;
         let files = self.descriptors(ends)?.into_iter().skip(NULL_STREAMS);
-        let order =
-            RollbackOrder { image: self.image, zone: self.zone, images, roles: self.roles.iter().map(|role| *role as u8).collect() };
+        let roles = self.roles.iter().map(|role| *role as u8).collect();
+        let order = RollbackOrder { image: self.image, zone: self.zone, images, roles, put_back: self.put_back.clone() };
         Ok((std::iter::once(restorer.into()).chain(files).collect(), order))
     }
 

@@ -75,10 +75,10 @@ impl State {
     /// A round if something waits for one and the program makes none. True if somebody is to look again.
     fn catch_up(&mut self) -> bool {
         let active = self.links.active();
-        if self.links.due() {
+        if self.links.due(&self.engine) {
             self.progress();
         }
-        self.links.looked(active)
+        self.links.looked(&self.engine, active)
     }
 
     /// One round of progress.
@@ -367,6 +367,15 @@ impl Fabric {
         // It was away for this, not for the program.
         state.idle.here(cycles());
         Some(state)
+    }
+
+    /// Lets somebody else have the lock who waits for it.
+    pub(crate) fn pass<'a>(&'a self, state: Guard<'a, State>) -> Guard<'a, State> {
+        if !self.state.wanted() {
+            return state;
+        }
+        drop(state);
+        self.lock()
     }
 
     /// Sleeps without the lock until woken, at most `time`.

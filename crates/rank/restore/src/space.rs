@@ -10,7 +10,7 @@ use crate::stream::Record;
 use crate::tables::{Tables, open_object};
 use crate::{RestoreError, sys};
 use mend_image::handoff::{Kept, MAX_KEPT};
-use mend_image::launch::Mode;
+use mend_image::launch::{Mode, PutBack};
 use mend_image::ranges::Range;
 use mend_image::record::{Mapping, Object, mapping, object};
 
@@ -18,6 +18,7 @@ use mend_image::record::{Mapping, Object, mapping, object};
 pub struct Building<'a> {
     tables: Tables<'a>,
     mode: Mode,
+    put_back: Option<PutBack>,
     /// Per mapping: 1 if it was made writable to be filled.
     opened: &'a mut [u8],
     /// Descriptors of memory objects, by object, plus one; 0: none.
@@ -76,7 +77,23 @@ impl<'a> Building<'a> {
     fn new(tables: Tables<'a>, arena: &'a Arena, mode: Mode, top: u32) -> Result<Self, RestoreError<'a>> {
         let opened = arena.take(tables.mappings().count())?;
         let memory = arena.take(4 * tables.objects().count())?;
-        Ok(Self { tables, mode, opened, memory, top })
+        Ok(Self { tables, mode, put_back: None, opened, memory, top })
+    }
+
+    /// Files that were put back hold all that was written to them, by other processes, too: what this one saw of them is not written there.
+    #[must_use]
+    pub fn after(self, put_back: Option<PutBack>) -> Self {
+        Self { put_back, ..self }
+    }
+
+    /// Whether a file that is mapped holds what it should.
+    fn is_settled(&self, object: u32) -> bool {
+        let put_back = |put_back: &PutBack| {
+            let record = self.tables.objects().nth(object as usize).filter(|record| record.flags & object::KEPT_BESIDE != 0);
+            record.and_then(|record| self.tables.text(record.text, record.text_length)).is_some_and(|path| put_back.includes(path))
+        };
+        // After a migration the file is as the others see it; what this process wrote is in it already.
+        self.mode == Mode::Migrate || self.put_back.as_ref().is_some_and(put_back)
     }
 
     fn make_objects(&mut self) -> Result<(), RestoreError<'a>> {
@@ -269,8 +286,7 @@ unsafe impl Target for Building<'_> {
             return Err(record.inconsistent());
         }
         let file = mapped.object != mapping::NO_OBJECT && self.memory_of(mapped.object as usize).is_none();
-        if file && mapped.flags & mapping::SHARED != 0 && self.mode == Mode::Migrate {
-            // The file is as the others see it; what this process wrote is in it already.
+        if file && mapped.flags & mapping::SHARED != 0 && self.is_settled(mapped.object) {
             return Ok(false);
         }
         self.open(index, &mapped)?;

@@ -99,7 +99,8 @@ pub fn restore(arguments: Arguments, address: u64, mut stream: Stream<'static>, 
         clone::await_end(*surplus as usize);
     }
 
-    let (mut building, stays) = or_fail(Building::map_in_place(tables, &ARENA, (arguments.mode, header.top_descriptor), &present));
+    let (building, stays) = or_fail(Building::map_in_place(tables, &ARENA, (arguments.mode, header.top_descriptor), &present));
+    let mut building = building.after(arguments.put_back);
     let mut all = List::new(&ARENA);
     for record in tables.mappings().filter(|record| record.flags & (mapping::VDSO | mapping::VVAR) == 0) {
         or_fail(all.push((record.start, record.end)));

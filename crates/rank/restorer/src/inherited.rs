@@ -52,6 +52,7 @@ pub fn move_above(arguments: Arguments, top: u32) -> Arguments {
         agent_fd: after[1],
         attach: [given(after[2]), given(after[3]), given(after[4]), given(after[5])],
         mode: arguments.mode,
+        put_back: arguments.put_back,
         in_place: arguments.in_place,
     }
 }

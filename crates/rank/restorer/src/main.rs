@@ -127,7 +127,7 @@ fn restore(arguments: Arguments) -> ! {
     let (tables, first, process) = read_tables(&mut stream, |tables| own.same_shape(tables.mappings()));
 
     own.leave();
-    let mut building = or_fail(Building::map(tables, &ARENA, arguments.mode, header.top_descriptor));
+    let mut building = or_fail(Building::map(tables, &ARENA, arguments.mode, header.top_descriptor)).after(arguments.put_back);
     let resources = Resources { arena: &ARENA, progress: &PROGRESS, workers: &Help(tables) };
     or_fail(fill(stream, first, &arguments.images.all()[1..], &mut building, resources));
     complete(arguments, Purpose::NewProcess(&own), tables, process, &mut building, (began, 0))

@@ -276,7 +276,8 @@ impl Job {
             one.attempt = Some(attempt);
         }
         let stdin = self.stdin && rank == 0;
-        self.send(target, ToDaemon::Restore { rank, attempt, source: RestoreSource::Transfer { token, way }, image: None, stdin });
+        let source = RestoreSource::Transfer { token, way };
+        self.send(target, ToDaemon::Restore { rank, attempt, source, image: None, stdin, put_back: None });
         (self.new_seq(rank, Some(rank), patience_us), self.roster.nodes[target as usize].setup.address, token)
     }
 

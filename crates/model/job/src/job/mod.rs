@@ -57,6 +57,7 @@ use crate::tokens::Tokens;
 use mend_coordination::worlds::Worlds;
 use mend_messages::control::{Ask, Phases};
 use mend_messages::daemon::{RestoreSource, ToDaemon};
+use mend_messages::files::PutBack;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::precopy::MeasuredRates;
 use mend_policy::restarts::Restarts;
@@ -272,6 +273,7 @@ impl Job {
     /// Has all ranks started or rebuilt.
     pub(crate) fn build_ranks(&mut self) {
         self.note_places();
+        let put_back = self.restoring.as_ref().and_then(|restoring| PutBack::of(&restoring.files));
         for rank in self.roster.all_living() {
             let attempt = self.roster.new_attempt();
             self.roster.ranks[rank as usize].attempt = attempt;
@@ -280,7 +282,8 @@ impl Job {
                 Some(restoring) => {
                     let chain = restoring.chains.get(rank as usize).cloned().unwrap_or_default();
                     let image = restoring.images.get(rank as usize).copied();
-                    ToDaemon::Restore { rank, attempt, source: RestoreSource::Files(chain), image, stdin: self.stdin && rank == 0 }
+                    let (source, stdin) = (RestoreSource::Files(chain), self.stdin && rank == 0);
+                    ToDaemon::Restore { rank, attempt, source, image, stdin, put_back: put_back.clone() }
                 }
             };
             self.send_to_rank(rank, order);

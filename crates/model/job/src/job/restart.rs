@@ -90,10 +90,10 @@ impl Job {
 
     /// Has the files that programs had open put back, each by one node, before any rank is built. False if there are none.
     pub(crate) fn put_files(&mut self) -> bool {
-        let Some(restoring) = &mut self.restoring else { return false };
+        let Some(restoring) = &self.restoring else { return false };
         let checkpoint = restoring.checkpoint.clone();
         let mut orders: BTreeMap<NodeIndex, Vec<KeptFile>> = BTreeMap::new();
-        for file in std::mem::take(&mut restoring.files) {
+        for file in restoring.files.clone() {
             if let Some(rank) = self.roster.ranks.get(file.rank as usize) {
                 orders.entry(rank.node).or_default().push(file);
             }

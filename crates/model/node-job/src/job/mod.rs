@@ -159,7 +159,9 @@ impl NodeJob {
                 self.effect(Effect::Pong);
             }
             ToDaemon::Start { rank, attempt, stdin } => self.start(rank, attempt, stdin),
-            ToDaemon::Restore { rank, attempt, source, image, stdin } => self.restore((rank, attempt), source, image, stdin),
+            ToDaemon::Restore { rank, attempt, source, image, stdin, put_back } => {
+                self.restore((rank, attempt), source, (image, put_back), stdin);
+            }
             ToDaemon::Grow(world) => {
                 self.size = self.size.max(world.ranks().end);
                 self.effect(Effect::Grow(world));

@@ -13,6 +13,7 @@ use crate::local_rank::{LocalRank, PendingRestore};
 use crate::safeguard::Safeguard;
 use mend_messages::agent::{ImageId, Unasked};
 use mend_messages::daemon::RestoreSource;
+use mend_messages::files::PutBack;
 use mend_messages::job::Rank;
 
 impl NodeJob {
@@ -32,7 +33,13 @@ impl NodeJob {
         self.effect(Effect::Begin { rank, attempt, stdin, origin: Origin::Start });
     }
 
-    pub(super) fn restore(&mut self, (rank, attempt): (Rank, u64), source: RestoreSource, image: Option<ImageId>, stdin: bool) {
+    pub(super) fn restore(
+        &mut self,
+        (rank, attempt): (Rank, u64),
+        source: RestoreSource,
+        (image, put_back): (Option<ImageId>, Option<PutBack>),
+        stdin: bool,
+    ) {
         if let Some(why) = self.inadmissible(rank) {
             return self.effect(Effect::NotAdmitted { rank, attempt, restore: true, why });
         }
@@ -40,12 +47,12 @@ impl NodeJob {
         let mut in_place = None;
         let origin = match (source, standing) {
             (RestoreSource::Files(chain), Some(agent)) => {
-                let order = FileOrder { chain, image, stdin };
+                let order = FileOrder { chain, image, stdin, put_back };
                 in_place = Some(order.clone());
                 self.pausing.going_back.insert(agent, rank);
                 Origin::InPlace { agent, order }
             }
-            (RestoreSource::Files(chain), None) => Origin::Files(FileOrder { chain, image, stdin }),
+            (RestoreSource::Files(chain), None) => Origin::Files(FileOrder { chain, image, stdin, put_back }),
             (RestoreSource::Transfer { token, way }, standing) => {
                 if standing.is_some() {
                     self.effect(Effect::DropStanding(vec![rank]));

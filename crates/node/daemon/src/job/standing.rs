@@ -36,7 +36,7 @@ impl Job {
         }
         tracing::info!(rank, why = failed.why, "a rank could not go back in place: it is restored anew");
         self.urgent.send(FromDaemon::Report { rank, report: Report::NotInPlace { why: failed.why } });
-        let (restoration, agent) = self.restoration(rank, Source::Files(order.chain), order.image)?;
+        let (restoration, agent) = self.restoration(rank, Source::Files { chain: order.chain, put_back: order.put_back }, order.image)?;
         let origin = RankOrigin::Restore(Box::new(restoration));
         self.run_rank((rank, attempt), order.stdin, (failed.commands, failed.held), origin);
         Ok(agent)

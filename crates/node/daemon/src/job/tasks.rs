@@ -35,8 +35,10 @@ impl Job {
     fn origin(&mut self, rank: Rank, origin: Origin) -> Result<(RankOrigin, Option<AgentId>), RankFailure> {
         let (source, image, in_place) = match origin {
             Origin::Start => return Ok((RankOrigin::Start(Box::new(self.program_start(rank))), None)),
-            Origin::Files(FileOrder { chain, image, .. }) => (Source::Files(chain), image, None),
-            Origin::InPlace { order: FileOrder { chain, image, .. }, .. } => (Source::Files(chain), image, self.paused.remove(&rank)),
+            Origin::Files(FileOrder { chain, image, put_back, .. }) => (Source::Files { chain, put_back }, image, None),
+            Origin::InPlace { order: FileOrder { chain, image, put_back, .. }, .. } => {
+                (Source::Files { chain, put_back }, image, self.paused.remove(&rank))
+            }
             Origin::Transfer { token, way, image } => {
                 let arrival = self.rendezvous.expect(token, Instant::now());
                 (Source::Transfer(arrival, self.introduction.clone(), way), image, None)

@@ -411,6 +411,7 @@ fn a_source_that_stalls_ends_the_restore() {
                 source: RestoreSource::Transfer { token, way: Way::Direct },
                 image: None,
                 stdin: false,
+                put_back: None,
             })
             .await;
         sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token, way: Way::Direct }).await;
@@ -433,6 +434,7 @@ fn a_save_into_a_transfer_reaches_the_restore_that_waits_for_it() {
                 source: RestoreSource::Transfer { token, way: Way::Direct },
                 image: None,
                 stdin: false,
+                put_back: None,
             })
             .await;
         sender.send(ToDaemon::SaveTo { seq: 4, rank: 0, address: target.address, token, way: Way::Direct }).await;

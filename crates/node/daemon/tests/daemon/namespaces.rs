@@ -147,7 +147,15 @@ async fn places(daemon: &Daemon, job: &mut Controller, cases: &[(u32, u32)]) -> 
         header.set_cpu(&mend_kernel::processor::detect().needs(Features::default()));
         put_text(&mut header.executable, b"/bin/sh");
         let path = daemon.file("image", &header.to_bytes(), 0o644);
-        job.send(ToDaemon::Restore { rank: 1, attempt: 1, source: RestoreSource::Files(vec![path]), image: None, stdin: false }).await;
+        job.send(ToDaemon::Restore {
+            rank: 1,
+            attempt: 1,
+            source: RestoreSource::Files(vec![path]),
+            image: None,
+            stdin: false,
+            put_back: None,
+        })
+        .await;
         match job.next().await {
             FromDaemon::RestoreFailed { rank: 1, .. } => {}
             other => panic!("{other:?}"),

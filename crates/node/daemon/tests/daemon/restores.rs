@@ -21,7 +21,7 @@ async fn refusal(job: &mut Controller, source: RestoreSource) -> (String, bool) 
 }
 
 async fn refusal_of(job: &mut Controller, source: RestoreSource, image: Option<ImageId>) -> (String, bool) {
-    job.send(ToDaemon::Restore { rank: 0, attempt: 7, source, image, stdin: false }).await;
+    job.send(ToDaemon::Restore { rank: 0, attempt: 7, source, image, stdin: false, put_back: None }).await;
     match job.next().await {
         FromDaemon::RestoreFailed { rank: 0, attempt: 7, error, hint, blame } => {
             assert!(!hint.is_empty(), "{error}");
@@ -115,7 +115,7 @@ fn a_restorer_that_is_killed_is_a_rank_that_is_killed() {
         let daemon = Daemon::start_with_restorer(user, "#!/bin/sh\nkill -9 $$\n");
         let mut job = daemon.job(&["true"], 1).await;
         let source = RestoreSource::Files(vec![daemon.file("image", &header(&job).to_bytes(), 0o644)]);
-        job.send(ToDaemon::Restore { rank: 0, attempt: 7, source, image: Some(ImageId([7; 16])), stdin: false }).await;
+        job.send(ToDaemon::Restore { rank: 0, attempt: 7, source, image: Some(ImageId([7; 16])), stdin: false, put_back: None }).await;
         assert_eq!(job.next().await, FromDaemon::Exited { rank: 0, attempt: 7, status: ExitStatus::Signal(9) });
         // The rank's place is free again.
         job.start(0, false).await;

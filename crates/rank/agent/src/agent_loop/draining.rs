@@ -16,13 +16,17 @@ const SLOW_DRAIN_TIME: Duration = Duration::from_secs(2);
 
 impl Agent {
     pub(super) fn tell_losses(&mut self) -> io::Result<()> {
+        // After a save the fabric is locked, by this very thread.
+        if matches!(self.stage, Stage::Parked { .. }) {
+            return Ok(());
+        }
         if wakeup::take_lost() {
             self.loses = true;
             for (peer, why) in self.network.broken() {
                 self.link.send(&FromAgent::Report(Report::ChannelBroke { peer, why }))?;
             }
         }
-        if !self.loses || matches!(self.stage, Stage::Parked { .. }) {
+        if !self.loses {
             return Ok(());
         }
         let (losses, left) = self.network.losses(LOSS_REPORT_DELAY);

@@ -5,6 +5,7 @@ use crate::capture::save_error::SaveError;
 use crate::capture::save_request::SaveRequest;
 use crate::capture::write_job::WriteJob;
 use crate::descriptors::DescriptorError;
+use crate::descriptors::kept_files;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::deleted;
 use crate::memory::file_fingerprints::FileFingerprints;
@@ -194,6 +195,9 @@ fn build(
     quiesced.files.link_objects(&mut layout);
     if layout.objects.iter().filter(|object| object.flags & object::KEEP != 0).count() > MAX_KEPT {
         return Err(DescriptorError::ManyMemoryFiles.into());
+    }
+    if request.files_kept && layout.objects.iter().any(|object| object.flags & object::WRITABLE != 0) {
+        layout.mark_kept(&kept_files::written(&quiesced.descriptors));
     }
     for plan in layout.plans.iter_mut().filter(|plan| plan.mapping.flags & mapping::SHARED != 0) {
         let held = plan.mapping.object != mapping::NO_OBJECT && layout.objects[plan.mapping.object as usize].flags & object::KEEP != 0;

@@ -122,6 +122,8 @@ pub(crate) fn save(
     quiesced.file_attributes = FileAttributes::read(&quiesced.descriptors);
     quiesced.policies = mappings::policies(&space.areas);
     attributes::obstacle(&quiesced.parked).map_or(Ok(()), refused)?;
+    // From here on nothing is asked of them.
+    quiesced.parked.await_asleep(PARK_LIMIT)?;
     // All that may have taken memory.
     let space = Some(space).filter(|space| space.unchanged_while_quiesced(proc_files.maps.as_fd()).unwrap_or(false));
     quiesced.guards = guards::find(proc_files.pagemap.as_raw_fd(), request.scratch)?;
@@ -224,7 +226,6 @@ fn stop(request: &SaveRequest) -> Result<(HeldAllocator, Parked, State, Descript
         let allocator = HeldAllocator::hold();
         let parked = park(PARK_LIMIT)?;
         let state = State::read(&parked).map_err(|source| SaveError::Read { what: "the state of the process", source })?;
-        parked.await_asleep(PARK_LIMIT)?;
         match descriptors::capture(request.attached, &request.own_descriptors, &parked) {
             Err(error) if error.is_transient() && Instant::now() < until => drop(parked),
             result => {

@@ -222,6 +222,17 @@ impl Layout {
         Ok(index)
     }
 
+    /// Says of files that are mapped and written, and which of these a checkpoint keeps.
+    pub fn mark_kept(&mut self, written: &[(String, u64)]) {
+        let Self { objects, strings, .. } = self;
+        for object in objects.iter_mut().filter(|object| object.flags & object::WRITABLE != 0) {
+            let path = strings.get(object.text as usize..).and_then(|rest| rest.get(..object.text_length as usize));
+            if written.iter().any(|(kept, _)| Some(kept.as_bytes()) == path) {
+                object.flags |= object::KEPT_BESIDE;
+            }
+        }
+    }
+
     fn add(&mut self, object: Object) -> u32 {
         self.objects.push(object);
         (self.objects.len() - 1) as u32

@@ -23,6 +23,13 @@ pub(crate) struct Asleep {
     switches: u64,
 }
 
+/// What a request that the kernel overwrites was, and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Requested {
+    place: u64,
+    time: [i64; 2],
+}
+
 /// Registers of a signal frame.
 type Registers = [libc::greg_t; 23];
 
@@ -69,6 +76,30 @@ pub(crate) fn asleep(task: &Task, call: &[u64; 9]) -> Option<Asleep> {
     match form(call[0] as i64, arguments)? {
         Form::Milliseconds(_) | Form::Timespec(_) => task.sched().map(|(processor, since, switches)| Asleep { processor, since, switches }),
         _ => None,
+    }
+}
+
+/// The request of a sleep, if the kernel is to write the time left in its place: `nanosleep(&t, &t)`.
+pub(crate) fn requested(call: &[u64; 9]) -> Option<Requested> {
+    let arguments = [call[1], call[2], call[3], call[4], call[5], call[6]];
+    let Form::TimeLeft(at, report) = form(call[0] as i64, arguments)? else { return None };
+    let (place, mut time) = (arguments[at], [0; 2]);
+    let (local, remote) = ([time.as_mut_ptr() as usize, 16], [place as usize, 16]);
+    let own = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    let arguments_of_read = [own, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
+    // SAFETY: writes 16 bytes into `time`; what the program has there need not be mapped any more.
+    let read = || check(unsafe { syscall(libc::SYS_process_vm_readv, arguments_of_read) });
+    (place == arguments[report] && read() == Ok(16)).then_some(Requested { place, time })
+}
+
+impl Requested {
+    /// Undoes what the kernel wrote. Async-signal-safe.
+    ///
+    /// # Safety
+    /// The calling thread has just made the call, so that the kernel has used this place.
+    pub unsafe fn put_back(&self) {
+        // SAFETY: per contract.
+        unsafe { (self.place as *mut [i64; 2]).write_unaligned(self.time) };
     }
 }
 
@@ -239,6 +270,25 @@ mod tests {
         // SAFETY: a place of this module.
         assert_eq!(unsafe { (*place)[0] }, 0);
         assert_eq!(request, [5, 0]);
+    }
+
+    #[test]
+    fn a_request_is_remembered_where_the_kernel_overwrites_it() {
+        let mut time = [5i64, 7];
+        let at = time.as_mut_ptr() as u64;
+        let call = |number: i64, arguments: [u64; 4]| [number as u64, arguments[0], arguments[1], arguments[2], arguments[3], 0, 0, 0, 0];
+        assert!(requested(&call(libc::SYS_nanosleep, [at, 0, 0, 0])).is_none());
+        assert!(requested(&call(libc::SYS_nanosleep, [at, at + 16, 0, 0])).is_none());
+        assert!(requested(&call(libc::SYS_nanosleep, [8, 8, 0, 0])).is_none(), "not mapped");
+        for call in [call(libc::SYS_nanosleep, [at, at, 0, 0]), call(libc::SYS_clock_nanosleep, [0, 0, at, at])] {
+            let known = requested(&call).unwrap();
+            // SAFETY: as the kernel writes, and this test's own memory.
+            unsafe {
+                (at as *mut [i64; 2]).write_volatile([1, 1]);
+                known.put_back();
+                assert_eq!((at as *const [i64; 2]).read_volatile(), [5, 7]);
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The handler of the parking signal, in which a thread waits while it is parked. It allocates nothing, takes no lock and leaves `errno` alone.
 
 use super::context::{RESTORED, capture, leave};
+use super::pending::is_ignored;
 use super::processor_handover::hand_over;
-use super::{ARRIVED, EPOCH, LEFT, PARKED, PREVIOUS_HANDLER, SLOTS, Slot, deadlines};
+use super::{ARRIVED, EPOCH, LEFT, PARKED, PREVIOUS_HANDLER, SLOTS, Slot, continuation, deadlines};
 use core::sync::atomic::Ordering;
 use mend_freestanding::syscall;
 use mend_kernel::threads::{Registration, segment_base, wait, wake};
@@ -33,6 +34,7 @@ pub(super) extern "C" fn on_park(signal: i32, info: *mut libc::siginfo_t, frame:
     unsafe {
         (*slot).interrupted.store(deadlines::monotonic(), Ordering::Relaxed);
         (*slot).segments = (segment_base(false), segment_base(true));
+        (*slot).mask = *(&raw const (*frame.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
         (*slot).registration = Registration::of_this_thread(crate::process::rseq::area((*slot).segments.0));
         hand_over();
         if capture(&raw mut (*slot).context, 0, wait_in_handler, slot.cast()) == RESTORED {
@@ -95,7 +97,8 @@ fn wait_for_epoch(slot: &Slot) {
     }
 }
 
-/// Makes the interrupted call again if the program would otherwise see an `EINTR` that no handler of its own explains.
+/// Makes the interrupted call again if the program would otherwise see an `EINTR` that no handler of its own explains, or has it go on if it had moved a part of
+/// its bytes.
 ///
 /// # Safety
 /// `frame` is this handler's own signal frame.
@@ -103,34 +106,60 @@ unsafe fn call_again(slot: &Slot, frame: *mut libc::ucontext_t) {
     // SAFETY: per contract.
     let (registers, mask) = unsafe { (&mut (*frame).uc_mcontext.gregs, *(&raw const (*frame).uc_sigmask).cast::<u64>()) };
     let register = |index: i32| registers[index as usize] as u64;
-    if register(libc::REG_RAX) as i64 != -i64::from(libc::EINTR) {
-        return;
-    }
+    let result = register(libc::REG_RAX) as i64;
     let next = register(libc::REG_RIP);
     let as_seen = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9, libc::REG_RSP, libc::REG_RIP];
-    let mut began = 0;
-    let number = match &slot.blocked {
-        Some(call) if as_seen.iter().zip(&call[1..]).all(|(index, value)| register(*index) == *value) => {
-            began = slot.began.load(Ordering::Relaxed);
-            call[0] as i64
+    let blocked = slot.blocked.filter(|call| as_seen.iter().zip(&call[1..]).all(|(index, value)| register(*index) == *value));
+    if result > 0 {
+        // A signal that is due now would have ended the call so, too.
+        if let Some(call) = blocked.filter(|_| !is_due(mask)) {
+            // SAFETY: the frame holds the registers of the call that was interrupted.
+            unsafe { continuation::take_up(call[0] as i64, registers) };
         }
+        return;
+    }
+    if result != -i64::from(libc::EINTR) {
+        return;
+    }
+    let number = match blocked {
+        Some(call) => call[0] as i64,
         // SAFETY: the thread was about to execute at `next`; code right before it is mapped, as no function starts a page with 7 bytes cut.
-        _ => match unsafe { number_before(next) } {
+        None => match unsafe { number_before(next) } {
             Some(number) => number,
             None => return,
         },
     };
     // A signal that is due now would have ended the call with EINTR anyway: its handler runs next.
+    if !restartable(number) || is_due(mask) {
+        return;
+    }
+    let began = if blocked.is_some() { slot.began.load(Ordering::Relaxed) } else { 0 };
+    // SAFETY: the frame holds the registers of the call that was interrupted.
+    unsafe {
+        deadlines::shorten(number, registers, began, slot.interrupted.load(Ordering::Relaxed));
+        if let (Some(requested), Some(_)) = (slot.requested, blocked) {
+            requested.put_back();
+        }
+    }
+    registers[libc::REG_RAX as usize] = number;
+    registers[libc::REG_RIP as usize] = (next - 2) as i64;
+}
+
+/// Whether a signal waits that does something to the calling thread, with this mask, as soon as it leaves its handler. Those for the process as a whole
+/// that its first thread takes wait for that one alone ([`super::pending::hand_to_first`]).
+fn is_due(mask: u64) -> bool {
     let mut pending = 0u64;
     // SAFETY: the kernel writes 8 bytes into `pending`.
     unsafe { syscall(libc::SYS_rt_sigpending, [(&raw mut pending) as usize, 8, 0, 0, 0, 0]) };
-    if pending & !mask != 0 || !restartable(number) {
-        return;
+    // All of them are kept while they are blocked, also those that nobody would notice.
+    let mut rest = pending & !mask;
+    while rest != 0 {
+        if !is_ignored(rest.trailing_zeros() as i32 + 1) {
+            return true;
+        }
+        rest &= rest - 1;
     }
-    // SAFETY: the frame holds the registers of the call that was interrupted.
-    unsafe { deadlines::shorten(number, registers, began, slot.interrupted.load(Ordering::Relaxed)) };
-    registers[libc::REG_RAX as usize] = number;
-    registers[libc::REG_RIP as usize] = (next - 2) as i64;
+    false
 }
 
 /// The call's number if the instructions before `next` are `mov eax, number; syscall`.
@@ -149,7 +178,8 @@ unsafe fn number_before(next: u64) -> Option<i64> {
     }
 }
 
-/// Calls that end with `EINTR` after any handler, whatever `SA_RESTART` says (signal(7)), and can simply be made again.
+/// Calls that end with `EINTR` after any handler, whatever `SA_RESTART` says (signal(7)), those of sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`) among them,
+/// and can simply be made again.
 fn restartable(number: i64) -> bool {
     const FUTEX_WAIT: i64 = 455;
     matches!(
@@ -175,6 +205,12 @@ fn restartable(number: i64) -> bool {
             | libc::SYS_msgsnd
             | libc::SYS_io_getevents
             | libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
             | libc::SYS_recvfrom
             | libc::SYS_recvmsg
             | libc::SYS_recvmmsg

@@ -5,7 +5,8 @@
 //!
 //! A call that the signal ended with `EINTR` although the program has no handler that ran (poll, nanosleep, futex with
 //! timeout, …) is made again: which call it was is read from `/proc` before the signal is sent, else from the
-//! instruction before it. A relative timeout goes on where it was (see [`crate::park::deadlines`]).
+//! instruction before it. A relative timeout goes on where it was (see [`crate::park::deadlines`]). One that had moved a part of its bytes is continued
+//! (see [`crate::park::continuation`]).
 //!
 //! The agent can request something of a parked thread: taking and sending its own signals (see [`crate::park::pending`]), system
 //! calls about the program's descriptors, which are in another table than the agent's ([`crate::descriptors::table`]).
@@ -14,6 +15,7 @@
 //! only when each thread has left. A thread that does not park in time is named, and all others are let go.
 
 pub(crate) mod context;
+mod continuation;
 mod deadlines;
 mod handler;
 pub(crate) mod pending;
@@ -23,7 +25,7 @@ mod thread_request;
 use crate::process::tasks::{self, Task};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use deadlines::monotonic;
-use deadlines::{Asleep, Clocks};
+use deadlines::{Asleep, Clocks, Requested};
 use handler::{on_park, return_from_signal};
 use mend_image::handoff::Context;
 use mend_kernel::threads::{Disposition, PARK_SIGNAL, Registration, SA_RESTORER, disposition, queue, set_disposition, wait, wake};
@@ -63,6 +65,8 @@ pub(crate) struct Slot {
     pub outer: i32,
     /// Bases of fs and gs.
     pub segments: (u64, u64),
+    /// Signals that it blocks itself.
+    mask: u64,
     pub registration: Registration,
     /// What of it could not be brought back.
     pub lost: Option<&'static str>,
@@ -74,6 +78,8 @@ pub(crate) struct Slot {
     began: AtomicU64,
     /// When the parking signal arrived.
     interrupted: AtomicU64,
+    /// How long it was to sleep, where the kernel writes what is left of that in its place.
+    requested: Option<Requested>,
     request: ThreadRequest,
     /// Where the thread goes instead of back, and its stack pointer then; 0: nowhere.
     exit: (AtomicU64, AtomicU64),
@@ -83,6 +89,11 @@ impl Slot {
     /// Address of the registers, for the image.
     pub fn context(&self) -> u64 {
         (&raw const self.context) as u64
+    }
+
+    /// Whether the thread does what it is asked.
+    fn answers(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), PARKED | ARRIVED)
     }
 }
 
@@ -230,7 +241,8 @@ impl Parked {
         let slot = self.slots.get_mut(self.used).ok_or(ParkError::Unstable)?;
         let mut blocked = task.blocked_call();
         let asleep = blocked.as_ref().and_then(|call| deadlines::asleep(task, call));
-        if asleep.is_some() && task.blocked_call() != blocked {
+        let requested = blocked.as_ref().and_then(deadlines::requested);
+        if (asleep.is_some() || requested.is_some()) && task.blocked_call() != blocked {
             // It has moved on while it was examined.
             blocked = None;
         }
@@ -240,6 +252,7 @@ impl Parked {
             tid,
             outer: task.outer,
             asleep: asleep.filter(|_| blocked.is_some()),
+            requested: requested.filter(|_| blocked.is_some()),
             blocked,
             ..Slot::default()
         };
@@ -339,6 +352,9 @@ impl Parked {
 
     /// Lets them go on, and waits for none.
     pub fn release(&self) {
+        if EPOCH.load(Ordering::Acquire) == self.epoch {
+            pending::hand_to_first(self);
+        }
         EPOCH.store(self.epoch.wrapping_add(1), Ordering::Release);
         wake(&EPOCH);
     }

@@ -9,6 +9,8 @@
 
 use crate::park::{Parked, Slot};
 use crate::process::tasks::Task;
+use mend_freestanding::syscall;
+use mend_kernel::threads::disposition;
 use std::collections::HashMap;
 
 /// `siginfo_t`.
@@ -76,6 +78,36 @@ impl Pending {
             }
         }
     }
+}
+
+/// Has the first thread take, as its own, what waits for the process as a whole and is not blocked there. So the kernel would have done when it came, had the threads not
+/// blocked everything (complete_signal() in kernel/signal.c); and only the thread whose handler runs may see that its call was interrupted.
+pub(crate) fn hand_to_first(parked: &Parked) {
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    let Some(first) = parked.threads().find(|slot| slot.tid == process && slot.answers()) else { return };
+    let mut waiting = 0u64;
+    // SAFETY: the kernel writes 8 bytes into `waiting`. This thread blocks all signals, and none is sent to it alone.
+    unsafe { syscall(libc::SYS_rt_sigpending, [(&raw mut waiting) as usize, 8, 0, 0, 0, 0]) };
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let noticed = (1..=64).filter(|signal| waiting & !first.mask & bit(*signal) != 0 && !is_ignored(*signal));
+    let wanted = noticed.fold(0, |all, signal| all | bit(signal));
+    if wanted == 0 {
+        return;
+    }
+    let mut taken = Vec::new();
+    // With one of a number those go that are the thread's own already.
+    while taken.len() < MAX_SIGNALS
+        && let Some(info) = next(parked, first, |(_, shared)| shared & wanted)
+    {
+        taken.push(info);
+    }
+    taken.iter().for_each(|info| parked.send_own(first, info, false));
+}
+
+/// Whether nobody would notice a signal of this number. Async-signal-safe.
+pub(super) fn is_ignored(signal: i32) -> bool {
+    const UNNOTICED: [i32; 4] = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+    disposition(signal).is_ok_and(|now| now.handler == libc::SIG_IGN || (now.handler == libc::SIG_DFL && UNNOTICED.contains(&signal)))
 }
 
 /// Takes all pending signals, for good. `tasks`: the threads, by their ids.

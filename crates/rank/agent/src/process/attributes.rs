@@ -152,7 +152,7 @@ fn uses_ports(thread: i32) -> (String, &'static str) {
 /// What only a tracer is told.
 fn seen_by_tracer(parked: &Parked) -> Option<(String, &'static str)> {
     let mut threads: Vec<Traced> = parked.threads().map(|slot| Traced { thread: slot.tid, ..Traced::default() }).collect();
-    // The program's threads are there and back before the image is written (see `Parked::await_asleep`).
+    // The program's threads are there and back before the image is written: `Parked::await_asleep` follows.
     tracer::trace(&mut threads);
     let found = threads.iter().find(|traced| traced.dispatches || traced.ports)?;
     if found.ports {

@@ -22,6 +22,7 @@ use mend_image::launch::{Arguments, ImageFds, Mode, Role};
 use mend_kernel::table::LiftedLimit;
 use mend_kernel::threads::{Registration, segment_base};
 use mend_messages::agent::RollbackOrder;
+use mend_messages::files::PutBack;
 use restorer::{Block, MapError};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -112,8 +113,9 @@ pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd
         let entry = restorer::map(files[0].as_fd(), order.zone)?;
         let arguments = |address| {
             let images = ImageFds::collect(numbers[2..2 + images].iter().copied())?;
-            let in_place = Some(address);
-            Some(Arguments { images, control_fd: numbers[0], agent_fd: numbers[1], attach, mode: Mode::Restart, in_place }.words())
+            let (in_place, put_back) = (Some(address), order.put_back.as_ref().and_then(PutBack::argument));
+            let (control_fd, agent_fd, mode) = (numbers[0], numbers[1], Mode::Restart);
+            Some(Arguments { images, control_fd, agent_fd, attach, mode, put_back, in_place }.words())
         };
         let block = Block::make(order.zone, &rollback, arguments)?;
         let stacks = block.stacks(others.len())?;

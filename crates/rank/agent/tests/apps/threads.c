@@ -69,6 +69,8 @@ static void *timed(void *arg) {
         /* Sleeps that nothing of the program's interrupts must not fail. */
         struct timespec s = {0, 15000000};
         CHECK(nanosleep(&s, &s) == 0);
+        /* Nor do they leave a request changed, but by what passes before one is seen to sleep. */
+        CHECK(s.tv_nsec > 10000000);
         CHECK(clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){0, 10000000}, NULL) == 0);
     }
     return arg;

@@ -503,6 +503,7 @@ impl Rank {
             agent_fd: agent_theirs.as_raw_fd(),
             attach: [Some(stdin_theirs.as_raw_fd()), Some(theirs.as_raw_fd()), Some(theirs.as_raw_fd()), None],
             mode,
+            put_back: None,
             in_place: None,
         };
         let mut command = supervise(true, header.pid);

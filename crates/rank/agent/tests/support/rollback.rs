@@ -31,7 +31,13 @@ impl Rank {
         let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&borrowed)));
         rustix::net::sendmsg(&ours, &[IoSlice::new(&[0])], &mut ancillary, rustix::net::SendFlags::empty()).unwrap();
-        let order = RollbackOrder { image: ImageId(header.id), zone: header.zone, images: chain.len() as u32, roles: vec![0, 1, 2] };
+        let order = RollbackOrder {
+            image: ImageId(header.id),
+            zone: header.zone,
+            images: chain.len() as u32,
+            roles: vec![0, 1, 2],
+            put_back: None,
+        };
         self.send_with(Request::RollBack(order), &given);
         drop((files, given));
         self.drain_output();

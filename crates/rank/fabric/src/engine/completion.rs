@@ -19,6 +19,8 @@ pub struct Completion {
     pub tag: u64,
     /// Rank and endpoint of the sender.
     pub source: Option<(u32, u16)>,
+    /// Number of the address vector of the endpoint that tells it.
+    pub vector: u64,
     /// 0, or an `FI_E…` number.
     pub error: i32,
     /// Bytes that did not fit.

@@ -35,7 +35,6 @@ use matching::{Matcher, Unexpected};
 use mend_messages::job::Rank;
 use packet::{Header, Kind};
 use pull::{Offer, Pull};
-use send::Sending;
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap};
 use traffic::Traffic;
@@ -83,6 +82,8 @@ pub trait Outlet {
     }
     /// Sends a packet after all posted before to this peer. The payload is copied before this returns.
     fn post(&mut self, peer: Rank, header: &Header, payload: &[Segment]);
+    /// A message whose buffer the application has back waits here for a word of its receiver.
+    fn stays(&mut self) {}
     /// Sends a long transfer, not ordered with packets.
     fn stream(&mut self, peer: Rank, stream: Stream);
     /// Forgets the streams that `f` picks; returns their peers and headers.
@@ -160,6 +161,8 @@ pub struct Endpoint {
     pub counters: [Option<u64>; 4],
     /// Space left in a multi-receive buffer under which it is given back, bytes.
     pub min_multi_receive: usize,
+    /// Number of its address vector, by which sources are told.
+    pub vector: u64,
     pub(crate) tagged: Matcher,
     pub(crate) plain: Matcher,
     pub(crate) claimed: HashMap<usize, Unexpected>,
@@ -205,6 +208,9 @@ pub struct Engine {
     pub(crate) regions: HashMap<u64, Region>,
     /// Reads and writes that wait for each peer.
     pub(crate) waiting: HashMap<Rank, usize>,
+    /// Messages to each peer whose buffers the application has back, and that wait here for their receiver: it may be long until the program
+    /// makes a round again.
+    pub(crate) copies: HashMap<Rank, usize>,
     /// Messages that were sent or received into, and one-sided operations: how far the program has come.
     pub calls: u64,
     /// With whom it exchanges how much.
@@ -258,7 +264,7 @@ impl Engine {
         out.withdraw(&|stream| mine.contains(&stream.operation));
         for id in mine {
             match self.operations.remove(id) {
-                Some(Operation::Send(Sending { peer, ticket: Some(ticket), .. })) => out.retract(peer, ticket),
+                Some(Operation::Send(sending)) => self.forget_send(out, &sending),
                 Some(Operation::Write(transfer) | Operation::Read(rma::Reading { transfer, .. })) => self.waited(transfer.peer),
                 _ => {}
             }
@@ -374,7 +380,7 @@ impl Engine {
         if (report || completion.error != 0)
             && let Some(queue) = binding.and_then(|binding| self.queues.get_mut(binding.queue))
         {
-            queue.entries.push_back(completion);
+            queue.entries.push_back(Completion { vector: owner.vector, ..completion });
         }
     }
 

@@ -174,9 +174,7 @@ impl Engine {
             self.relieve(out, endpoint, tagged);
         }
         let report = self.reports(endpoint, Class::Receive, receive.flags);
-        if report && let Some(queue) = self.endpoint(endpoint).and_then(|owner| owner.rx).and_then(|rx| self.queues.get_mut(rx.queue)) {
-            queue.entries.push_back(completion);
-        }
+        self.tell(endpoint, Class::Receive, report, completion);
         Ok(())
     }
 

@@ -11,7 +11,8 @@ use super::packet::{Header, Kind, flag};
 use super::send::EAGER_LIMIT;
 use super::{Class, Engine, Fault, Operation, Outlet, Stream};
 use mend_fabric_sys::{
-    FI_EACCES, FI_EAGAIN, FI_EINVAL, FI_EMSGSIZE, FI_ENOKEY, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_RMA, FI_WRITE,
+    FI_EACCES, FI_EAGAIN, FI_EINVAL, FI_EMSGSIZE, FI_ENOKEY, FI_INJECT, FI_READ, FI_REMOTE_CQ_DATA, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_RMA, FI_WRITE,
 };
 use mend_messages::job::Rank;
 
@@ -192,7 +193,7 @@ impl Engine {
     /// `FI_EAGAIN`, `FI_EINVAL`, `FI_EMSGSIZE`.
     pub fn write(&mut self, out: &mut impl Outlet, endpoint: u16, transfer: &Transfer<'_>) -> Result<Begun, i32> {
         let whole = transfer.length()?;
-        if transfer.inject && whole > EAGER_LIMIT {
+        if (transfer.inject || transfer.flags & FI_INJECT != 0) && whole > EAGER_LIMIT {
             return Err(FI_EMSGSIZE);
         }
         let report = !transfer.inject && self.reports(endpoint, Class::Write, transfer.flags);
@@ -339,7 +340,7 @@ impl Engine {
         if place.is_ok() && header.has(flag::DATA) {
             let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
             let completion = Completion { flags, len: header.length, data: header.data, ..Completion::default() };
-            self.finish(header.to, Class::Receive, true, completion);
+            self.tell(header.to, Class::Receive, true, completion);
         }
         self.grant(out, peer, header);
         let mut answer = Header::new(Kind::Ack);

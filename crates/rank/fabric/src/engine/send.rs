@@ -9,6 +9,7 @@ use mend_fabric_sys::{
     FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EINVAL, FI_EIO, FI_EMSGSIZE, FI_INJECT, FI_MATCH_COMPLETE, FI_MSG, FI_SEND, FI_TAGGED,
 };
 use mend_messages::job::Rank;
+use std::collections::hash_map::Entry;
 
 /// Longest message that travels at once on every channel, without asking the receiver. Bytes.
 ///
@@ -48,7 +49,7 @@ pub(crate) struct Sending {
     report: bool,
     flags: u64,
     /// The message, if the application has its buffer back already; `buffers` is this memory then.
-    _copy: Option<Box<[u8]>>,
+    copy: Option<Box<[u8]>>,
     /// `Some` until the receiver has asked for the data.
     buffers: Option<Buffers>,
     length: usize,
@@ -136,7 +137,7 @@ impl Engine {
                     context: message.context,
                     report,
                     flags: kind,
-                    _copy: None,
+                    copy: None,
                     buffers: None,
                     length,
                     header,
@@ -162,7 +163,7 @@ impl Engine {
                 context,
                 report,
                 flags,
-                _copy: None,
+                copy: None,
                 buffers: None,
                 length,
                 header,
@@ -190,7 +191,7 @@ impl Engine {
             context: message.context,
             report,
             flags: kind,
-            _copy: copy,
+            copy,
             buffers: Some(buffers),
             length,
             header,
@@ -199,6 +200,10 @@ impl Engine {
             ticket: None,
         };
         let id = self.operations.insert(Operation::Send(sending));
+        if copied {
+            *self.copies.entry(message.to.0).or_default() += 1;
+            out.stays();
+        }
         if held {
             let copied = if copied { length } else { 0 };
             self.keep(out, id, (endpoint, message.to), message.tag.is_some(), copied);
@@ -283,11 +288,24 @@ impl Engine {
 
     pub(super) fn finish_send(&mut self, out: &mut impl Outlet, id: u64, error: i32) {
         if let Some(Operation::Send(sending)) = self.operations.remove(id) {
-            if let Some(ticket) = sending.ticket {
-                out.retract(sending.peer, ticket);
-            }
+            self.forget_send(out, &sending);
             let completion = Completion { context: sending.context, flags: sending.flags, error, long: true, ..Completion::default() };
             self.finish(sending.endpoint, Class::Send, sending.report, completion);
+        }
+    }
+
+    /// It is no operation any more.
+    pub(super) fn forget_send(&mut self, out: &mut impl Outlet, sending: &Sending) {
+        if let Some(ticket) = sending.ticket {
+            out.retract(sending.peer, ticket);
+        }
+        if sending.copy.is_some()
+            && let Entry::Occupied(mut copies) = self.copies.entry(sending.peer)
+        {
+            *copies.get_mut() -= 1;
+            if *copies.get() == 0 {
+                copies.remove();
+            }
         }
     }
 }

@@ -5,8 +5,8 @@ use super::packet::{MAX_PAYLOAD, flag};
 use super::pull::Piece;
 use super::*;
 use mend_fabric_sys::{
-    FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ECANCELED, FI_ENOKEY, FI_ENOMSG, FI_ETRUNC, FI_MULTI_RECV, FI_PEEK, FI_READ, FI_RECV,
-    FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
+    FI_CLAIM, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ECANCELED, FI_EMSGSIZE, FI_ENOKEY, FI_ENOMSG, FI_ETRUNC, FI_INJECT, FI_MULTI_RECV,
+    FI_PEEK, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
 };
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -413,6 +413,15 @@ fn counters_count_messages_and_not_what_is_told_besides() {
     let flags: Vec<_> = pair.completions(1).iter().map(|d| (d.context, d.flags & FI_MULTI_RECV != 0)).collect();
     assert_eq!(flags, [(5, false), (5, true), (6, false)]);
     assert_eq!(count(&mut pair), (2, 0));
+    // Data of a write are told, and no message.
+    let region = Region { base: memory.as_mut_ptr() as usize, len: memory.len(), access: FI_REMOTE_WRITE };
+    pair.engines[1].register(7, region).unwrap();
+    let (segments, to) = ([Segment::of(&other)], (1, 0));
+    let write = Transfer { to, key: 7, address: 0, segments: &segments, data: Some(3), context: 1, flags: 0, inject: false, done: 0 };
+    pair.engines[0].write(&mut pair.wires[0], 0, &write).unwrap();
+    pair.settle();
+    assert_eq!(pair.completions(1).iter().map(|done| done.data).collect::<Vec<_>>(), [3]);
+    assert_eq!(count(&mut pair), (2, 0));
 }
 
 #[test]
@@ -489,6 +498,8 @@ fn an_early_acknowledgement_ends_the_stream() {
     let segments = [Segment::of(&body)];
     let (to, flags) = ((1, 0), FI_COMPLETION);
     let transfer = Transfer { to, key: 4, address: 0, segments: &segments, data: None, context: 2, flags, inject: false, done: 0 };
+    let lends_nothing = Transfer { flags: FI_INJECT, ..transfer };
+    assert_eq!(pair.engines[0].write(&mut pair.wires[0], 0, &lends_nothing), Err(FI_EMSGSIZE));
     pair.engines[0].write(&mut pair.wires[0], 0, &transfer).unwrap();
     let (announced, _) = pair.wires[0].packets.pop_front().unwrap();
     let mut answer = Header::new(Kind::Cts);

@@ -266,9 +266,7 @@ impl Links {
             engine.streamed(self, id);
         }
         self.in_round = false;
-        if !self.busy.is_empty() {
-            self.see_to();
-        }
+        self.see_to_rest(engine);
         moved
     }
 

@@ -98,6 +98,10 @@ impl Outlet for Links {
         true
     }
 
+    fn stays(&mut self) {
+        self.left();
+    }
+
     fn stream(&mut self, rank: Rank, stream: Stream) {
         if let Some(peer) = self.peers.get_mut(rank as usize) {
             peer.streams.push_back(stream);

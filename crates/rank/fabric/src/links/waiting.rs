@@ -1,8 +1,9 @@
 //! What waits while the program calls nothing. A message has been sent, as far as the program can tell, as soon as it is copied; but its channel may
-//! be full, or not open yet. MPI has such a message arrive whatever its sender does meanwhile (MPI 4.1, 3.5, "Progress"): somebody else makes rounds
+//! be full, or not open yet, or its receiver has more than it may by now and says later that it wants it. MPI has such a message arrive whatever its sender does meanwhile (MPI 4.1, 3.5, "Progress"): somebody else makes rounds
 //! then, ever more seldom, until nothing waits or the program makes them itself.
 
 use super::Links;
+use crate::engine::Engine;
 use crate::engine::packet::Kind;
 use crate::peer::{Outbound, Peer};
 use mend_messages::job::Rank;
@@ -58,23 +59,34 @@ impl Links {
     }
 
     /// Something waits that a round may move.
-    fn waits(&self) -> bool {
-        let waits = |peer: &Peer| peer.pending() && !peer.held && !peer.gone() && !peer.has_ended();
+    fn waits(&self, engine: &Engine) -> bool {
+        let reached = |peer: &Peer| !peer.held && !peer.gone() && !peer.has_ended();
+        let waits = |peer: &Peer| peer.pending() && reached(peer);
         let busy = || self.busy.iter().any(|rank| self.peers.get(*rank as usize).is_some_and(waits));
-        !self.suspended && (self.lookout.closed || busy())
+        // A message to itself waits for a call of the program.
+        let answers = |peer: &Peer| reached(peer) && !matches!(peer.outbound, Outbound::Loopback);
+        let copies = || engine.copies.keys().any(|rank| self.peers.get(*rank as usize).is_some_and(answers));
+        !self.suspended && (self.lookout.closed || busy() || copies())
+    }
+
+    /// At the end of a round: what is left is looked after.
+    pub(super) fn see_to_rest(&mut self, engine: &Engine) {
+        if !self.busy.is_empty() || !engine.copies.is_empty() && !self.lookout.on && self.waits(engine) {
+            self.see_to();
+        }
     }
 
     /// Whether it takes a round of somebody else's now: something waits, and the program has made none since the latest look.
-    pub fn due(&mut self) -> bool {
-        let waits = self.rounds == self.lookout.rounds && self.waits();
+    pub fn due(&mut self, engine: &Engine) -> bool {
+        let waits = self.rounds == self.lookout.rounds && self.waits(engine);
         self.urgent |= waits;
         waits || self.delayed
     }
 
     /// After a look: whether there is to be another. As long as the program makes rounds there are some more than needed: calling somebody each
     /// time anew takes longer.
-    pub fn looked(&mut self, active: bool) -> bool {
-        let waits = self.waits();
+    pub fn looked(&mut self, engine: &Engine, active: bool) -> bool {
+        let waits = self.waits(engine);
         let lookout = &mut self.lookout;
         (lookout.rounds, lookout.calm) = (self.rounds, if waits { 0 } else { lookout.calm + 1 });
         lookout.on = waits || active && lookout.calm < CALM_LOOKS;

@@ -142,10 +142,12 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
             if left.is_zero() {
                 return Err(FI_ETIMEDOUT);
             }
-            if !moved {
+            state = if moved {
+                fabric.pass(state)
+            } else {
                 // Bounded by NAP; a zero or tiny remainder only shortens the last rest.
-                state = fabric.rest(state).unwrap_or_else(|| fabric.lock());
-            }
+                fabric.rest(state).unwrap_or_else(|| fabric.lock())
+            };
         }
     })
 }

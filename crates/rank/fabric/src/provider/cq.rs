@@ -98,8 +98,8 @@ unsafe fn take(state: &mut State, cq: &CompletionQueue, buffer: *mut c_void, cou
             }
         }
         if !sources.is_null() {
-            let source = first.source;
-            let number = source.and_then(|source| state.vectors.values().find_map(|vector| vector.find(source)));
+            // A number means something in the vector of the endpoint alone.
+            let number = first.source.and_then(|source| state.vectors.get(first.vector)?.find(source));
             // SAFETY: room by the caller's promise.
             unsafe { *sources.add(taken) = number.unwrap_or(FI_ADDR_UNSPEC) };
         }
@@ -198,7 +198,8 @@ unsafe extern "C" fn sreadfrom(
             if left.is_zero() {
                 return -FI_EAGAIN as isize;
             }
-            state = fabric.sleep(state, left.min(NAP));
+            // With something under way it does not sleep.
+            state = fabric.pass(fabric.sleep(state, left.min(NAP)));
         }
     })
 }

@@ -102,8 +102,11 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         let mut state = fabric().lock();
         let bound = state.engine.endpoint(endpoint.number).ok_or(FI_EINVAL)?;
         match class {
-            // SAFETY: an object of this class was made by av::open.
-            FI_CLASS_AV => endpoint.vector.store(unsafe { (*other.cast::<Vector>()).number }, Ordering::Relaxed),
+            FI_CLASS_AV => {
+                // SAFETY: an object of this class was made by av::open.
+                bound.vector = unsafe { (*other.cast::<Vector>()).number };
+                endpoint.vector.store(bound.vector, Ordering::Relaxed);
+            }
             FI_CLASS_CQ => {
                 // SAFETY: an object of this class was made by cq::open.
                 let queue = unsafe { (*other.cast::<CompletionQueue>()).number };
@@ -115,6 +118,8 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
                     bound.rx = binding;
                 }
             }
+            // What peers do to memory is not counted: they may do it by themselves.
+            FI_CLASS_CNTR if flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 => return Err(FI_ENOSYS),
             FI_CLASS_CNTR => {
                 // SAFETY: an object of this class was made by cntr::open.
                 let counter = unsafe { (*other.cast::<Counter>()).number };

@@ -72,9 +72,10 @@ unsafe extern "C" fn regattr(domain: *mut Fid, attr: *const FiMrAttr, flags: u64
     }
 }
 
-unsafe extern "C" fn bind(_: *mut Fid, _: *mut Fid, _: u64) -> c_int {
-    // To an endpoint or counter: regions are the process's and have no events.
-    0
+unsafe extern "C" fn bind(_: *mut Fid, other: *mut Fid, _: u64) -> c_int {
+    // Regions are the process's, not an endpoint's. What peers do to them is not counted: they may do it by themselves.
+    // SAFETY: an open object, which starts with a Fid.
+    if unsafe { (*other).fclass } == FI_CLASS_CNTR { -FI_ENOSYS } else { 0 }
 }
 
 unsafe extern "C" fn control(_: *mut Fid, command: c_int, _: *mut c_void) -> c_int {

@@ -3,7 +3,7 @@
 use mend_image::Header;
 use mend_image::fixed::Fixed;
 use mend_image::kept;
-use mend_image::launch::Mode;
+use mend_image::launch::{Mode, PutBack};
 use mend_image::ranges::Range;
 use mend_image::record::{Kind, Mapping, Object, Process, Thread, mapping, object};
 use mend_image::write::StreamWriter;
@@ -239,6 +239,11 @@ pub struct Told {
 
 /// Maps and fills as the restorer does. An error as it is said.
 pub fn restore(sources: &[RawFd], mode: Mode) -> Result<Told, String> {
+    restore_after(sources, mode, None)
+}
+
+/// The same after files have been put back.
+pub fn restore_after(sources: &[RawFd], mode: Mode, put_back: Option<PutBack>) -> Result<Told, String> {
     let (arena, progress) = (Arena::reserve(1 << 30).unwrap(), Progress::new());
     let all = || -> Result<Told, mend_restore::RestoreError<'_>> {
         let mut stream = Stream::open(sources[0], 0, &progress)?;
@@ -247,7 +252,7 @@ pub fn restore(sources: &[RawFd], mode: Mode) -> Result<Told, String> {
         let (tables, first) = Tables::read(&mut stream, &arena, room, |_, bytes| unread.extend(bytes))?;
         tables.check(&stream)?;
         tables.check_files(&stream, room)?;
-        let mut building = Building::map(tables, &arena, mode, 0)?;
+        let mut building = Building::map(tables, &arena, mode, 0)?.after(put_back);
         let resources = Resources { arena: &arena, progress: &progress, workers: &TwoThreads };
         fill::fill(stream, first, &sources[1..], &mut building, resources)?;
         building.finish(&mut [mend_image::handoff::Kept::default(); mend_image::handoff::MAX_KEPT])?;

@@ -6,8 +6,8 @@ mod image;
 mod refusals;
 mod rounds;
 
-use image::{Image, PAGE, Place, Told, file_object, restore, restore_files};
-use mend_image::launch::Mode;
+use image::{Image, PAGE, Place, Told, file_object, restore, restore_after, restore_files};
+use mend_image::launch::{Mode, PutBack};
 use mend_image::record::object;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -83,18 +83,32 @@ fn a_large_file_is_shared_by_two_threads() {
     }
 }
 
-/// What a file that others see holds comes back with a restart; after a migration it is in the file already.
+/// What a file that others see holds comes back with a restart, unless the file was put back: others may have written to it after this process was saved. After a
+/// migration it is in the file already.
 #[test]
-fn shared_files_are_left_alone_by_migrations() {
-    for (mode, expected) in [(Mode::Restart, 2), (Mode::Migrate, 9)] {
+fn shared_files_are_written_only_by_restarts_that_find_nothing_there() {
+    let kept = object::WRITABLE | object::KEPT_BESIDE;
+    let all: fn(&str) -> Option<PutBack> = |_| PutBack::all_but([]);
+    let others: fn(&str) -> _ = |path| PutBack::all_but([path.as_bytes()]);
+    let none: fn(&str) -> _ = |_| None;
+    let cases = [
+        (Mode::Restart, object::WRITABLE, none, 2),
+        (Mode::Restart, object::WRITABLE, all, 2),
+        (Mode::Restart, kept, none, 2),
+        (Mode::Restart, kept, others, 2),
+        (Mode::Restart, kept, all, 9),
+        (Mode::Migrate, object::WRITABLE, none, 9),
+    ];
+    for (mode, flags, put_back, expected) in cases {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&page_of(9)).unwrap();
         let place = Place::new(8);
         let mut image = Image::new(&place, 4);
-        let number = file_object(&mut image, file.path().to_str().unwrap(), PAGE, object::WRITABLE, 0);
+        let path = file.path().to_str().unwrap().to_owned();
+        let number = file_object(&mut image, &path, PAGE, flags, 0);
         image.map_object(number, 1, mend_image::record::mapping::SHARED);
         image.pages = vec![(place.page(4), page_of(2))];
-        restore_files(&[image.file()], mode).unwrap();
+        restore_after(&[image.file().as_raw_fd()], mode, put_back(&path)).unwrap();
         assert!(place.content(4) == page_of(expected));
         assert!(std::fs::read(file.path()).unwrap() == page_of(expected));
     }

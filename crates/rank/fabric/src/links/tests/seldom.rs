@@ -50,10 +50,10 @@ fn what_waits_is_looked_after_until_it_is_gone() {
     let look = |world: &mut World| {
         let Node { engine, links, .. } = &mut world.nodes[0];
         let active = links.active();
-        if links.due() {
+        if links.due(engine) {
             links.progress(engine);
         }
-        links.looked(active)
+        links.looked(engine, active)
     };
     let mut looks = 0;
     while look(&mut world) {
@@ -74,6 +74,58 @@ fn what_waits_is_looked_after_until_it_is_gone() {
     assert!(look(&mut world));
     world.nodes[0].links.set_closed(false);
     assert!(!look(&mut world));
+}
+
+/// A message that stays with its sender, who has its buffer back and calls nothing more, arrives when its receiver wants it.
+#[test]
+fn what_stays_arrives_while_its_sender_computes() {
+    static NUDGES: AtomicUsize = AtomicUsize::new(0);
+    let body = [7; 1000];
+    // Announced, or held back: it takes more than a receiver may have that was not asked for.
+    for (nodes, length) in [([0, 1], 1000), ([0, 0], 1000), ([0, 1], 8), ([0, 0], 8)] {
+        let mut world = World::new(&nodes, 1);
+        world.nodes.iter_mut().for_each(|node| node.engine.flow.set_limit(5000));
+        world.exchange(0, 1);
+        world.nodes[0].links.on_delay(|| {
+            NUDGES.fetch_add(1, Ordering::Relaxed);
+        });
+        let segments = [Segment::of(&body[..length])];
+        let message = Message { to: (1, 0), tag: Some(5), data: None, segments: &segments, context: 0, flags: 0, inject: true };
+        let mut sent = 0;
+        while world.nodes[0].engine.copies.get(&1).is_none_or(|copies| *copies < 10) {
+            let Node { engine, links, .. } = &mut world.nodes[0];
+            sent += usize::from(engine.send(links, 0, &message).is_ok());
+            world.progress();
+        }
+        assert!(NUDGES.load(Ordering::Relaxed) > 0);
+        let mut memory = vec![[0; 1000]; sent];
+        memory.iter_mut().for_each(|memory| world.post(1, 0, memory));
+        let mut looks = 0;
+        loop {
+            let Node { engine, links, .. } = &mut world.nodes[0];
+            let active = links.active();
+            if links.due(engine) {
+                links.progress(engine);
+            }
+            if !links.looked(engine, active) {
+                break;
+            }
+            for _ in 0..10 {
+                let Node { engine, links, .. } = &mut world.nodes[1];
+                links.urgent = true;
+                links.progress(engine);
+            }
+            looks += 1;
+            assert!(looks < 100_000);
+        }
+        assert!(world.nodes[0].engine.copies.is_empty() && world.nodes[0].engine.operations.is_empty());
+        let mut received = 0;
+        world.settle("all messages", |world| {
+            received += world.received(1);
+            received == sent
+        });
+        assert!(memory.iter().all(|memory| memory[..length] == body[..length]));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import unittest
 
 import melt
@@ -134,6 +135,27 @@ class Slow(Live):
         ended = json.loads(several.stdout)
         self.assertEqual([one["rank"] for one in ended], [0, 1])
         self.assertIn("not being moved", ended[1]["error"])
+        self.stays(job, name)
+
+    def received(self, node):
+        """Bytes that have come to it over the network."""
+        lines = [line.split(":") for line in self.lab.on(node, "cat", "/proc/net/dev").stdout.splitlines()[2:]]
+        return sum(int(counts.split()[0]) for name, counts in lines if name.strip() != "lo")
+
+    def test_cancelled_while_it_stands_still(self):
+        job, name = self.start(*NOISE)
+        before = self.received("node3")
+        command = self.lab.command("migrate", name, "1", "--to", "node3", "--mode", "frozen")
+        pipe = subprocess.PIPE
+        verb = subprocess.Popen(command, env=self.lab.environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+        self.addCleanup(self.end, verb)
+        while self.received("node3") < before + 8 * MIB:
+            self.assertIsNone(verb.poll())
+        self.assertEqual(self.lab.verb("migrate", name, "1", "--cancel"), {"cancelled": 1})
+        _, told = verb.communicate()
+        self.assertEqual(verb.returncode, 1)
+        self.assertIn("cancelled", told)
+        self.assertLess(self.received("node3"), before + FOOTPRINT * MIB)
         self.stays(job, name)
 
     def test_urgent(self):

@@ -302,7 +302,7 @@ fn answer() -> Vec<Answer> {
         uptime_s: 60,
         hosts: vec!["node1".into(), "node2".into()],
         daemons: vec![address()],
-        ranks: vec![RankStatus { rank: 0, host: "node1".into(), state: "moving".into(), ended: false, world: 1, world_rank: 3 }],
+        ranks: vec![RankStatus { rank: 0, host: "node1".into(), to: Some("node2".into()), state: "moving".into(), ended: false, world: 1, world_rank: 3 }],
         last_checkpoint: Some(7),
         restart: Some(phases()),
         interval_s: Some(61.5),

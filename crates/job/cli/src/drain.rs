@@ -12,9 +12,13 @@ use mend_messages::job::Rank;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
 
 /// Ranks may have come to the node while others left it: it is looked at again so often.
 const LOOKS: u32 = 3;
+/// Ranks that are on their way to the node are waited for so often, a second each time: they come, or their job sees that it is drained.
+const WAITS: u32 = 30;
 
 /// What became of a rank, for programs.
 #[derive(Serialize)]
@@ -37,10 +41,16 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
     warn_of_unknown(&node).await?;
     // From here on nothing comes to it.
     drained::add(&node)?;
-    let (mut tried, mut left) = (BTreeSet::new(), Vec::new());
+    let (mut tried, mut left, mut waits) = (BTreeSet::new(), Vec::new(), 0);
     for _ in 0..LOOKS {
-        let mut here = ranks_on(&node).await?;
-        here.retain(|(job, rank)| tried.insert((job.1.id.clone(), *rank)));
+        let mut all = ranks_on(&node).await?;
+        while waits < WAITS && !all.is_empty() && all.iter().all(|one| one.comes) {
+            waits += 1;
+            sleep(Duration::from_secs(1)).await;
+            all = ranks_on(&node).await?;
+        }
+        let there = all.into_iter().filter(|one| !one.comes).map(|one| (one.job, one.rank));
+        let here: Vec<_> = there.filter(|(job, rank)| tried.insert((job.1.id.clone(), *rank))).collect();
         if here.is_empty() {
             break;
         }
@@ -52,7 +62,7 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
             left.push(Left { job, rank, moved, error });
         }
     }
-    let stayed: Vec<String> = ranks_on(&node).await?.iter().map(|(job, rank)| format!("{}:{rank}", job.1.id)).collect();
+    let stayed: Vec<String> = ranks_on(&node).await?.iter().map(|one| format!("{}:{}", one.job.1.id, one.rank)).collect();
     tell(&arguments, &node, left, &stayed)?;
     Ok(i32::from(!stayed.is_empty()))
 }
@@ -87,7 +97,7 @@ fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String]) -
     if stayed.is_empty() {
         crate::report::say!("{node} is drained: no rank of yours is on it, and it takes none until `mend undrain {node}`");
     } else {
-        crate::report::say!("{node} takes no more ranks, but of yours are still on it: {}", stayed.join(" "));
+        crate::report::say!("{node} takes no more ranks, but of yours are still on it, or on their way to it: {}", stayed.join(" "));
         crate::report::say!("  `mend drain {node}` tries again; `mend undrain {node}` gives it up");
     }
     Ok(())
@@ -130,16 +140,24 @@ fn name(text: &str) -> Result<String, Failure> {
     }
 }
 
-/// The ranks on a node, of all jobs that run. A job that ends meanwhile is passed over.
-async fn ranks_on(node: &str) -> Result<Vec<(Running, Rank)>, Failure> {
+/// A rank that is on a node, or is on its way to it.
+struct OnNode {
+    job: Running,
+    rank: Rank,
+    comes: bool,
+}
+
+/// Those of all jobs that run. A job that ends meanwhile is passed over.
+async fn ranks_on(node: &str) -> Result<Vec<OnNode>, Failure> {
     let mut all = Vec::new();
     // Between two lives a job has no rank anywhere, and its next life leaves drained nodes out.
     for (directory, record) in record::list()?.into_iter().filter(|(directory, record)| directory.is_running() && !record.goes_on) {
         match client::ask(&directory, &record, &Ask::Status, |_| {}).await {
             Ok(Answer::Status(status)) => {
                 let job = Arc::new((directory, record));
-                let here = status.ranks.iter().filter(|rank| rank.host == node && !rank.ended);
-                all.extend(here.map(|rank| (Arc::clone(&job), rank.rank)));
+                let living = status.ranks.iter().filter(|rank| !rank.ended);
+                let found = living.filter(|rank| rank.host == node || rank.to.as_deref() == Some(node));
+                all.extend(found.map(|rank| OnNode { job: Arc::clone(&job), rank: rank.rank, comes: rank.host != node }));
             }
             _ if directory.is_running() => {
                 let error = format!("job {} does not say where its ranks are", record.id);

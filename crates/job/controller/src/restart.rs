@@ -379,6 +379,7 @@ async fn restart_from(
         }),
     };
     let restoring = Restoring {
+        number: manifest.number,
         chains: with_gone(&gone, chains),
         images: with_gone(&gone, manifest.images.iter().map(|image| image.id).collect()),
         needs: with_gone(&gone, needs(&manifest)?),

@@ -272,6 +272,7 @@ impl Names {
         let rank = |(rank, &(node, moves, phase)): (usize, &(NodeIndex, bool, RankPhase))| RankStatus {
             rank: rank as u32,
             host: self.node(node).to_owned(),
+            to: status.coming.iter().find(|(moving, _)| *moving as usize == rank).map(|(_, to)| self.node(*to).to_owned()),
             ended: matches!(phase, RankPhase::Exited(_)),
             world: status.worlds.partition_point(|first| *first as usize <= rank) as u32,
             world_rank: rank as u32 - status.worlds.iter().rev().find(|first| **first as usize <= rank).copied().unwrap_or(0),

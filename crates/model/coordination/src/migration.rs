@@ -340,6 +340,12 @@ impl Migration {
             }
             State::Comparing | State::Waiting => Some(self.finish(now_us, Err(failure))),
             State::Undoing | State::Withdrawing => Some(Vec::new()),
+            // A whole image may be ahead, for which the rank would stand still.
+            State::Moving if self.saved_us.is_none() && self.source.is_none() => {
+                let breaks = self.failure.is_none();
+                self.failure.get_or_insert(failure);
+                Some(if breaks { vec![Action::Break] } else { Vec::new() })
+            }
             _ => Some(self.target_failed(now_us, failure)),
         }
     }
@@ -411,6 +417,7 @@ impl Migration {
     fn source_failed(&mut self, now_us: u64, target: Option<Failure>) -> Vec<Action> {
         let (Some((why, _)), rank) = (self.source.take(), self.rank) else { return Vec::new() };
         let failure = match target {
+            Some(cancelled @ Failure::Cancelled { .. }) => cancelled,
             Some(target) => Failure::BothEnds { target: Box::new(target), rank, source: why },
             None => Failure::Refused { rank, why },
         };

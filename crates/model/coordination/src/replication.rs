@@ -14,90 +14,25 @@
 //!   number keeps every checkpoint that somebody asked for.
 //! - The loss of one node leaves what the partners held as a whole, or something newer: of that the nodes keep their own copies, too.
 //! - What lies in the checkpoint directory though that is no tier goes as from a tier that was told no number.
+//! - A checkpoint that the job does not go on from is never the newest of anything: one that was given up stays where it is, one that a restart has
+//!   passed over goes. The one that the job was restarted from stays until a newer one is complete there or farther away.
 //! - A tier that all nodes share is written by a bounded number of nodes at a time, in an order drawn by the seed; no
 //!   node makes two copies for the same tier at once.
 //! - Of checkpoints that nobody asked for a tier gets every n-th ([`Replication::stagger`]), the next one if it has none or could not have the last.
 //!
 //! Faults assumed: any copy fails; a node and all on it vanishes at any moment; a checkpoint is removed by others.
 
+mod contract;
+mod lineage;
+
+pub use contract::{Action, Published, Site};
+
+use lineage::Lineage;
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{ImageRef, Tier, TierSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-/// Where a copy is: index of the tier (or [`Replication::beside`]), and the node if the tier is of one.
-pub type Site = (usize, Option<NodeIndex>);
-
-/// One image of a checkpoint that was published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
-    /// The image that this is about.
-    pub image: ImageRef,
-    /// The checkpoint whose image of the same rank it builds on.
-    pub base: Option<u64>,
-    /// Where it is.
-    pub sites: Vec<Site>,
-}
-
-/// What the caller has to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Have `node` copy the image, which is in the tier `from`, to the tier `to` (on `target`, if that is another
-    /// node's).
-    Copy {
-        /// To be named in [`Replication::finished`].
-        task: u64,
-        /// The image that this is about.
-        image: ImageRef,
-        /// Who does it.
-        node: NodeIndex,
-        /// Index of the tier it is read from.
-        from: usize,
-        /// Index of the tier.
-        to: usize,
-        /// The partner, for a partner's memory.
-        target: Option<NodeIndex>,
-    },
-    /// Store the checkpoint's manifest in the tier (on the node, if the tier is of one).
-    Manifest {
-        /// To be named in [`Replication::finished`].
-        task: u64,
-        /// Number of the checkpoint.
-        number: u64,
-        /// Index of the tier.
-        tier: usize,
-        /// Which node does it: where the tier is, or any.
-        node: NodeIndex,
-    },
-    /// The tier holds the whole checkpoint: for the record.
-    Complete {
-        /// Number of the checkpoint.
-        number: u64,
-        /// Index of the tier.
-        tier: usize,
-    },
-    /// The tier will not hold the whole checkpoint.
-    GaveUp {
-        /// Number of the checkpoint.
-        number: u64,
-        /// Index of the tier.
-        tier: usize,
-        /// What went wrong.
-        why: String,
-    },
-    /// Remove these ranks' images of a checkpoint.
-    Remove {
-        /// Number of the checkpoint.
-        number: u64,
-        /// Index of the tier, or [`Replication::beside`].
-        tier: usize,
-        /// On which node, or any.
-        node: NodeIndex,
-        /// The ranks whose images go.
-        ranks: Vec<Rank>,
-    },
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Image {
@@ -145,6 +80,7 @@ pub struct Replication {
     checkpoints: BTreeMap<u64, Vec<Image>>,
     /// Those that nobody asked for.
     periodic: BTreeSet<u64>,
+    lineage: Lineage,
     lanes: Vec<Lane>,
     running: BTreeMap<u64, Task>,
     tasks: u64,
@@ -164,6 +100,7 @@ impl Replication {
             nodes: nodes.into_iter().collect(),
             checkpoints: BTreeMap::new(),
             periodic: BTreeSet::new(),
+            lineage: Lineage::default(),
             lanes,
             running: BTreeMap::new(),
             tasks: 0,
@@ -188,9 +125,16 @@ impl Replication {
         let _ = image.map(|image| image.sites.insert(site));
     }
 
+    /// The job was restarted from this checkpoint, and has given up some: for each pair those after the first number, up to the second. To be called before any is
+    /// adopted.
+    pub fn restarted(&mut self, origin: Option<u64>, abandoned: &[(u64, u64)]) {
+        self.lineage = Lineage::new(origin, abandoned);
+    }
+
     /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event.
     pub fn adopt(&mut self, number: u64, periodic: bool, images: Vec<Published>) {
         self.insert(number, periodic, images);
+        self.lineage.adopt(number);
         for tier in 0..self.tiers.len() {
             // Its copies were begun by a controller that is no more; the next checkpoint's will be made.
             let whole = self.holds_all(tier, number);
@@ -221,7 +165,7 @@ impl Replication {
         self.insert(number, periodic, images);
         for lane in &mut self.lanes {
             lane.since = lane.since.saturating_add(1);
-            if periodic && lane.since < lane.every && lane.has_something() {
+            if periodic && lane.since < lane.every && lane.has_something(&self.lineage) {
                 lane.skipped.insert(number);
             } else {
                 lane.since = 0;
@@ -290,7 +234,7 @@ impl Replication {
         for tier in 0..self.tiers.len() {
             let whole: BTreeSet<u64> = self.lanes[tier].complete.iter().copied().filter(|&number| self.holds_all(tier, number)).collect();
             self.lanes[tier].complete = whole;
-            if !self.lanes[tier].has_something() {
+            if !self.lanes[tier].has_something(&self.lineage) {
                 // The newest is copied at once.
                 self.lanes[tier].skipped.clear();
             }
@@ -302,6 +246,7 @@ impl Replication {
     pub fn forgotten(&mut self, number: u64) -> Vec<Action> {
         let Some(images) = self.checkpoints.remove(&number) else { return Vec::new() };
         self.periodic.remove(&number);
+        self.lineage.forget(number);
         let mut going: BTreeMap<Site, Vec<Rank>> = BTreeMap::new();
         for image in &images {
             for site in &image.sites {
@@ -324,8 +269,8 @@ impl Replication {
     /// one and its target, and all that they build on.
     #[must_use]
     pub fn needed(&self) -> BTreeSet<u64> {
-        let newest = self.checkpoints.keys().rev().find(|&&number| self.is_restorable(number)).copied();
-        let lanes = self.lanes.iter().flat_map(|lane| [lane.target, lane.complete.last().copied()]);
+        let newest = self.counted().find(|&&number| self.is_restorable(number)).copied();
+        let lanes = self.lanes.iter().flat_map(|lane| [lane.target, lane.newest(&self.lineage)]);
         let wanted: Vec<u64> = lanes.chain([newest]).flatten().collect();
         wanted.into_iter().flat_map(|number| self.closure(number)).map(|(number, _)| number).collect()
     }
@@ -335,6 +280,11 @@ impl Replication {
     pub fn complete(&self, number: u64) -> Vec<&TierSpec> {
         let held = |tier: &usize| self.lanes[*tier].complete.contains(&number);
         (0..self.tiers.len()).filter(held).map(|tier| &self.tiers[tier]).collect()
+    }
+
+    /// Numbers of the checkpoints that the job may go on from, the newest first.
+    fn counted(&self) -> impl Iterator<Item = &u64> {
+        self.checkpoints.keys().rev().filter(|number| self.lineage.counts(**number))
     }
 
     /// Numbers of the checkpoints that are known, ascending.
@@ -433,8 +383,8 @@ impl Replication {
     /// The newest checkpoint that is to be copied there, unless the tier has it, has a newer one, or has given it up.
     fn choose_target(&self, tier: usize) -> Option<u64> {
         let lane = &self.lanes[tier];
-        let newest = *self.checkpoints.keys().rev().find(|number| !lane.skipped.contains(number))?;
-        (lane.complete.last().is_none_or(|&complete| complete < newest) && !lane.given_up.contains(&newest)).then_some(newest)
+        let newest = *self.counted().find(|number| !lane.skipped.contains(number))?;
+        (lane.newest(&self.lineage).is_none_or(|complete| complete < newest) && !lane.given_up.contains(&newest)).then_some(newest)
     }
 
     /// Sites in the tier that hold an image of the checkpoint's chains. The checkpoint directory has its manifest already.
@@ -513,12 +463,13 @@ impl Replication {
             let mut images = self.closure(**number).into_iter().filter_map(|(number, rank)| self.image(number, rank));
             beside || images.any(|image| image.is_in(tier))
         };
-        let restorable =
-            self.checkpoints.keys().rev().filter(counts).filter(|&&number| self.is_restorable(number)).filter(in_tier).take(keep);
-        let complete = self.lanes.get(tier).into_iter().flat_map(|lane| lane.complete.iter().rev().take(keep));
+        let restorable = self.counted().filter(counts).filter(|&&number| self.is_restorable(number)).filter(in_tier).take(keep);
+        let complete = self.lanes.get(tier).into_iter().flat_map(|lane| lane.counted(&self.lineage).take(keep));
         let targets = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
         let mut kept: BTreeSet<u64> = restorable.chain(complete).chain(targets).copied().collect();
         kept.extend(self.second_copies(tier));
+        kept.extend(self.lineage.given_up());
+        kept.extend(self.origin_in(tier));
         // Not older than all of these: under way, or not yet looked at.
         kept.extend(self.checkpoints.keys().rev().take(1));
         kept.extend(self.checkpoints.keys().filter(|number| !counts(number)));
@@ -547,11 +498,17 @@ impl Replication {
     /// Checkpoints of which partners have one copy of each image, and the nodes before that the other: without theirs one lost node takes images of both its own
     /// ranks and those that it was the partner of. What all nodes share needs no second copy.
     fn second_copies(&self, tier: usize) -> BTreeSet<u64> {
-        let newest = |at: &usize| self.lanes[*at].complete.last().copied();
+        let newest = |at: &usize| self.lanes[*at].newest(&self.lineage);
         let all = 0..self.tiers.len();
         let shared = all.clone().filter(|at| self.tiers[*at].tier.is_common()).filter_map(|at| newest(&at)).max();
         let partners = all.skip(tier + 1).filter(|at| self.tiers[*at].tier == Tier::Partner && self.nodes.len() > 1);
         partners.filter_map(|at| newest(&at)).filter(|number| shared.is_none_or(|shared| shared < *number)).collect()
+    }
+
+    /// The checkpoint that the job was restarted from, as long as no newer one is complete in this tier or one farther away; beside the tiers, in any.
+    fn origin_in(&self, tier: usize) -> Option<u64> {
+        let lanes = if tier == self.beside() { &self.lanes } else { &self.lanes[tier..] };
+        self.lineage.origin().filter(|origin| lanes.iter().all(|lane| lane.newest(&self.lineage).is_none_or(|newest| newest <= *origin)))
     }
 
     fn removals(&self, number: u64, going: BTreeMap<Site, Vec<Rank>>) -> Vec<Action> {
@@ -574,9 +531,18 @@ impl Image {
 }
 
 impl Lane {
+    /// Those that it holds as a whole and that the job may go on from, the newest first.
+    fn counted(&self, lineage: &Lineage) -> impl Iterator<Item = &u64> {
+        self.complete.iter().rev().filter(|number| lineage.counts(**number))
+    }
+
+    fn newest(&self, lineage: &Lineage) -> Option<u64> {
+        self.counted(lineage).next().copied()
+    }
+
     /// Without a copy the next checkpoint is waited for, and not the one after so many.
-    fn has_something(&self) -> bool {
-        self.target.is_some() || !self.complete.is_empty()
+    fn has_something(&self, lineage: &Lineage) -> bool {
+        self.target.is_some() || self.newest(lineage).is_some()
     }
 
     fn give_up(&mut self, number: u64) {

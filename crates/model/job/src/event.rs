@@ -502,6 +502,8 @@ pub struct Status {
     pub uptime_us: u64,
     /// One per rank: its node, whether it moves, what it does.
     pub ranks: Vec<(NodeIndex, bool, RankPhase)>,
+    /// Ranks that are on their way, and where to.
+    pub coming: Vec<(Rank, NodeIndex)>,
     /// The first rank of each spawned world.
     pub worlds: Vec<Rank>,
     /// Newest complete checkpoint.

@@ -43,6 +43,8 @@ pub(crate) struct Departures {
     tried: BTreeMap<Rank, (u32, u64)>,
     /// Nodes that are drained are being looked up.
     pub(crate) looking: bool,
+    /// When they were looked up last.
+    pub(crate) looked_us: Option<u64>,
 }
 
 impl Departures {

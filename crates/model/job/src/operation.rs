@@ -40,6 +40,8 @@ pub struct Move {
     pub(crate) address: Option<FabricAddress>,
     /// The target was told that more standard input comes to the rank.
     pub(crate) fed: bool,
+    /// When the rank left its node, once it has.
+    pub(crate) left_us: Option<u64>,
     /// How far it is, for the journal.
     pub(crate) course: Course,
     /// The one who asked for it.

@@ -167,7 +167,9 @@ impl Periodic {
     /// Whether there is room for the next one. A file system that does not say fails the checkpoint, if it is full.
     pub(crate) fn weigh(&mut self, now_us: u64, room: Option<FreeSpace>) -> SpaceVerdict {
         let Some(room) = room else { return SpaceVerdict::Enough };
-        let verdict = self.space.weigh(room.left, room.all, self.schedule.builds(), self.reserve);
+        // Without one to build on it is a full one.
+        let builds = self.last.is_some() && self.schedule.builds();
+        let verdict = self.space.weigh(room.left, room.all, builds, self.reserve);
         if matches!(verdict, SpaceVerdict::Short | SpaceVerdict::NewlyShort(..)) {
             self.look_again_us = now_us.saturating_add(SPACE_CHECK_INTERVAL_US);
         }

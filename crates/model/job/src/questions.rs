@@ -8,13 +8,25 @@ use mend_messages::job::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// What an agent is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Purpose {
+    /// The checkpoint under way.
+    Checkpoint,
+    /// The migration of this rank.
+    Move(Rank),
+    /// An inspection.
+    Explain,
+    /// Ranks that were rebuilt go on.
+    Restart,
+}
+
 /// A question that an agent has not answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Open {
     /// The rank whose agent is asked.
     rank: Rank,
-    /// The rank for whose migration.
-    mover: Option<Rank>,
+    purpose: Purpose,
     /// When it counts as failed.
     due: Due,
 }
@@ -36,14 +48,14 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// The number of a new question, for the migration of `mover` or for anything else. It counts as failed `patience_us` after now, or, for a later step of its batch, after that is awaited.
-    pub(crate) fn ask(&mut self, now_us: u64, (rank, mover): (Rank, Option<Rank>), step: usize, patience_us: u64) -> u64 {
+    /// The number of a new question. It counts as failed `patience_us` after now, or, for a later step of its batch, after that is awaited.
+    pub(crate) fn ask(&mut self, now_us: u64, (rank, purpose): (Rank, Purpose), step: usize, patience_us: u64) -> u64 {
         let due = match step {
             0 => Due::At(now_us.saturating_add(patience_us)),
             _ => Due::Later(step, patience_us, None),
         };
         self.last += 1;
-        self.open.insert(self.last, Open { rank, mover, due });
+        self.open.insert(self.last, Open { rank, purpose, due });
         self.last
     }
 
@@ -61,11 +73,11 @@ impl Questions {
         early
     }
 
-    /// An answer came; it is returned if it is awaited, with the rank for whose migration. It may be to a step that is not yet, as the last answer to the one before it is
+    /// An answer came; it is returned if it is awaited, with what was asked for. It may be to a step that is not yet, as the last answer to the one before it is
     /// still on its way.
-    pub(crate) fn answered(&mut self, seq: u64, rank: Rank, reply: Reply) -> Option<(Option<Rank>, Reply)> {
+    pub(crate) fn answered(&mut self, seq: u64, rank: Rank, reply: Reply) -> Option<(Purpose, Reply)> {
         let open = self.open.get_mut(&seq).filter(|open| open.rank == rank)?;
-        let mover = open.mover;
+        let purpose = open.purpose;
         match &mut open.due {
             Due::Later(.., early) => {
                 *early = Some(reply);
@@ -73,7 +85,7 @@ impl Questions {
             }
             Due::At(_) => {
                 self.open.remove(&seq);
-                Some((mover, reply))
+                Some((purpose, reply))
             }
         }
     }
@@ -112,13 +124,13 @@ impl Questions {
         self.open.iter().filter(|(_, open)| late(open)).map(|(seq, _)| *seq).collect()
     }
 
-    /// A question is not waited for any more. Returns whose it was, and for whose migration.
-    pub(crate) fn give_up(&mut self, seq: u64) -> Option<(Rank, Option<Rank>)> {
-        self.open.remove(&seq).map(|open| (open.rank, open.mover))
+    /// A question is not waited for any more. Returns whose it was, and what for.
+    pub(crate) fn give_up(&mut self, seq: u64) -> Option<(Rank, Purpose)> {
+        self.open.remove(&seq).map(|open| (open.rank, open.purpose))
     }
 
     /// Nobody waits for what was asked for this rank's migration.
     pub(crate) fn forget_mover(&mut self, mover: Rank) {
-        self.open.retain(|_, open| open.mover != Some(mover));
+        self.open.retain(|_, open| open.purpose != Purpose::Move(mover));
     }
 }

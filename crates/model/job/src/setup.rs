@@ -129,6 +129,8 @@ pub struct AdoptedImage {
 /// What a restart has that a new job has not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restoring {
+    /// Number of the checkpoint.
+    pub number: u64,
     /// For each rank its image's file and those of the images it builds on, newest first.
     pub chains: Vec<Vec<PathBuf>>,
     /// For each rank its image's name.

@@ -195,8 +195,17 @@ impl Tiering {
         self.machine.published(number, publication.periodic, images)
     }
 
-    /// Checkpoints that were there before, with what the nodes have of them. Tasks are numbered from `first_task`.
-    pub(crate) fn adopt(&mut self, adopted: Vec<Adopted>, hosts: &[&str], holdings: &Holdings, first_task: u64) {
+    /// Checkpoints that were there before, with what the nodes have of them. `origin`: the one that the job was restarted from; `abandoned`: which are given up. Tasks
+    /// are numbered from `first_task`.
+    pub(crate) fn adopt(
+        &mut self,
+        adopted: Vec<Adopted>,
+        (origin, abandoned): (Option<u64>, &[(u64, u64)]),
+        hosts: &[&str],
+        holdings: &Holdings,
+        first_task: u64,
+    ) {
+        self.machine.restarted(origin, abandoned);
         self.next_task = self.next_task.max(first_task);
         for checkpoint in adopted {
             let image = |entry: AdoptedImage| {

@@ -125,6 +125,8 @@ pub struct RankStatus {
     pub rank: Rank,
     /// Host name of its node.
     pub host: String,
+    /// Host name of the node that it is on its way to.
+    pub to: Option<String>,
     /// For people: "starting", "running", "moving", "exited 0", …
     pub state: String,
     /// It has ended.

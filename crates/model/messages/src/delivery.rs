@@ -10,8 +10,9 @@
 //!   │ ◄─────────────── Segment { acknowledged: 2 } │
 //!   └ forgets a and b
 //! ```
-//! Each direction numbers its messages from 1. A sender keeps a message until the receiver has acknowledged it, and sends what is left again
-//! on the next connection. A receiver skips what it has had.
+//! Each direction numbers its messages from 1. A sender keeps a message until the receiver has acknowledged it, and sends again on the next
+//! connection what the receiver has not had. A receiver skips what it has had. It may acknowledge later than it is delivered: who comes in its
+//! place is sent what it has not acknowledged.
 //!
 //! Faults assumed: connections break at any byte; the peer lies about its numbers.
 
@@ -56,7 +57,7 @@ pub struct SendWindow<M> {
     kept: VecDeque<M>,
     /// Number of the last message that was acknowledged.
     acknowledged: u64,
-    /// How many of `kept` were sent on this connection.
+    /// How many of `kept` the peer had when this connection began, or were sent on it.
     sent: usize,
 }
 
@@ -113,17 +114,17 @@ impl<M: Clone> SendWindow<M> {
         Ok(())
     }
 
-    /// Begins a new connection, to a peer that has had everything up to `through`: the rest is sent again.
+    /// Begins a new connection, to a peer that has had everything up to `through`: the rest is sent again. Nothing is acknowledged by that: a peer that comes in its
+    /// place may have had less.
     ///
     /// # Errors
     /// [`SequenceError::Acknowledged`] if the peer lacks what it had acknowledged, or has what was never sent.
     pub fn resume(&mut self, through: u64) -> Result<(), SequenceError> {
-        if through < self.acknowledged {
-            let sent = self.acknowledged + self.sent as u64;
+        let sent = self.acknowledged + self.sent as u64;
+        if through < self.acknowledged || through > sent {
             return Err(SequenceError::Acknowledged { acknowledged: through, kept_from: self.acknowledged, sent });
         }
-        self.acknowledge(through)?;
-        self.sent = 0;
+        self.sent = (through - self.acknowledged) as usize;
         Ok(())
     }
 }
@@ -174,9 +175,12 @@ mod tests {
         Send,
         /// The first segment under way arrives.
         Arrive,
+        /// All that has been delivered is acknowledged.
         Acknowledge,
         /// What is under way in both directions is lost; a new connection begins.
         Break,
+        /// So is the receiver. Another one comes, which has what was acknowledged.
+        Succeed,
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -186,6 +190,7 @@ mod tests {
             4 => Just(Step::Arrive),
             2 => Just(Step::Acknowledge),
             1 => Just(Step::Break),
+            1 => Just(Step::Succeed),
         ];
         prop::collection::vec(step, 0..200)
     }
@@ -208,6 +213,12 @@ mod tests {
                     Step::Arrive => if let Some(segment) = under_way.pop_front() { arrive(segment, &mut delivered, &mut got) },
                     Step::Acknowledge => window.acknowledge(delivered.last()).unwrap(),
                     Step::Break => { under_way.clear(); window.resume(delivered.last()).unwrap(); }
+                    Step::Succeed => {
+                        under_way.clear();
+                        delivered = Delivered::through(window.acknowledged());
+                        got.truncate(delivered.last() as usize);
+                        window.resume(delivered.last()).unwrap();
+                    }
                 }
             }
             window.resume(delivered.last()).unwrap();

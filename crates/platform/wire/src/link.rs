@@ -5,7 +5,7 @@
 //! connection breaks at any byte; the peer is silent, or says what cannot be.
 //!
 //! A message is acknowledged when it has been delivered, or, by a link that was made with [`Link::confirming`], when its user has said that he
-//! needs it no more ([`Link::confirm`]). The peer keeps it until then, for whoever succeeds him.
+//! needs it no more ([`Link::confirm`]). The peer keeps it until then, for whoever succeeds him, also over connections that break meanwhile.
 
 use crate::connection::{Connection, ReceiveError, Receiver, SendError, Sender};
 use mend_messages::delivery::{Delivered, Segment, SendWindow, SequenceError};
@@ -146,7 +146,10 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
     /// # Errors
     /// [`SequenceError`] if it cannot be the same peer.
     pub fn resume(&self, through: u64) -> Result<(), SequenceError> {
-        self.state().window.resume(through)
+        self.state().window.resume(through)?;
+        // The segment that acknowledged this may be lost with the connection before.
+        self.owed.notify_one();
+        Ok(())
     }
 
     /// Serves one connection until it ends. `deliver` takes the peer's messages, one at a time, and answers whether it wants more;

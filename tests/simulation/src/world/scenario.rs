@@ -91,6 +91,7 @@ impl World {
                 None => self.disk.chains(number)?.into_iter().enumerate().map(file).collect(),
             };
             Some(Restoring {
+                number,
                 chains,
                 images: publication.images.iter().map(|image| image.id).collect(),
                 needs: publication.images.iter().map(|image| image.needs).collect(),

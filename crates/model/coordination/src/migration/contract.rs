@@ -28,6 +28,8 @@ pub enum Action {
     Withdraw,
     /// Tell the target's daemon to build the rank from a transfer, and the source's to save into it.
     Stream,
+    /// Kill what there is on the target, so that its source, which writes into it, notices: [`Action::Undo`] follows.
+    Break,
     /// Kill the source copy and place the rank on the target; publish the map with a new generation, open.
     Commit,
     /// Kill what there is on the target; publish the map with a new generation and the old place, open.

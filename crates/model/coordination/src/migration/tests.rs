@@ -166,7 +166,7 @@ proptest! {
         let rank = rank % ranks;
         let mode = if live { MoveMode::Live } else { MoveMode::Frozen };
         let (mut machine, mut todo) = Migration::start(rank, 0..ranks, manner(mode, None));
-        let (mut step, mut withdrawn) = (0, false);
+        let (mut step, mut withdrawn, mut breaks) = (0, false, false);
         let mut open = Vec::new();
         let (mut frozen, mut committed, mut undone, mut finished) = (false, false, false, None);
         let (mut suspended, mut resumed) = (BTreeSet::new(), BTreeSet::new());
@@ -189,6 +189,7 @@ proptest! {
                     Action::Stream => open.extend([Pending::Saved, Pending::Restored]),
                     Action::Precopy => open.extend([Pending::Precopying, Pending::Round(8)]),
                     Action::Withdraw => { prop_assert!(suspended.is_empty()); withdrawn = true; }
+                    Action::Break => breaks = true,
                     Action::Commit => { prop_assert!(!undone && !withdrawn); committed = true; }
                     Action::Undo => { prop_assert!(!committed); undone = true; }
                     Action::Finish(result) => finished = Some(result),
@@ -226,7 +227,7 @@ proptest! {
                     if more > 0 { open.push(Pending::Round(more - 1)); }
                     machine.round(1, rank, round(8 - more, true, 5000 >> (8 - more)))
                 }
-                Pending::Saved => machine.reply(2, rank, if bad { failed } else { Reply::Saved(Saved::default()) }),
+                Pending::Saved => machine.reply(2, rank, if bad || breaks { failed } else { Reply::Saved(Saved::default()) }),
                 Pending::Restored if bad => machine.target_failed(3, target_trouble(rank)),
                 Pending::Restored => { open.push(Pending::FabricUp); machine.restored(3, 10) }
                 Pending::FabricUp if bad => machine.target_failed(4, target_trouble(rank)),
@@ -235,7 +236,10 @@ proptest! {
         }
         prop_assert!(!frozen);
         prop_assert_eq!(&suspended, &resumed);
-        prop_assert_eq!(finished.unwrap().is_ok(), committed);
+        let finished = finished.unwrap();
+        let cancelled = Err(Failure::Cancelled { rank });
+        prop_assert!(!breaks || finished == cancelled);
+        prop_assert_eq!(finished.is_ok(), committed);
     }
 }
 
@@ -253,25 +257,60 @@ fn that_a_rank_ended_says_why_its_target_has_not_all_of_it() {
     assert!(matches!(&finished[..], [.., Action::Finish(Err(Failure::Lost { rank: 0, how: Gone::Ended }))]), "{finished:?}");
 }
 
+/// A frozen migration of rank 0 of two, whose image is being sent.
+fn moving() -> Migration {
+    let (mut machine, _) = Migration::start(0, 0..2, manner(MoveMode::Frozen, None));
+    machine.reply(1, 0, Reply::Inspected(Inspection::default()));
+    machine.reply(1, 0, Reply::Compared(Vec::new()));
+    machine.reply(2, 0, Reply::Suspended { us: 1 });
+    assert_eq!(machine.reply(2, 1, Reply::Suspended { us: 1 }), [Action::Stream]);
+    machine
+}
+
+/// Why a migration came to nothing that does this now, when both ranks run again.
+fn ends(mut machine: Migration, todo: Vec<Action>) -> Failure {
+    assert_eq!(todo[0], Action::Undo);
+    machine.reply(9, 1, Reply::Resumed { stopped_us: 0 });
+    let Some(Action::Finish(Err(failure))) = machine.reply(9, 0, Reply::Resumed { stopped_us: 9 }).pop() else { panic!() };
+    failure
+}
+
+fn broken() -> Reply {
+    Reply::Failed { error: "broken pipe".into(), hint: String::new() }
+}
+
+#[test]
+fn who_cancels_a_rank_that_is_being_sent_need_not_wait_for_all_of_it() {
+    let cancelled = Failure::Cancelled { rank: 0 };
+    let mut machine = moving();
+    assert_eq!(machine.cancel(3), Some(vec![Action::Break]));
+    assert_eq!(machine.cancel(3), Some(vec![]));
+    // Its target says what has become of it, or has had all of it just then; or its source has sent all.
+    let mut told = machine.clone();
+    assert_eq!(told.target_failed(4, target_trouble(0)), []);
+    let mut restored = machine.clone();
+    assert_eq!(restored.restored(4, 1), []);
+    let mut saved = machine.clone();
+    let todo = saved.reply(5, 0, Reply::Saved(Saved::default()));
+    assert_eq!(ends(saved, todo), cancelled);
+    for mut machine in [machine, told, restored] {
+        let todo = machine.reply(5, 0, broken());
+        assert_eq!(ends(machine, todo), cancelled);
+    }
+    // A target that has failed already is not broken again.
+    let mut machine = moving();
+    machine.target_failed(3, target_trouble(0));
+    assert_eq!(machine.cancel(4), Some(vec![]));
+    let mut machine = moving();
+    machine.reply(3, 0, broken());
+    let todo = machine.cancel(4).unwrap();
+    assert_eq!(ends(machine, todo), cancelled);
+}
+
 /// A target that stored nothing was told as a broken pipe of its source, if that spoke first.
 #[test]
 fn what_the_target_says_of_a_broken_stream_is_told_whoever_speaks_first() {
     let why = || Refusal::Told { error: "broken pipe".into(), hint: String::new() };
-    let broken = || Reply::Failed { error: "broken pipe".into(), hint: String::new() };
-    let moving = || {
-        let (mut machine, _) = Migration::start(0, 0..2, manner(MoveMode::Frozen, None));
-        machine.reply(1, 0, Reply::Inspected(Inspection::default()));
-        machine.reply(1, 0, Reply::Compared(Vec::new()));
-        machine.reply(2, 0, Reply::Suspended { us: 1 });
-        assert_eq!(machine.reply(2, 1, Reply::Suspended { us: 1 }), [Action::Stream]);
-        machine
-    };
-    let ends = |mut machine: Migration, todo: Vec<Action>| {
-        assert_eq!(todo[0], Action::Undo);
-        machine.reply(9, 1, Reply::Resumed { stopped_us: 0 });
-        let Some(Action::Finish(Err(failure))) = machine.reply(9, 0, Reply::Resumed { stopped_us: 9 }).pop() else { panic!() };
-        failure
-    };
     let both = Failure::BothEnds { target: Box::new(target_trouble(0)), rank: 0, source: why() };
     let mut machine = moving();
     assert_eq!(machine.target_failed(3, target_trouble(0)), []);

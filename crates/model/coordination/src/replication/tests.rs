@@ -375,6 +375,83 @@ fn what_lies_beside_the_tiers_counts_and_goes_when_newer_checkpoints_are_there()
     assert!(!machine.is_anywhere(1));
 }
 
+/// Full images of two ranks, each on its node, in these tiers.
+fn two_images(machine: &Replication, number: u64, tiers: &[usize]) -> Vec<Published> {
+    let site = |rank: Rank, tier: usize| match &machine.tiers()[tier].tier {
+        Tier::Partner => (tier, Some(1 - rank)),
+        spec if spec.is_common() => (tier, None),
+        _ => (tier, Some(rank)),
+    };
+    let image = |rank| ImageRef { number, rank, bytes: 1, checksum: 0, id: Default::default() };
+    let of_rank = |rank| Published { image: image(rank), base: None, sites: tiers.iter().map(|tier| site(rank, *tier)).collect() };
+    (0..2).map(of_rank).collect()
+}
+
+/// A job of two nodes that was restarted from `origin`, with what was there before.
+fn restarted(list: &str, keep: Option<u32>, (origin, abandoned): (u64, &[(u64, u64)]), before: &[(u64, &[usize])]) -> Replication {
+    let mut machine = Replication::new(parse_tiers(list).unwrap(), 0..2, keep, 7, 1);
+    machine.restarted(Some(origin), abandoned);
+    before.iter().for_each(|(number, tiers)| machine.adopt(*number, true, two_images(&machine, *number, tiers)));
+    machine
+}
+
+/// What is removed, as (tier, number), when all that is wanted is done.
+fn carried_out(machine: &mut Replication, mut actions: Vec<Action>) -> BTreeSet<(usize, u64)> {
+    let mut removed = BTreeSet::new();
+    while let Some(action) = actions.pop() {
+        match action {
+            Action::Copy { task, .. } | Action::Manifest { task, .. } => actions.extend(machine.finished(task, Ok(()))),
+            Action::Remove { number, tier, .. } => drop(removed.insert((tier, number))),
+            Action::Complete { .. } | Action::GaveUp { .. } => {}
+        }
+    }
+    removed
+}
+
+#[test]
+fn checkpoints_that_were_given_up_stay_and_push_out_none() {
+    let mut machine = restarted("memory@2,partner@2", None, (4, &[(4, 5)]), &[(4, &[0, 1]), (5, &[0, 1])]);
+    assert_eq!(machine.needed(), [4].into());
+    let actions = machine.published(6, true, two_images(&machine, 6, &[0]));
+    // Before 6 is at the partner.
+    let mut without = machine.clone();
+    without.lost(1);
+    assert!(!without.is_restorable(6) && without.is_restorable(4));
+    assert_eq!(carried_out(&mut machine, actions), [].into());
+    let actions = machine.published(7, true, two_images(&machine, 7, &[0]));
+    assert_eq!(carried_out(&mut machine, actions), [(0, 4), (1, 4)].into());
+    assert!(machine.is_restorable(5) && machine.complete(5).len() == 2);
+}
+
+#[test]
+fn the_checkpoint_that_a_job_was_restarted_from_is_copied_again_though_newer_ones_were_given_up() {
+    let mut machine = restarted("memory,partner", Some(1), (4, &[(4, 5)]), &[(4, &[0, 1]), (5, &[0, 1])]);
+    let mut three = Replication::new(parse_tiers("memory,partner").unwrap(), 0..3, Some(1), 7, 1);
+    three.restarted(Some(4), &[(4, 5)]);
+    [4, 5].into_iter().for_each(|number| three.adopt(number, true, two_images(&machine, number, &[0, 1])));
+    let copies = |actions: Vec<Action>| -> BTreeSet<u64> {
+        actions.iter().filter_map(|action| if let Action::Copy { image, .. } = action { Some(image.number) } else { None }).collect()
+    };
+    assert_eq!(copies(three.lost(1)), [4].into());
+    assert_eq!(copies(machine.lost(1)), [].into(), "nobody is left for it");
+}
+
+#[test]
+fn what_a_restart_has_passed_over_pushes_out_none() {
+    let mut machine = restarted("memory,shared", Some(1), (4, &[]), &[(4, &[1]), (5, &[1])]);
+    let actions = machine.published(6, true, two_images(&machine, 6, &[0]));
+    let mut without = machine.clone();
+    without.lost(1);
+    assert!(!without.is_restorable(6) && without.is_restorable(4));
+    assert_eq!(carried_out(&mut machine, actions), [(1, 4), (1, 5)].into());
+    // What a restart has brought beside the tiers goes when a newer one is whole in them.
+    let mut machine = restarted("memory", Some(1), (4, &[]), &[(4, &[])]);
+    (0..2).for_each(|rank| machine.brought(4, rank, (machine.beside(), None)));
+    let actions = machine.published(5, true, two_images(&machine, 5, &[0]));
+    assert!(actions.iter().all(|action| !matches!(action, Action::Remove { .. })), "{actions:?}");
+    assert_eq!(carried_out(&mut machine, actions), [(1, 4)].into());
+}
+
 #[test]
 fn nodes_take_turns_in_an_order_of_the_checkpoint() {
     let mut orders = BTreeSet::new();

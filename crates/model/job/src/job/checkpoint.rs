@@ -6,11 +6,12 @@ use super::Job;
 use super::anew::{Attempt, Kind};
 use crate::event::{Asker, Effect, Outcome, Publication, PublishedImage};
 use crate::operation::Operation;
+use crate::questions::Purpose;
 use crate::safeguard::Safeguard;
 use mend_coordination::checkpoint::{self, Checkpoint, image_name};
 use mend_coordination::failure::{Failure, Trouble};
 use mend_journal::event::Code;
-use mend_messages::agent::{ImageId, Request, SaveMode, SaveOrder, SaveTarget, Saved, Unwritten, Written};
+use mend_messages::agent::{ImageId, Reply, Request, SaveMode, SaveOrder, SaveTarget, Saved, Unwritten, Written};
 use mend_messages::control::Ask;
 use mend_messages::files::KeepOrder;
 use mend_messages::job::Rank;
@@ -80,16 +81,25 @@ impl Job {
         }
         let now_us = self.now_us;
         self.note_written(rank, id, &result);
-        let writing = match &mut self.background {
-            Some(Operation::Checkpoint { machine, .. }) => Some(machine),
-            _ => match &mut self.operation {
-                Some(Operation::Checkpoint { machine, .. }) => Some(machine),
-                _ => None,
-            },
-        };
-        if let Some(machine) = writing {
+        if let Some(machine) = self.checkpoint_under_way() {
             let actions = machine.written(now_us, rank, id, result);
             self.do_checkpoint(actions);
+        }
+    }
+
+    /// An agent answered what it was asked for the checkpoint.
+    pub(crate) fn checkpoint_replied(&mut self, rank: Rank, reply: Reply) {
+        let now_us = self.now_us;
+        if let Some(machine) = self.checkpoint_under_way() {
+            let actions = machine.reply(now_us, rank, reply);
+            self.do_checkpoint(actions);
+        }
+    }
+
+    fn checkpoint_under_way(&mut self) -> Option<&mut Checkpoint> {
+        match (&mut self.background, &mut self.operation) {
+            (Some(Operation::Checkpoint { machine, .. }), _) | (_, Some(Operation::Checkpoint { machine, .. })) => Some(machine),
+            _ => None,
         }
     }
 
@@ -110,7 +120,7 @@ impl Job {
                         step.push((rank, request));
                     }
                 }
-                checkpoint::Action::AskBatch(steps) => self.ask_agents(None, steps),
+                checkpoint::Action::AskBatch(steps) => self.ask_agents(Purpose::Checkpoint, steps),
                 // What is asked in turn is awaited from its first step on.
                 checkpoint::Action::Await(0) => {}
                 checkpoint::Action::Await(step) => self.await_step(step),
@@ -133,7 +143,7 @@ impl Job {
             }
         }
         if !step.is_empty() {
-            self.ask_agents(None, vec![step]);
+            self.ask_agents(Purpose::Checkpoint, vec![step]);
         }
         if matches!(&self.operation, Some(Operation::Checkpoint { machine, .. }) if machine.is_writing()) {
             self.background = self.operation.take();

@@ -4,6 +4,7 @@
 //! Invariants: nothing is stopped or sent before a target has answered that it differs in nothing; no node is asked twice for one move.
 
 use super::Job;
+use crate::questions::Purpose;
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Failure, Refusal, TargetTrouble, Trouble};
 use mend_journal::event::Code;
@@ -20,7 +21,7 @@ impl Job {
     pub(crate) fn compare(&mut self, rank: Rank) {
         let Some(one) = self.move_of(rank) else { return };
         let (target, needs) = (one.target, one.needs.clone());
-        let seq = self.new_seq(rank, Some(rank), MAX_COMPARE_US);
+        let seq = self.new_seq(rank, Purpose::Move(rank), MAX_COMPARE_US);
         self.send(target, ToDaemon::Compare { seq, rank, needs });
     }
 

@@ -136,8 +136,9 @@ impl Job {
                 self.note_portable(note);
                 self.answer(asker, Outcome::Noted);
             }
-            ask => {
-                self.waiting.push_back((ask, asker, self.now_us));
+            mut ask => {
+                let place = self.place_of_leaver(&mut ask, asker).unwrap_or(self.waiting.len());
+                self.waiting.insert(place, (ask, asker, self.now_us));
                 self.next_operation();
                 // A migration may have joined those that are under way.
                 let waits = self.waiting.iter().any(|(_, waiting, _)| *waiting == asker);
@@ -197,6 +198,7 @@ impl Job {
             phase,
             uptime_us: self.now_us.saturating_sub(self.begun_us),
             ranks: self.roster.ranks.iter().map(|rank| (rank.node, !rank.open, rank.phase)).collect(),
+            coming: self.targets(),
             worlds: self.worlds.spawned().map(|world| world.first).collect(),
             last_checkpoint: self.newest_listed(),
             restart: self.restart,

@@ -3,8 +3,9 @@
 use super::Job;
 use crate::event::{Asker, Outcome, Unexplained};
 use crate::operation::Operation;
-use mend_coordination::failure::Gone;
-use mend_messages::agent::Request;
+use crate::questions::Purpose;
+use mend_coordination::failure::{Gone, Refusal};
+use mend_messages::agent::{Reply, Request};
 use mend_messages::job::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,22 @@ impl Job {
         let found: BTreeMap<Rank, _> = ended.map(|rank| (rank, Err(Unexplained::Gone(Gone::Ended)))).collect();
         let inspect = waiting.iter().map(|&rank| (rank, Request::Inspect { ahead: None, files: false })).collect();
         self.operation = Some(Operation::Explain { waiting, found, asker });
-        self.ask_agents(None, vec![inspect]);
+        self.ask_agents(Purpose::Explain, vec![inspect]);
+        self.finish_explain();
+    }
+
+    /// An agent answered.
+    pub(crate) fn explained(&mut self, rank: Rank, reply: Reply) {
+        let Some(Operation::Explain { waiting, found, .. }) = &mut self.operation else { return };
+        if waiting.remove(&rank) {
+            match reply {
+                Reply::Inspected(inspection) => drop(found.insert(rank, Ok(inspection))),
+                reply => match Refusal::of(reply) {
+                    Some(why) => drop(found.insert(rank, Err(Unexplained::Refused(why)))),
+                    None => drop(waiting.insert(rank)),
+                },
+            }
+        }
         self.finish_explain();
     }
 

@@ -7,6 +7,7 @@ use crate::course::phase_of;
 use crate::event::{Asker, Effect, NodeLoss, Publication, Record};
 use crate::noted;
 use crate::operation::{Move, Operation};
+use crate::questions::Purpose;
 use mend_coordination::failure::Failure;
 use mend_coordination::migration;
 use mend_journal::Event;
@@ -204,10 +205,10 @@ impl Job {
     }
 
     /// An agent answers what a checkpoint or migration asked.
-    pub(crate) fn note_reply(&mut self, rank: Rank, mover: Option<Rank>, reply: &Reply) {
-        let number = match &self.operation {
-            Some(Operation::Checkpoint { number, .. }) => Some(*number),
-            Some(Operation::Migration { .. }) => None,
+    pub(crate) fn note_reply(&mut self, rank: Rank, purpose: Purpose, reply: &Reply) {
+        let number = match (purpose, &self.operation) {
+            (Purpose::Checkpoint, Some(Operation::Checkpoint { number, .. })) => Some(*number),
+            (Purpose::Move(_), _) => None,
             _ => return,
         };
         let blamed = match (reply, number) {
@@ -216,9 +217,9 @@ impl Job {
             (Reply::Inspected(found), _) if !found.obstacles.is_empty() => Some(Code::Obstacle),
             _ => None,
         };
-        match (blamed, mover) {
-            (Some(code), Some(mover)) => self.blame_for_move(mover, code),
-            (Some(code), None) => self.blame(code),
+        match (blamed, purpose) {
+            (Some(code), Purpose::Move(mover)) => self.blame_for_move(mover, code),
+            (Some(code), _) => self.blame(code),
             (None, _) => {}
         }
         match (reply, number) {

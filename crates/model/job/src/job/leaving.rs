@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Event::Leave, FromDaemon::Health ──► reasons of the node ──► ListDrained ──► Drained: a migration for each rank there
+//!    those on their way to the node: refused                         ▲           │
 //!    more urgent: those under way are hurried                        ▲           │ no other node: said once, the rank runs on
 //!    over: those that wait stay                                      └─ a pause ◄┴ the migration failed
 //! ```
@@ -14,10 +15,13 @@ use crate::event::{Asker, Effect, Notice, Outcome, Record};
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::Failure;
 use mend_journal::Event as Happened;
-use mend_journal::event::cut;
+use mend_journal::event::{Code, cut};
 use mend_messages::control::{Ask, MoveMode};
 use mend_messages::health::{LeaveReason, Leaving};
 use mend_messages::job::{NodeIndex, Rank};
+
+/// What is known of drained nodes is looked up anew after so long, before it counts.
+pub(crate) const DRAINED_FRESH_US: u64 = 2_000_000;
 
 impl Job {
     /// Ranks are to leave a node, or need not any more.
@@ -40,6 +44,9 @@ impl Job {
         }
         let unfit = self.departures.of(node).is_some() && self.keeps(Safeguard::UnfitNodesTakeNone);
         self.roster.nodes[node as usize].unfit = unfit;
+        if unfit {
+            self.refuse_coming(node);
+        }
         self.look_for_leavers();
     }
 
@@ -100,9 +107,43 @@ impl Job {
         self.effect(Effect::ListDrained);
     }
 
+    /// True if it is known which nodes are drained, as of a moment ago; else they are looked up.
+    pub(crate) fn knows_drained(&mut self) -> bool {
+        let known = self.departures.looked_us.is_some_and(|at| self.now_us.saturating_sub(at) < DRAINED_FRESH_US);
+        if !known && !self.departures.looking {
+            self.departures.looking = true;
+            self.effect(Effect::ListDrained);
+        }
+        known
+    }
+
+    /// A node takes no ranks any more: those that are on their way to it, and do not stand still yet, stay where they are or go to another one.
+    fn refuse_coming(&mut self, node: NodeIndex) {
+        let now_us = self.now_us;
+        for mover in self.movers() {
+            if self.move_of(mover).is_some_and(|one| one.target == node && !one.machine.stops()) {
+                self.blame_for_move(mover, Code::Refused);
+                self.step_move(mover, |machine| machine.target_failed(now_us, Failure::TakesNone { node }));
+            }
+        }
+    }
+
+    /// The place in the queue of a rank that waits to leave its node, if a verb asks for the same rank: it is moved once, as the verb says.
+    pub(crate) fn place_of_leaver(&mut self, ask: &mut Ask, asker: Asker) -> Option<usize> {
+        let (Ask::Migrate { rank, mode, .. }, Asker::Verb(_)) = (ask, asker) else { return None };
+        let leaves = |(_, its, _): &(Ask, Asker, u64)| matches!(its, Asker::Leaving(leaver, _) if leaver == rank);
+        let place = self.waiting.iter().position(leaves)?;
+        let (before, ..) = self.waiting.remove(place)?;
+        if matches!(before, Ask::Migrate { mode: MoveMode::Frozen, .. }) && mode.storage().is_none() {
+            *mode = MoveMode::Frozen;
+        }
+        Some(place)
+    }
+
     /// These nodes are drained: ranks that are to leave others go elsewhere.
     pub(crate) fn drained(&mut self, avoid: &[String]) {
-        self.departures.looking = false;
+        (self.departures.looking, self.departures.looked_us) = (false, Some(self.now_us));
+        self.avoid_drained(avoid);
         if self.ending.is_some() || self.interrupted.is_some() || self.time_up.is_some() {
             return;
         }
@@ -126,6 +167,25 @@ impl Job {
             }
         }
         self.next_operation();
+    }
+
+    /// No rank goes to these nodes, of those either that wait for their turn or are on their way.
+    fn avoid_drained(&mut self, names: &[String]) {
+        let drained: Vec<NodeIndex> =
+            self.roster.node_numbers().filter(|node| names.iter().any(|name| name == self.roster.node_name(*node))).collect();
+        // All of them: it may be that nobody knows.
+        let known = drained.len() < self.roster.nodes.len();
+        for (ask, asker, _) in &mut self.waiting {
+            if let Ask::Migrate { to: None, avoid, .. } = ask
+                && (known || matches!(asker, Asker::Leaving(..)))
+            {
+                let new: Vec<String> = names.iter().filter(|name| !avoid.contains(name)).cloned().collect();
+                avoid.extend(new);
+            }
+        }
+        if known {
+            drained.into_iter().for_each(|node| self.refuse_coming(node));
+        }
     }
 
     /// Says once of each rank that it cannot leave.

@@ -6,6 +6,7 @@ use super::anew::{Attempt, Kind};
 use crate::course::Course;
 use crate::event::{Asker, Effect, Outcome};
 use crate::operation::{Move, Operation};
+use crate::questions::Purpose;
 use crate::roster::{Coming, Process};
 use crate::safeguard::Safeguard;
 use mend_coordination::checkpoint::image_name;
@@ -19,6 +20,7 @@ use mend_messages::daemon::{RestoreSource, ToDaemon, Way};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_messages::needs::NodeNeeds;
 use mend_policy::precopy::Bounds;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 /// Longest time the image of one rank may take to another node, microseconds.
@@ -67,6 +69,7 @@ impl Job {
                     attempt: None,
                     address: None,
                     fed: false,
+                    left_us: None,
                     course,
                     asker,
                 };
@@ -125,6 +128,11 @@ impl Job {
         }
     }
 
+    /// The ranks that move, each with its target.
+    pub(crate) fn targets(&self) -> Vec<(Rank, NodeIndex)> {
+        self.all_moves().iter().map(|one| (one.machine.rank(), one.target)).collect()
+    }
+
     /// The ranks that move.
     pub(crate) fn movers(&self) -> Vec<Rank> {
         self.all_moves().iter().map(|one| one.machine.rank()).collect()
@@ -169,7 +177,8 @@ impl Job {
         let mut step = Vec::new();
         for action in actions {
             let stdin = self.stdin && mover == 0;
-            let Some(Move { target, attempt, address, fed, .. }) = self.move_of(mover) else { break };
+            let now_us = self.now_us;
+            let Some(Move { target, attempt, address, fed, left_us, .. }) = self.move_of(mover) else { break };
             let (rank, target) = (mover, *target);
             match action {
                 migration::Action::Ask { rank, request } => {
@@ -200,8 +209,14 @@ impl Job {
                     let (seq, address, token) = self.expect_transfer(rank, target, way.clone(), MAX_STREAM_US);
                     self.send_to_rank(rank, ToDaemon::SaveTo { seq, rank, address, token, way });
                 }
+                migration::Action::Break => {
+                    if attempt.is_some() && self.keeps(Safeguard::TargetGoes) {
+                        self.send(target, ToDaemon::Discard { rank });
+                    }
+                }
                 migration::Action::Commit => {
                     let (attempt, address, fed) = (attempt.take(), address.take(), *fed);
+                    *left_us = Some(now_us);
                     self.note_moving(rank, target);
                     self.settle_move();
                     let left = self.roster.process(rank);
@@ -243,7 +258,7 @@ impl Job {
             }
         }
         if !step.is_empty() {
-            self.ask_agents(Some(mover), vec![step]);
+            self.ask_agents(Purpose::Move(mover), vec![step]);
         }
     }
 
@@ -278,7 +293,7 @@ impl Job {
         let stdin = self.stdin && rank == 0;
         let source = RestoreSource::Transfer { token, way };
         self.send(target, ToDaemon::Restore { rank, attempt, source, image: None, stdin, put_back: None });
-        (self.new_seq(rank, Some(rank), patience_us), self.roster.nodes[target as usize].setup.address, token)
+        (self.new_seq(rank, Purpose::Move(rank), patience_us), self.roster.nodes[target as usize].setup.address, token)
     }
 
     fn reopen(&mut self, rank: Rank) {
@@ -301,7 +316,7 @@ impl Job {
             self.anew.completed();
             self.place_changed(&ended, outcome);
         }
-        let Move { machine, begun_us, from, target, named, avoid, asker, .. } = ended;
+        let Move { machine, begun_us, from, target, named, mut avoid, left_us, asker, .. } = ended;
         if let Some(rates) = machine.rates() {
             self.rates.insert(machine.rank(), rates);
             self.program_rates = Some(rates);
@@ -310,6 +325,12 @@ impl Job {
         if let Err(failure) = &result {
             let (rank, Manner { mode, bounds, .. }) = (machine.rank(), machine.manner());
             let deadline_ms = bounds.deadline_us.map(|due_us| due_us.saturating_sub(self.now_us) / 1000);
+            if let (Failure::TakesNone { node }, false, None) = (failure, named, &self.ending) {
+                // Another node will do.
+                avoid.push(self.roster.node_name(*node).to_owned());
+                let ask = Ask::Migrate { rank, to: None, avoid, mode, deadline_ms };
+                return self.waiting.push_front((ask, asker, self.now_us));
+            }
             let ask = Ask::Migrate { rank, to: named.then(|| self.roster.node_name(target).to_owned()), avoid, mode, deadline_ms };
             if self.begins_anew(Attempt { kind: Kind::Move(rank), begun_us }, (ask, asker), failure) {
                 return;
@@ -330,7 +351,21 @@ impl Job {
             }),
             Err(failure) => Outcome::Failed(failure),
         };
+        if let (Outcome::Migrated(done), Some(left_us)) = (&outcome, left_us) {
+            self.answer_satisfied(done, left_us);
+        }
         self.answer(asker, outcome);
+    }
+
+    /// A rank has left its node, at this time. Who had asked for that before, and wanted it on no other one, has it.
+    fn answer_satisfied(&mut self, done: &MigrationDone, left_us: u64) {
+        let has_it = |(ask, _, since): &(Ask, Asker, u64)| matches!(ask, Ask::Migrate { rank, to: None, avoid, .. } if *rank == done.rank && *since < left_us && !avoid.contains(&done.to));
+        let (satisfied, others) = std::mem::take(&mut self.waiting).into_iter().partition(has_it);
+        self.waiting = others;
+        let satisfied: VecDeque<(Ask, Asker, u64)> = satisfied;
+        for (_, asker, _) in satisfied {
+            self.answer(asker, Outcome::Migrated(done.clone()));
+        }
     }
 
     /// The agent of a rank that is copied while it runs says how far it is.
@@ -342,6 +377,8 @@ impl Job {
         if round.done {
             self.note_round(rank, round);
         }
+        // Its target may be drained by now.
+        self.knows_drained();
         self.step_move(rank, |machine| machine.round(now_us, rank, round));
         let told = self.move_of(rank).and_then(|one| Some((one.machine.progress()?, one.asker)));
         if let Some((progress, Asker::Verb(verb))) = told {

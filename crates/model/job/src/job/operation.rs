@@ -4,8 +4,10 @@
 //! answered once.
 
 use super::Job;
+use super::leaving::DRAINED_FRESH_US;
 use crate::event::{Effect, Notice, Unexplained};
 use crate::operation::Operation;
+use crate::questions::Purpose;
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Gone, Refusal};
 use mend_journal::event::Code;
@@ -31,15 +33,20 @@ impl Job {
         }
         let (explain, remove, since) = (matches!(ask, Ask::Explain), matches!(ask, Ask::Remove { .. }), *since);
         let checkpoint = matches!(ask, Ask::Checkpoint { .. });
+        let waited = matches!(ask, Ask::Migrate { to: None, .. }) && self.now_us.saturating_sub(since) >= DRAINED_FRESH_US;
         // An image of rank 0 says how much of standard input it has.
         let images_zero = checkpoint || matches!(ask, Ask::Migrate { rank: 0, .. });
+        if self.saves_in_time() && !checkpoint {
+            return false;
+        }
         if self.background.is_some() && !explain || remove && self.upkeep_in_the_way() {
             return false;
         }
         if !self.agents_ready(since) || images_zero && self.awaits_left_input() {
             return false;
         }
-        if self.first_is_judged() {
+        // What is known of drained nodes is as old as the request.
+        if waited && !self.knows_drained() || self.first_is_judged() {
             return false;
         }
         self.tell_of_ends();
@@ -61,9 +68,11 @@ impl Job {
     }
 
     /// An agent answered (or its time ran out).
-    pub(crate) fn replied(&mut self, rank: Rank, mover: Option<Rank>, reply: Reply) {
+    pub(crate) fn replied(&mut self, rank: Rank, purpose: Purpose, reply: Reply) {
         let now_us = self.now_us;
-        if let Some(mover) = mover.filter(|&mover| self.is_compared(mover)) {
+        if let Purpose::Move(mover) = purpose
+            && self.is_compared(mover)
+        {
             return self.compared(mover, reply);
         }
         if let (Reply::Inspected(found), true) = (&reply, self.keeps(Safeguard::ProcessorsAreCompared)) {
@@ -72,42 +81,17 @@ impl Job {
         if let (Reply::Inspected(found), Some(tiers)) = (&reply, &mut self.tiers) {
             tiers.expect_size(rank, found.image_bytes);
         }
-        if let (Reply::Inspected(found), Some(mover)) = (&reply, mover)
-            && mover == rank
+        if let Reply::Inspected(found) = &reply
+            && purpose == Purpose::Move(rank)
         {
             self.weigh_move(rank, found.image_bytes, found.needs.clone());
         }
-        self.note_reply(rank, mover, &reply);
-        if let Some(Operation::Checkpoint { machine, .. }) = &mut self.background
-            && (reply == Reply::Synced || reply.is_failure())
-        {
-            let actions = machine.reply(now_us, rank, reply.clone());
-            self.do_checkpoint(actions);
-        }
-        match &mut self.operation {
-            Some(Operation::Checkpoint { machine, .. }) => {
-                let actions = machine.reply(now_us, rank, reply);
-                self.do_checkpoint(actions);
-            }
-            Some(Operation::Migration { .. }) => {
-                if let Some(mover) = mover {
-                    self.step_move(mover, |machine| machine.reply(now_us, rank, reply));
-                }
-            }
-            Some(Operation::Explain { waiting, found, .. }) => {
-                if waiting.remove(&rank) {
-                    match reply {
-                        Reply::Inspected(inspection) => drop(found.insert(rank, Ok(inspection))),
-                        reply => match Refusal::of(reply) {
-                            Some(why) => drop(found.insert(rank, Err(Unexplained::Refused(why)))),
-                            None => drop(waiting.insert(rank)),
-                        },
-                    }
-                }
-                self.finish_explain();
-            }
-            // A restart's ranks go on.
-            Some(Operation::Preparing { .. } | Operation::Publishing { .. }) | None => match reply {
+        self.note_reply(rank, purpose, &reply);
+        match purpose {
+            Purpose::Checkpoint => self.checkpoint_replied(rank, reply),
+            Purpose::Move(mover) => self.step_move(mover, |machine| machine.reply(now_us, rank, reply)),
+            Purpose::Explain => self.explained(rank, reply),
+            Purpose::Restart => match reply {
                 // It ended as soon as it went on.
                 Reply::Unasked(Unasked::Left) => {}
                 Reply::Resumed { .. } => {

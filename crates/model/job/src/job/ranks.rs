@@ -3,6 +3,7 @@
 use super::{Job, MAP_DELAY_US};
 use crate::event::{Effect, End, GoesOn, NodeLoss, Notice, StdinEffect};
 use crate::phase::RankPhase;
+use crate::questions::Purpose;
 use crate::roster::Process;
 use crate::safeguard::Safeguard;
 use mend_coordination::failure::{Gone, TargetTrouble, Trouble};
@@ -179,7 +180,7 @@ impl Job {
         for &rank in &living {
             self.roster.ranks[rank as usize].phase = RankPhase::Running;
         }
-        self.ask_agents(None, vec![living.into_iter().map(|rank| (rank, Request::Resume)).collect()]);
+        self.ask_agents(Purpose::Restart, vec![living.into_iter().map(|rank| (rank, Request::Resume)).collect()]);
         let effects = self.worlds.thaw();
         self.apply(effects);
         if let (Some(restoring), Some(phases)) = (self.restoring.take(), &self.restart) {

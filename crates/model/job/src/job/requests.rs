@@ -2,6 +2,7 @@
 //! steps go at once, and its daemon goes from one to the next by itself.
 
 use super::Job;
+use crate::questions::Purpose;
 use crate::safeguard::Safeguard;
 use mend_messages::agent::{Reply, Request, Unasked};
 use mend_messages::daemon::{Question, ToDaemon};
@@ -29,13 +30,13 @@ impl Job {
     }
 
     /// Asks agents, each node in one batch. An answer that does not come in time counts as a failure. The first step is awaited from now on, each later one when [`Job::await_step`] says so;
-    /// of several steps all must be of one node. `mover`: for whose migration.
-    pub(crate) fn ask_agents(&mut self, mover: Option<Rank>, steps: Vec<Vec<(Rank, Request)>>) {
+    /// of several steps all must be of one node.
+    pub(crate) fn ask_agents(&mut self, purpose: Purpose, steps: Vec<Vec<(Rank, Request)>>) {
         let mut batches: BTreeMap<NodeIndex, Vec<Vec<Question>>> = BTreeMap::new();
         for (step, requests) in steps.into_iter().enumerate() {
             for (rank, request) in requests {
                 let patience_us = self.patience_us(&request);
-                let seq = self.questions.ask(self.now_us, (rank, mover), step, patience_us);
+                let seq = self.questions.ask(self.now_us, (rank, purpose), step, patience_us);
                 let Some(node) = self.roster.node_of(rank) else { continue };
                 let batch = batches.entry(node).or_default();
                 batch.resize_with(batch.len().max(step + 1), Vec::new);
@@ -48,8 +49,8 @@ impl Job {
     }
 
     /// Number for a request that goes another way.
-    pub(crate) fn new_seq(&mut self, rank: Rank, mover: Option<Rank>, patience_us: u64) -> u64 {
-        self.questions.ask(self.now_us, (rank, mover), 0, patience_us)
+    pub(crate) fn new_seq(&mut self, rank: Rank, purpose: Purpose, patience_us: u64) -> u64 {
+        self.questions.ask(self.now_us, (rank, purpose), 0, patience_us)
     }
 
     /// Uses the answers to this step, those that have come and those that come; one that does not in time counts as a failure.
@@ -61,18 +62,18 @@ impl Job {
 
     /// An answer came.
     pub(crate) fn answered(&mut self, seq: u64, rank: Rank, reply: Reply) {
-        if let Some((mover, reply)) = self.questions.answered(seq, rank, reply) {
-            self.replied(rank, mover, reply);
+        if let Some((purpose, reply)) = self.questions.answered(seq, rank, reply) {
+            self.replied(rank, purpose, reply);
         }
     }
 
     /// What was not answered in time has failed.
     pub(crate) fn judge_silence(&mut self) {
         for seq in self.questions.late(self.now_us) {
-            if let Some((rank, mover)) = self.questions.give_up(seq)
+            if let Some((rank, purpose)) = self.questions.give_up(seq)
                 && self.keeps(Safeguard::SilenceIsFailure)
             {
-                self.replied(rank, mover, Reply::Unasked(Unasked::Silent));
+                self.replied(rank, purpose, Reply::Unasked(Unasked::Silent));
             }
         }
     }

@@ -11,6 +11,7 @@
 use super::Job;
 use crate::event::{Effect, GoesOn, Notice, Publication};
 use crate::operation::Operation;
+use crate::questions::Purpose;
 use crate::safeguard::Safeguard;
 use crate::search::Holdings;
 use crate::setup::SearchSetup;
@@ -53,7 +54,7 @@ impl Job {
     pub(crate) fn save_in_node_store(&mut self, rank: Rank, number: u64, order: &SaveOrder) -> bool {
         let Some(tiering) = self.tiers.as_mut().filter(|_| self.time_up.is_none()) else { return false };
         let Some((stores, needed)) = tiering.save(rank) else { return false };
-        let seq = self.new_seq(rank, None, MAX_SAVE_US);
+        let seq = self.new_seq(rank, Purpose::Checkpoint, MAX_SAVE_US);
         let order = TierOrder::Save { seq, rank, number, stores, needed, order: order.clone() };
         self.send_to_rank(rank, ToDaemon::Tier(Box::new(order)));
         true
@@ -89,7 +90,8 @@ impl Job {
         let adopted = std::mem::take(&mut self.adopted);
         let Some(tiering) = &mut self.tiers else { return };
         let hosts: Vec<&str> = self.roster.node_numbers().map(|node| self.roster.node_name(node)).collect();
-        tiering.adopt(adopted, &hosts, holdings, first_task);
+        let origin = self.restoring.as_ref().map(|restoring| restoring.number);
+        tiering.adopt(adopted, (origin, &self.abandoned), &hosts, holdings, first_task);
         tiering.brought(brought.iter().copied());
         let lost = self.roster.node_numbers().filter(|&node| !self.roster.is_alive(node));
         // What was to be copied anyway may begin as soon as it is clear who is there.

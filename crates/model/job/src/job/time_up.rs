@@ -29,6 +29,8 @@ pub(crate) struct TimeUp {
     signal: i32,
     tries: u32,
     again_us: Option<u64>,
+    /// It is being tried.
+    trying: bool,
 }
 
 impl Job {
@@ -41,7 +43,7 @@ impl Job {
         if self.time_up.is_some() || self.interrupted.is_some() || self.ending.is_some() {
             return;
         }
-        self.time_up = Some(TimeUp { signal, tries: 0, again_us: None });
+        self.time_up = Some(TimeUp { signal, tries: 0, again_us: None, trying: false });
         self.record(Happened::TimeUp { signal });
         self.cause(Cause::TimeUp { signal });
         self.tell(Notice::TimeUp { signal });
@@ -49,16 +51,21 @@ impl Job {
         if rebuilding || self.placing || self.searching.is_some() || !self.putting.is_empty() {
             return self.end_in_time();
         }
-        for mover in self.movers() {
-            let now_us = self.now_us;
-            self.step_move(mover, |machine| machine.cancel(now_us).unwrap_or_default());
-        }
         self.save_in_time();
+    }
+
+    /// True while a last checkpoint is being tried, or will be in a moment: nothing else begins that would be in its way.
+    pub(crate) fn saves_in_time(&self) -> bool {
+        self.time_up.is_some_and(|time_up| time_up.trying || time_up.again_us.is_some())
     }
 
     fn save_in_time(&mut self) {
         if let Some(time_up) = &mut self.time_up {
-            (time_up.tries, time_up.again_us) = (time_up.tries + 1, None);
+            (time_up.tries, time_up.again_us, time_up.trying) = (time_up.tries + 1, None, true);
+        }
+        for mover in self.movers() {
+            let now_us = self.now_us;
+            self.step_move(mover, |machine| machine.cancel(now_us).unwrap_or_default());
         }
         self.waiting.push_front((Ask::Checkpoint { mode: None }, Asker::TimeUp, self.now_us));
         self.next_operation();
@@ -77,6 +84,7 @@ impl Job {
     fn not_saved_in_time(&mut self, failure: Failure) {
         let Some(time_up) = &mut self.time_up else { return };
         let again = time_up.tries < MAX_TRIES && !failure.is_an_end();
+        time_up.trying = false;
         time_up.again_us = again.then(|| self.now_us.saturating_add(RETRY_US));
         let newest = self.newest_left();
         self.tell(Notice::NotSavedInTime { failure, again, newest });

@@ -3,5 +3,8 @@
 mod anew;
 mod branch;
 mod exits;
+mod last_checkpoint;
+mod moves;
+mod questions;
 mod spawning;
 mod world;

@@ -103,6 +103,33 @@ fn a_successor_gives_the_orders_that_are_missing_and_the_lost_controller_is_refu
 }
 
 #[test]
+fn what_a_lost_controller_had_and_did_not_confirm_is_told_to_its_successor() {
+    for_each_user(async |user| {
+        let daemon = Daemon::start(user);
+        let mut job = daemon.job(&ECHO, 1).await;
+        job.start(0, true).await;
+        assert_eq!(job.line(0).await, "up");
+        job.confirmed = Some(job.delivered.last());
+        for round in 1..=3 {
+            job.send(ToDaemon::Stdin { rank: 0, bytes: b"a\n".to_vec() }).await;
+            assert_eq!(job.line(0).await, format!("{round} a"));
+            // What it has had is not confirmed by that.
+            assert!(matches!(daemon.resume(&mut job).await, Some(FromDaemon::Resumed { .. })));
+        }
+        assert!(matches!(daemon.succeed(&mut job).await, Some(FromDaemon::Succeeded { .. })));
+        let mut again = Vec::new();
+        while !again.ends_with(b"3 a\n") {
+            match job.next().await {
+                FromDaemon::Output { bytes, .. } => again.extend(bytes),
+                FromDaemon::Ready { .. } | FromDaemon::StdinTaken { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(String::from_utf8(again).unwrap(), "1 a\n2 a\n3 a\n");
+    });
+}
+
+#[test]
 fn a_later_start_ends_an_earlier_one_first_and_an_earlier_one_is_refused() {
     for_each_user(async |user| {
         let daemon = Daemon::start(user);

@@ -135,8 +135,14 @@ impl Daemon {
     /// A controller that has introduced this job, and has not read the answer.
     pub async fn unanswered(&self, introduction: JobIntroduction) -> Controller {
         let connection = connect(self.address, Purpose::Job, &self.secret).await.unwrap();
-        let mut controller =
-            Controller { connection, introduction, attempts: 0, sent: SendWindow::default(), delivered: Delivered::default() };
+        let mut controller = Controller {
+            connection,
+            introduction,
+            attempts: 0,
+            sent: SendWindow::default(),
+            delivered: Delivered::default(),
+            confirmed: None,
+        };
         let introduction = ToDaemon::Introduce(Box::new(controller.introduction.clone()));
         controller.connection.sender.send(&introduction).await.unwrap();
         controller
@@ -156,10 +162,11 @@ impl Daemon {
         answer
     }
 
-    /// The daemon's answer to a successor of the controller, which is that from then on. It has had what the lost one had.
+    /// The daemon's answer to a successor of the controller, which is that from then on. It has had what the lost one had, or has confirmed.
     pub async fn succeed(&self, controller: &mut Controller) -> Option<FromDaemon> {
         controller.connection = connect(self.address, Purpose::Job, &self.secret).await.unwrap();
         let JobIntroduction { identity, epoch, session, .. } = controller.introduction;
+        controller.delivered = Delivered::through(controller.confirmed());
         let of = Resumption { identity, epoch, session, delivered: controller.delivered.last() };
         let next = random_bytes();
         controller.connection.sender.send(&ToDaemon::Succeed(Box::new(Succession { of, session: next }))).await.unwrap();
@@ -232,6 +239,8 @@ pub struct Controller {
     pub sent: SendWindow<ToDaemon>,
     /// What came from the daemon.
     pub delivered: Delivered,
+    /// What of that the daemon may forget; `None`: all.
+    pub confirmed: Option<u64>,
 }
 
 impl Controller {
@@ -240,9 +249,13 @@ impl Controller {
         self.flush().await;
     }
 
+    fn confirmed(&self) -> u64 {
+        self.confirmed.unwrap_or(self.delivered.last())
+    }
+
     async fn flush(&mut self) {
         while let Some(message) = self.sent.next_unsent() {
-            let segment = Segment { acknowledged: self.delivered.last(), message: Some(message) };
+            let segment = Segment { acknowledged: self.confirmed(), message: Some(message) };
             self.connection.sender.send(&segment).await.unwrap();
         }
     }
@@ -272,7 +285,7 @@ impl Controller {
                 continue;
             }
             self.delivered.advance();
-            let acknowledgement = Segment { acknowledged: self.delivered.last(), message: None::<(u64, ToDaemon)> };
+            let acknowledgement = Segment { acknowledged: self.confirmed(), message: None::<(u64, ToDaemon)> };
             // The daemon may have closed behind its last message.
             let _ = self.connection.sender.send(&acknowledgement).await;
             if message == FromDaemon::Left {

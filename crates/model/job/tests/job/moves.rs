@@ -1,0 +1,153 @@
+//! Moves that are cancelled, and moves to nodes that take no ranks any more; several that want one rank off its node.
+
+use crate::world::{World, answer_once};
+use mend_coordination::failure::Failure;
+use mend_job::event::{Effect, Event, Outcome};
+use mend_job::setup::NodeSetup;
+use mend_messages::agent::{Inspection, Reply, Request};
+use mend_messages::control::{Ask, MoveMode};
+use mend_messages::daemon::{FromDaemon, ToDaemon};
+use mend_messages::health::{LeaveReason, Leaving};
+use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+
+fn reply(_: Rank, request: &Request) -> Reply {
+    match request {
+        Request::Inspect { .. } => Reply::Inspected(Inspection::default()),
+        Request::Suspend | Request::SuspendPeer(_) => Reply::Suspended { us: 1 },
+        _ => Reply::Resumed { stopped_us: 1 },
+    }
+}
+
+fn migrate(rank: Rank, to: Option<&str>, avoid: &[&str]) -> Ask {
+    let avoid = avoid.iter().map(|&name| name.to_owned()).collect();
+    Ask::Migrate { rank, to: to.map(str::to_owned), avoid, mode: MoveMode::Frozen, deadline_ms: None }
+}
+
+/// Ranks 0 and 1 on nodes 0 and 1, and nobody on the others.
+fn with_nodes(count: u8) -> World {
+    World::of(|setup| {
+        let spares = (2..count).map(|at| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at], 7000).into() });
+        setup.nodes.extend(spares);
+    })
+}
+
+/// The last word to each verb.
+fn answers(world: &World) -> Vec<(u64, Outcome)> {
+    let answer = |effect: &Effect| match effect {
+        Effect::Answer { outcome: Outcome::Progress, .. } => None,
+        Effect::Answer { verb, outcome } => Some((*verb, outcome.clone())),
+        _ => None,
+    };
+    world.effects.iter().filter_map(answer).collect()
+}
+
+/// The node that is to compare what a rank needs, once its agent has answered.
+fn asked_target(world: &mut World) -> Option<NodeIndex> {
+    answer_once(world, reply);
+    world.effects.iter().find_map(|effect| match effect {
+        Effect::Send { node, message: ToDaemon::Compare { .. } } => Some(*node),
+        _ => None,
+    })
+}
+
+/// The next order to build a rank: the node and the number of the process.
+fn built(world: &World) -> Option<(NodeIndex, u64)> {
+    world.effects.iter().find_map(|effect| match effect {
+        Effect::Send { node, message: ToDaemon::Restore { attempt, .. } } => Some((*node, *attempt)),
+        _ => None,
+    })
+}
+
+/// A rank whose agent was asked to inspect it arrives at its target.
+fn arrives(world: &mut World, rank: Rank) {
+    let target = asked_target(world);
+    answer_once(world, reply);
+    answer_once(world, reply);
+    let (node, attempt) = built(world).expect("its target is to build it");
+    assert_eq!(Some(node), target);
+    answer_once(world, reply);
+    world.handle(Event::Daemon { node, message: FromDaemon::Restored { rank, attempt, restart_us: 1, bytes: 1 } });
+    let address = FabricAddress { tcp: ([10, 0, 0, 9], 1).into(), unix: String::new() };
+    world.handle(Event::Daemon { node, message: FromDaemon::FabricUp { rank, attempt, address } });
+    assert_eq!(world.node(rank), node);
+    answer_once(world, reply);
+}
+
+#[test]
+fn a_cancelled_rank_goes_on_before_all_of_it_was_sent() {
+    let mut world = World::new();
+    world.handle(Event::Ask { verb: 1, ask: migrate(1, Some("n0"), &[]) });
+    asked_target(&mut world);
+    answer_once(&mut world, reply);
+    answer_once(&mut world, reply);
+    let save = world.take_sent().into_iter().find_map(|(_, message)| match message {
+        ToDaemon::SaveTo { seq, .. } => Some(seq),
+        _ => None,
+    });
+    let seq = save.expect("it is sent");
+    world.handle(Event::Ask { verb: 2, ask: Ask::CancelMove { rank: 1 } });
+    assert!(matches!(answers(&world)[..], [(2, Outcome::CancelledMove)]));
+    // Its source writes into what its target reads, and notices.
+    assert!(world.take_sent().contains(&(0, ToDaemon::Discard { rank: 1 })));
+    let failed = Reply::Failed { error: "broken pipe".into(), hint: String::new() };
+    world.hear(1, FromDaemon::Agent { seq, rank: 1, reply: failed });
+    assert!(world.effects.contains(&Effect::MakeDurable), "one of two copies is about to run");
+    assert_eq!(answer_once(&mut world, reply), [(0, "resume"), (1, "resume")]);
+    assert!(matches!(answers(&world)[..], [(2, _), (1, Outcome::Failed(Failure::Cancelled { rank: 1 }))]), "{:?}", answers(&world));
+}
+
+#[test]
+fn nothing_goes_on_to_a_node_that_ranks_are_to_leave() {
+    let leave = || Event::Leave {
+        node: 2,
+        reason: LeaveReason::Health,
+        leaving: Some(Leaving { mode: MoveMode::Live, left_ms: None, why: "hot".into() }),
+    };
+    let mut world = with_nodes(3);
+    world.handle(Event::Ask { verb: 1, ask: migrate(1, None, &[]) });
+    assert_eq!(asked_target(&mut world), Some(2));
+    world.effects.clear();
+    world.handle(leave());
+    assert_eq!(asked_target(&mut world), Some(0), "another one will do");
+    assert_eq!(answers(&world).len(), 0);
+    // Somebody has named it.
+    let mut world = with_nodes(3);
+    world.handle(Event::Ask { verb: 1, ask: migrate(1, Some("n2"), &[]) });
+    assert_eq!(asked_target(&mut world), Some(2));
+    world.handle(leave());
+    assert!(matches!(answers(&world)[..], [(1, Outcome::Failed(Failure::TakesNone { node: 2 }))]));
+}
+
+#[test]
+fn who_waited_does_not_go_to_a_node_that_was_drained_meanwhile() {
+    let mut world = with_nodes(3);
+    world.handle(Event::Ask { verb: 1, ask: Ask::Checkpoint { mode: None } });
+    world.handle(Event::Ask { verb: 2, ask: migrate(1, None, &[]) });
+    world.now_us += 60_000_000;
+    world.take_sent();
+    world.effects.clear();
+    world.handle(Event::Prepared { number: 1, result: Ok(false) });
+    world.answer_agents();
+    world.handle(Event::Published { number: 1, result: Ok("/c/1".into()) });
+    assert!(world.effects.contains(&Effect::ListDrained), "{:?}", world.effects);
+    assert_eq!(answer_once(&mut world, reply), []);
+    world.handle(Event::Drained(vec!["n2".into()]));
+    assert_eq!(asked_target(&mut world), Some(0));
+    // It is drained, too, while the rank is being compared.
+    world.handle(Event::Drained(vec!["n0".into(), "n2".into()]));
+    assert!(matches!(answers(&world)[..], [.., (2, Outcome::Failed(Failure::NoOtherNode))]), "{:?}", answers(&world));
+}
+
+#[test]
+fn a_rank_that_several_want_off_its_node_moves_once() {
+    let mut world = with_nodes(4);
+    world.handle(Event::Ask { verb: 1, ask: migrate(1, None, &[]) });
+    world.handle(Event::Ask { verb: 2, ask: migrate(1, None, &["n1"]) });
+    world.handle(Event::Ask { verb: 3, ask: migrate(1, None, &["n1", "n2"]) });
+    arrives(&mut world, 1);
+    let moved = |outcome: &Outcome| matches!(outcome, Outcome::Migrated(done) if done.from == "n1" && done.to == "n2");
+    let had: Vec<u64> = answers(&world).iter().filter(|(_, outcome)| moved(outcome)).map(|(verb, _)| *verb).collect();
+    assert_eq!(had, [2, 1]);
+    // The last one does not want it where it is now.
+    assert_eq!(asked_target(&mut world), Some(3));
+}

@@ -1,11 +1,152 @@
-"""Pointers that always lead to the start of one block: what sections of arrays are counted from."""
+"""What sections of arrays are counted from: objects, and what pointers lead to whose value isn't known. Integers as polynomials."""
 
+from .externals import ALLOCATE, number
 from .ir import Variable
 from .memory import Heap, Mark
+from .polynomials import constant, key_of, plus, times
+
+
+class Unclear(Exception):
+    """This can't be told here."""
+
+
+def elements(kind):
+    """How many elements a row has; 1 of what is no array."""
+    count = 1
+    while kind is not None and kind.kind == "array":
+        if kind.count is None:
+            raise Unclear
+        count, kind = count * kind.count, kind.element
+    return count
 
 
 class Bases:
     """The part of Walk that knows them."""
+
+    # ---- polynomials ----
+
+    def symbol(self, place):
+        return (place, self.versions.get(place, 0))
+
+    def poly(self, expr):
+        """An integer expression as a polynomial, or None."""
+        if expr.op == "const":
+            return constant(expr.value) if isinstance(expr.value, int) else None
+        if expr.op in ("var", "member", "deref") and expr.type and expr.type.kind in ("int", "uint"):
+            place = self.alone(expr)
+            if place is None:
+                return None
+            return self.numbers[place] if place in self.numbers else {(self.symbol(place),): 1}
+        if expr.op == "cast":
+            return self.poly(expr.args[0])
+        if expr.op == "unary" and expr.value in "+-":
+            inner = self.poly(expr.args[0])
+            return inner if expr.value == "+" else plus({}, inner, -1)
+        if expr.op == "binary" and expr.value in ("+", "-", "*"):
+            one, other = self.poly(expr.args[0]), self.poly(expr.args[1])
+            return times(one, other) if expr.value == "*" else plus(one, other, 1 if expr.value == "+" else -1)
+        if expr.op == "binary" and expr.value in ("/", "%", ">>"):
+            # Not a polynomial: a symbol of its own.
+            one, other = self.poly(expr.args[0]), self.poly(expr.args[1])
+            if one is not None and other is not None:
+                return {((expr.value, key_of(one), key_of(other)),): 1}
+        return None
+
+    def alone(self, expr):
+        """The location that an expression names where no other memory has it as well, or None: a field of an array's structures is one location for all of them."""
+        places = self.memory.places(expr)
+        if len(places) != 1:
+            return None
+        (place,) = places
+        thing, path = place
+        kind = getattr(thing, "type", None)
+        if kind is None or (isinstance(thing, Heap) and not (thing in self._once and _bytes(thing) == kind.size)):
+            return None
+        for name in path:
+            kind = dict((part, below) for part, below, _ in kind.fields).get(name)
+            if kind is None:
+                return None
+        return None if kind.kind == "array" or kind.name.startswith("union ") else place
+
+    # ---- pointers and elements ----
+
+    def pointer(self, expr):
+        """(base, offset in elements) of a pointer's value. Unclear: it isn't known."""
+        if expr.op == "cast":
+            return self.pointer(expr.args[0])
+        if expr.op == "addr":
+            return self.element(expr.args[0])
+        if expr.op == "binary" and expr.value in "+-" and expr.args[0].type and expr.args[0].type.kind == "pointer":
+            base, offset = self.pointer(expr.args[0])
+            kind = expr.args[0].type.element
+            self.check_unit(base, kind)
+            moved = plus(offset, times(self.poly(expr.args[1]), constant(elements(kind))), 1 if expr.value == "+" else -1)
+            if moved is None:
+                raise Unclear
+            return base, moved
+        if expr.op in ("var", "member", "deref"):
+            places, alone = self.memory.places(expr), self.alone(expr)
+            if alone in self.pointers:
+                return self.pointers[alone]
+            target = self._object(next(iter(places))) if len(places) == 1 else None
+            if target is not None:
+                return ("object", target), {}
+            if alone is not None and isinstance(alone[0], Variable):
+                return ("start", alone, self.versions.get(alone, 0)), {}
+        if expr.op == "index" and expr.type and expr.type.kind == "pointer":
+            # A row of an array of pointers, as long as none of them changes.
+            base, offset = self.element(expr)
+            versions = tuple(sorted((self.symbol(place) for place in self.memory.places(expr)), key=repr))
+            return ("row", base, key_of(offset), expr.type.element.scalar().size, versions), {}
+        raise Unclear
+
+    def element(self, expr):
+        """(base, offset) of an element."""
+        if expr.op == "index":
+            subscript = self.poly(expr.args[1])
+            inner = expr.args[0]
+            base, offset = self.element(inner) if inner.type and inner.type.kind == "array" else self.pointer(inner)
+            self.check_unit(base, expr.type)
+            found = plus(offset, times(subscript, constant(elements(expr.type))))
+            if found is None:
+                raise Unclear
+            return base, found
+        if expr.op == "deref":
+            base, offset = self.pointer(expr.args[0])
+            self.check_unit(base, expr.type)
+            return base, offset
+        if expr.op == "cast":
+            return self.element(expr.args[0])
+        if expr.op in ("var", "member"):
+            places = self.memory.places(expr)
+            if len(places) == 1:
+                (place,) = places
+                if expr.op == "var" or self._single(expr):
+                    base = ("object", place)
+                    self.check_unit(base, expr.type)
+                    return base, {}
+        raise Unclear
+
+    @staticmethod
+    def _single(expr):
+        while expr.op == "member":
+            expr = expr.args[0]
+        return expr.op == "var"
+
+    def check_unit(self, base, kind):
+        """Unclear: elements of this type aren't what offsets from the base are counted in, as where a pointer was cast, or in a union."""
+        if base[0] == "row":
+            unit = base[3]
+        else:
+            found = self.memory.type_at(base[1])
+            found = found.scalar() if found is not None else None
+            if base[0] != "object" and found is not None:
+                found = found.element
+            unit = found.scalar().size if found is not None else None
+        if kind is None or kind.scalar().size != unit:
+            raise Unclear
+
+    # ---- pointers that always lead to the start of one block ----
 
     def from_start(self, place, seen=frozenset()):
         """Whether a pointer at this location always points to the start of an object."""
@@ -97,3 +238,12 @@ class Bases:
             if good:
                 found.add(heap)
         return found
+
+
+def _bytes(heap):
+    """How many one call allocates, where constants tell, or None."""
+    sizes = [number(heap.expr.args[1 + at]) for at in ALLOCATE.get(heap.expr.args[0].value, ()) if 1 + at < len(heap.expr.args)]
+    made = 1
+    for size in sizes:
+        made = None if made is None or size is None else made * size
+    return made if sizes else None

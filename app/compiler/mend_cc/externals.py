@@ -71,6 +71,10 @@ MPI = {
     "MPI_Type_create_resized": ("---o", "make"), "MPI_Type_create_hvector": ("----o", "make"), "MPI_Get_address": ("-W", "local"), "MPI_Op_create": ("--o", "make"), "MPI_Op_free": ("o", "local"),
     "MPI_Pcontrol": ("-*", "local"),
 }
+# Kinds of functions that start requests, or may complete them: then buffers of persistent ones are read and written.
+STARTS_OR_ENDS = {"start", "startall", "wait", "waitall", "some"}
+# Kinds of functions that ranks must call in step.
+MESSAGES = STARTS_OR_ENDS | {"send", "recv", "sendrecv", "isend", "irecv", "collective", "icollective", "unclear"}
 # Results of these are the same on all ranks of the communicator: arguments that are.
 SAME_EVERYWHERE = {"MPI_Bcast": (0,), "MPI_Allreduce": (1,), "MPI_Allgather": (3,), "MPI_Allgatherv": (3,), "MPI_Ibcast": (0,), "MPI_Iallreduce": (1,), "MPI_Comm_size": (1,), "MPI_Get_version": (0, 1), "MPI_Init_thread": (3,), "MPI_Initialized": (0,)}
 # How many elements `W` covers: position of the count, and whether it counts bytes.

@@ -2,7 +2,7 @@
 
 from . import values
 from .evaluate import Ends
-from .externals import MPI, SAME_EVERYWHERE, letter
+from .externals import MPI, SAME_EVERYWHERE, STARTS_OR_ENDS, letter
 from .ir import Variable
 from .memory import Mark
 from .values import OTHER, SAME, known, spread
@@ -28,6 +28,11 @@ class Calls:
         for access in self.memory.accesses(call):
             if access.kind == "call":
                 self._havoc(access.targets, state, group)
+        if MPI[name][1] in STARTS_OR_ENDS:
+            for place in self.memory.persistent("write"):
+                for leaf in self.memory.leaves(place):
+                    if not isinstance(leaf[0], Mark):
+                        self._write_leaf(leaf, spread(OTHER, self.ranks), state, group, False)
         alike = SAME_EVERYWHERE.get(name, ())
         for at, argument in enumerate(call.args[1:]):
             if letter(letters, at) not in "wWbo" or name == "MPI_Dims_create":

@@ -1,6 +1,6 @@
 """What sections of arrays are counted from: objects, and what pointers lead to whose value isn't known. Integers as polynomials."""
 
-from .externals import ALLOCATE, number
+from .alone import elements
 from .ir import Variable
 from .memory import Heap, Mark
 from .polynomials import constant, key_of, plus, times
@@ -10,14 +10,10 @@ class Unclear(Exception):
     """This can't be told here."""
 
 
-def elements(kind):
-    """How many elements a row has; 1 of what is no array."""
-    count = 1
-    while kind is not None and kind.kind == "array":
-        if kind.count is None:
-            raise Unclear
-        count, kind = count * kind.count, kind.element
-    return count
+def row(kind):
+    """How many elements a row of an array has, as a polynomial, or None."""
+    count = elements(kind)
+    return None if count is None else constant(count)
 
 
 class Bases:
@@ -58,15 +54,8 @@ class Bases:
         if len(places) != 1:
             return None
         (place,) = places
-        thing, path = place
-        kind = getattr(thing, "type", None)
-        if kind is None or (isinstance(thing, Heap) and not (thing in self._once and _bytes(thing) == kind.size)):
-            return None
-        for name in path:
-            kind = dict((part, below) for part, below, _ in kind.fields).get(name)
-            if kind is None:
-                return None
-        return None if kind.kind == "array" or kind.name.startswith("union ") else place
+        kind = self.single.type(place)
+        return None if kind is None or kind.kind == "array" or kind.name.startswith("union ") else place
 
     # ---- pointers and elements ----
 
@@ -80,7 +69,7 @@ class Bases:
             base, offset = self.pointer(expr.args[0])
             kind = expr.args[0].type.element
             self.check_unit(base, kind)
-            moved = plus(offset, times(self.poly(expr.args[1]), constant(elements(kind))), 1 if expr.value == "+" else -1)
+            moved = plus(offset, times(self.poly(expr.args[1]), row(kind)), 1 if expr.value == "+" else -1)
             if moved is None:
                 raise Unclear
             return base, moved
@@ -107,7 +96,7 @@ class Bases:
             inner = expr.args[0]
             base, offset = self.element(inner) if inner.type and inner.type.kind == "array" else self.pointer(inner)
             self.check_unit(base, expr.type)
-            found = plus(offset, times(subscript, constant(elements(expr.type))))
+            found = plus(offset, times(subscript, row(expr.type)))
             if found is None:
                 raise Unclear
             return base, found
@@ -210,40 +199,6 @@ class Bases:
         if len(targets) != 1 or not self.from_start(place):
             return None
         (target,) = targets
-        if isinstance(target[0], Mark) or (isinstance(target[0], Heap) and target[0] not in self._once):
+        if isinstance(target[0], Mark) or (isinstance(target[0], Heap) and target[0] not in self.single.once):
             return None
         return target
-
-    def _allocated_once(self):
-        """Heaps of one block: allocated outside of loops, in functions that are called from one place outside of loops."""
-        callers, looped = {}, set()
-        for name, function in self.program.functions.items():
-            jumps = any(stmt.kind == "goto" for stmt in function.body.walk())
-            inside = {id(expr) for loop in function.body.walk() if loop.kind == "loop" for expr in loop.expressions()}
-            for expr in function.body.expressions():
-                for part in expr.walk():
-                    if part.op == "call":
-                        for callee in self.memory.callees(part):
-                            callers.setdefault(callee, []).append((name, jumps or id(expr) in inside))
-                        if jumps or id(expr) in inside:
-                            looped.add(id(part))
-        found = set()
-        for heap in self.memory.sites:
-            name, seen, good = heap.function, set(), id(heap.expr) not in looped
-            while good and name != "main":
-                sites = callers.get(name, [])
-                good = len(sites) == 1 and not sites[0][1] and name not in seen
-                seen.add(name)
-                name = sites[0][0] if good else name
-            if good:
-                found.add(heap)
-        return found
-
-
-def _bytes(heap):
-    """How many one call allocates, where constants tell, or None."""
-    sizes = [number(heap.expr.args[1 + at]) for at in ALLOCATE.get(heap.expr.args[0].value, ()) if 1 + at < len(heap.expr.args)]
-    made = 1
-    for size in sizes:
-        made = None if made is None or size is None else made * size
-    return made if sizes else None

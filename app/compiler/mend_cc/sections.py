@@ -4,8 +4,9 @@ A section is a set of elements: offset + sum of coefficient x [0 .. extent], whe
 a[i] for i = 1 .. n makes such a section; a later read of a part of it needs nothing from before. This is array privatization as P. Tu and D. Padua have it
 (*Automatic array privatization*, 1993), for sections that loops of step 1 make. What isn't understood counts as read."""
 
+from .alone import Alone
 from .bases import Bases, Unclear
-from .externals import COUNTS, STARTS_OR_ENDS, datatype_bytes, effects, letter
+from .externals import BUFFERS, COUNTS, STARTS_OR_ENDS, count_of, datatype_bytes, effects, letter
 from .ir import Variable
 from .memory import Heap
 from .polynomials import Section, at_least_zero, constant, plus
@@ -20,7 +21,7 @@ class Walk(Bases):
         self.versions, self.numbers, self.pointers = {}, {}, {}
         self.written, self.lasting = [], []
         self.loops, self.uncertain, self.stack, self.entry = [], 0, [], ([], [])
-        self._once = self._allocated_once()
+        self.single = Alone(program, memory)
         self._starts = {}
 
     # ---- reads and writes ----
@@ -291,10 +292,8 @@ class Walk(Bases):
         self.check_unit(base, kind)
         if name in COUNTS:
             number, in_bytes = COUNTS[name]
-        elif name.startswith("MPI_") and name.replace("MPI_I", "MPI_").lower() in ("mpi_send", "mpi_ssend", "mpi_rsend", "mpi_sendrecv", "mpi_bcast") and at == 0:
-            number, in_bytes = 1, False
-        elif name in ("MPI_Reduce", "MPI_Allreduce", "MPI_Scan") and at == 0:
-            number, in_bytes = 2, False
+        elif self.memory.messages(name) in BUFFERS and count_of(name, at) is not None:
+            number, in_bytes = count_of(name, at), False
         else:
             raise Unclear
         if not in_bytes and (not size or datatype_bytes(arguments[number + 1]) != size):

@@ -72,6 +72,28 @@ class Places(unittest.TestCase):
         self.assertFalse(self.safe("int on = 0, *p = &on;", f"*p = 1; if (on) {self.SEND}"))
         self.assertFalse(self.safe("long number = argc; int *p = (int *)number;", "*p = 1;"))
 
+    def test_arrays_in_structures(self):
+        decide = f"if (s.on[1]) {self.SEND}"
+        self.assertTrue(self.safe("struct { int n, on[2]; } s; s.on[0] = 1; s.on[1] = 0;", decide))
+        self.assertFalse(self.safe("struct { int n, on[2]; } s; s.on[0] = 0; s.on[1] = 1;", decide))
+        self.assertTrue(self.safe("struct { int n, on[2]; } s; s.on[1] = 1; memset(&s, 0, sizeof s);", decide))
+        self.assertTrue(self.safe("struct { int n, on[2]; } *s = malloc(sizeof *s); s->on[0] = 1; s->on[1] = 0;", decide.replace("s.", "s->")))
+        # Of several structures.
+        self.assertFalse(self.safe("struct { struct { int n, on[2]; } c[2]; } s; s.c[0].n = 1; s.c[1].n = 0;", f"if (s.c[0].n) {self.SEND}"))
+        self.assertFalse(self.safe("struct { int on[2]; } c[2]; c[0].on[1] = 1; c[1].on[1] = 0;", f"if (c[0].on[1]) {self.SEND}"))
+        self.assertFalse(self.safe("struct { int on[2]; } *c = malloc(2 * sizeof *c); c[0].on[1] = 1; c[1].on[1] = 0;", f"if (c[0].on[1]) {self.SEND}"))
+
+    def test_elements_through_pointers(self):
+        outside = f"static void tell(const int *on, int x) {{ if (on[1]) {self.SEND} }}"
+        for first, safe in (("1, 0", True), ("0, 1", False)):
+            self.assertEqual(self.safe(f"int on[2] = {{{first}}};", "tell(on, x);", outside=outside), safe)
+        self.assertFalse(self.safe("int a[2][4] = {{0}}, (*p)[4] = &a[1]; memset(a, 0, sizeof a); (*p)[0] = 1; a[0][0] = 0;", f"if (a[1][0]) {self.SEND}"))
+        self.assertFalse(self.safe("int a[2][3][4]; memset(a, 0, sizeof a); a[1][0][0] = 1; a[0][1][0] = 0;", f"if (a[1][0][0]) {self.SEND}"))
+        self.assertFalse(self.safe("static int a[8000]; a[5000] = 1;", f"if (a[5000]) {self.SEND}"))
+
+    def test_the_command_line_is_the_same_after_the_start(self):
+        self.assertTrue(self.safe("steps = argc > 1 ? atoi(argv[1]) : 3;", ""))
+
     def test_threads(self):
         self.assertFalse(self.safe("", f"\n#pragma omp parallel\n{{ {self.SEND} MPI_Recv(&x, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); }}"))
 
@@ -148,8 +170,9 @@ class Registered(unittest.TestCase):
     def test_rows_that_are_exchanged(self):
         before = "double *a[2], *b; for (int i = 0; i < 2; i++) a[i] = calloc(50, 8);"
         fill, read = "for (int i = 0; i < 50; i++) a[0][i] = step;", "for (int i = 0; i < 50; i++) x += a[0][i];"
-        self.assertIn("a", self.names(before, f"{fill} b = a[0]; a[0] = a[1]; a[1] = b; {read}", self.PRINT))
-        self.assertNotIn("a data", self.names(before, f"{fill} {read}", self.PRINT))
+        # The pointers, and what they lead to.
+        self.assertEqual(self.names(before, f"{fill} b = a[0]; a[0] = a[1]; a[1] = b; {read}", self.PRINT).count("a"), 2)
+        self.assertEqual(self.names(before, f"{fill} {read}", self.PRINT).count("a"), 0)
 
     def test_elements_of_another_size(self):
         loop = "for (int i = 0; i < 50; i++) "
@@ -175,6 +198,13 @@ class Registered(unittest.TestCase):
         for body, saved in (("u.part.low = step; u.part.high += 2;", True), ("u.bits.on = 1;", True), ("u.whole = step;", False)):
             with self.subTest(body=body):
                 self.assertEqual("u" in self.names(declared, body, 'printf("%ld\\n", u.whole);'), saved)
+
+    def test_what_is_gathered_is_read_as_far_as_it_is_sent(self):
+        loop = "for (int i = 0; i < 50; i++) "
+        for call, saved in (("MPI_Allgather(a, 50, MPI_INT, b, 50, MPI_INT, MPI_COMM_WORLD);", False), ("MPI_Allgather(a, 51, MPI_INT, b, 51, MPI_INT, MPI_COMM_WORLD);", True),
+                            ("MPI_Gather(a, 50, MPI_INT, b, 50, MPI_INT, 0, MPI_COMM_WORLD);", False), ("MPI_Alltoall(a, 50, MPI_INT, b, 50, MPI_INT, MPI_COMM_WORLD);", True)):
+            with self.subTest(call=call):
+                self.assertEqual("a" in self.names("int a[60] = {0}, *b = malloc(60 * 4 * size);", f"{loop} a[i] = step; {call} x += b[3];", self.PRINT), saved)
 
     def test_a_datatype_of_another_size(self):
         self.assertIn("a", self.names("double a[50] = {0}, b[50] = {1};", "MPI_Allreduce(b, a, 50, MPI_CHAR, MPI_MAX, MPI_COMM_WORLD); for (int i = 0; i < 50; i++) x += a[i] > 0;", self.PRINT))

@@ -46,6 +46,8 @@ OBSTACLES = {
     "child": "child process",
     "zombie": "child process",
     "sysv": "System V shared memory",
+    "semaphores": "System V semaphores",
+    "queue": "System V message queue",
     "thread-clock": "POSIX timer 0 on the processor time of a thread",
     "under-way": "descriptors are under way in it (SCM_RIGHTS)",
     "packets": "pipe with unread packets",

@@ -236,6 +236,12 @@ class Stage(Data):
             self.assertEqual(self.read(os.path.join(self.directory, "copy", name)), content)
         self.assertFalse(os.path.lexists(os.path.join(self.directory, "copy", "loop")))
         self.assertIn("4 whole", self.data("check", "copy").stdout)
+        if os.geteuid():
+            closed = os.path.join(self.directory, "copy", "deep")
+            os.chmod(closed, 0)
+            said = self.data("check", "copy", code=1)
+            os.chmod(closed, 0o755)
+            self.assertIn("Permission denied", said.stdout + said.stderr)
         # Into a directory that is there, under its own name; through a link, to where it points.
         self.data("stage", "file://" + self.source, "copy/")
         self.assertEqual(self.read(os.path.join(self.directory, "copy", "source.dat")), self.content)

@@ -80,6 +80,8 @@ class Ranks(Failover):
         self.assertEqual(len(before), 4)
         for times in range(1, 4):
             self.kill_controller(name)
+            # Whoever asks meanwhile waits for the successor.
+            self.assertEqual(len(self.lab.places(name)), 4)
             self.taken_over(name, times)
             self.assertEqual(processes_of(self.program), before)
         job.finish(128 + signal.SIGKILL)

@@ -157,6 +157,8 @@ class Health(Rewrites):
         self.assertIn(f"plugin:whoami: {os.getuid()}", found["why"])
         self.assertNotIn("plugin:not-executable", sensors)
         self.assertEqual(found["state"], "sick")
+        os.remove(os.path.join(self.plugins, "open"))
+        self.until(lambda: all(one["source"] != "plugin:open" for one in self.health("node1")["unread"]), "nothing is said of one that is gone")
         os.chmod(self.plugins, 0o777)
         self.until(lambda: any(one["source"].startswith("plugins:") for one in self.health("node1")["unread"]), "the directory is refused")
 

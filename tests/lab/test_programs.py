@@ -1,6 +1,7 @@
 """Several programs in one job (`mend run … : …`): one world, MPI_APPNUM, saved, moved and healed like any job."""
 
 import os
+import re
 import unittest
 
 from cases import InDirectory
@@ -102,6 +103,17 @@ class OnNodes(Programs):
         job.wait_for(lambda: job.stderr().count("restored and run") == 1, "it has gone on")
         self.assertNotIn("node3", self.lab.places(name))
         self.same(job, "node1")
+
+    def test_wrappers_have_cleared_what_is_preloaded(self):
+        cleared = ["env", "-u", "LD_PRELOAD"]
+        pair = ["-n", "2", "--hosts", "node1,node2", *cleared, self.coupled_model, "-u", "go", ":", "-n", "2", *cleared, self.coupled_filter]
+        job = self.lab.start(self.directory, "run", *pair)
+        name = self.lab.running(job)
+        agents = lambda: re.findall(r"its agent answers \(.*/coupled_", self.lab.mend("log", name).stdout)
+        job.wait_for(lambda: len(agents()) == 4, "the programs run, and no wrapper")
+        self.lab.verb("checkpoint", name)
+        self.lab.verb("migrate", name, "0", "--to", "node2")
+        self.same(job)
 
     def test_it_ends_and_is_restarted_elsewhere(self):
         job, name = self.start()

@@ -277,6 +277,23 @@ class Failover(InSlurm):
             type(self).lab.__exit__()
             type(self).lab = self.enterClassContext(SlurmLab(3))
 
+    def test_later_commands_run_on_the_nodes_that_are_left(self):
+        self.submit(f"{MEND} run -n 6 hostname\necho first $?\nuntil [ -e again ]; do sleep 0.1; done\n{MEND} run {PROGRAM}\necho second $?")
+        self.said("first 0")
+        self.lab.kill("node3")
+        try:
+            nodes = lambda: self.lab.on("head", "squeue", "-h", "-j", str(self.batch), "-o", "%N").stdout.strip()
+            self.lab.wait_for(lambda: nodes() == "node[1-2]", "Slurm takes the node out of the job")
+            with open(os.path.join(self.directory, "again"), "w", encoding="utf-8"):
+                pass
+            self.assertEqual(set(self.places()), {"node1", "node2"})
+            self.assertIn("left out: node node3", self.out())
+            self.let_go()
+            self.said("second 0")
+        finally:
+            type(self).lab.__exit__()
+            type(self).lab = self.enterClassContext(SlurmLab(3))
+
     def test_a_daemon_is_killed_after_it(self):
         """The successor has the job go on, in the allocation."""
         self.submit(f"{MEND} run -n 4 {PROGRAM}\necho killed $?\n{MEND} wait\necho waited $?")

@@ -354,8 +354,12 @@ class Ranks(Readers, Space):
         self.ends_well(job)
 
     def test_a_space_that_cannot_be_seen_ends_the_job_with_a_reason(self):
+        in_the_way = self.write("file", b"a file")
         for text, said in ((f"other:{self.seen}", "there is no data space other"), ("input:seen", "must be absolute"),
-                           (f"input:/proc/{os.getpid()}/no", "could not be mounted")):
+                           (f"input:/proc/{os.getpid()}/no", "a program needs what is in /proc"),
+                           (f"input:{self.seen},input:{self.seen}/below", "one within the other"),
+                           (f"input:{in_the_way}/below", f"no directory for a data space could be made: {in_the_way}/below"),
+                           (f"input:{self.seen}:rw,ro", "`rw` and `ro` exclude each other")):
             done = self.lab.mend("run", "-n", "2", "--hosts", "node1,node2", "--data", text, "--", "true", cwd=self.directory)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(said, done.stderr)

@@ -1,6 +1,7 @@
 """Ranks write files into data spaces: their own and shared ones, on several nodes, while targets and writers are killed."""
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import MIB
-from cluster import compile_mpi
+from cluster import MEND, compile_mpi
 from test_space import NODES, Space, fuse_is_open
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "writing.py")
@@ -66,6 +67,25 @@ class Posix(Writes):
             else:
                 continue
             break
+
+    def test_a_file_too_long_for_the_targets_file_system_is_refused_and_stays_where_it_is(self):
+        self.data("create", "long", *(word for node in NODES for word in ("--target", f"{node}:{self.directory}/long-{node}")))
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "long")
+        plain = os.path.join(self.directory, "plain")
+        with open(plain, "wb") as file:
+            try:
+                file.truncate(1 << 60)
+                self.skipTest("the file system of the tests has no end to files")
+            except OSError as error:
+                self.assertEqual(error.errno, errno.EFBIG)
+        script = (f"echo begun > {self.seen}/new && {MEND} data getstripe --json long:new > {self.directory}/before;"
+                  f"truncate -s {1 << 62} {self.seen}/new; echo x | dd of={self.seen}/new bs=1 seek={1 << 61} conv=notrunc status=none;"
+                  f"echo more >> {self.seen}/new && cat {self.seen}/new")
+        done = self.lab.mend("run", "--hosts", "node1", "--data", f"long:{self.seen}:rw", "--", "bash", "-c", script, cwd=self.directory)
+        self.assertEqual((done.returncode, done.stdout), (0, "begun\nmore\n"), done.stderr)
+        self.assertEqual(done.stderr.count(": File too large"), 2, done.stderr)
+        with open(os.path.join(self.directory, "before")) as before:
+            self.assertEqual(self.data("getstripe", "--json", "long:new").stdout, before.read())
 
     def test_a_space_with_one_target_is_not_written_to(self):
         self.data("create", "alone", "--target", f"node1:{self.directory}/alone")
@@ -151,12 +171,21 @@ class Posix(Writes):
         self.assertEqual(gone.returncode, 0, gone.stderr)
         self.data("get", "uneven:x", os.path.join(self.directory, "x"))
         self.assertEqual(os.path.getsize(os.path.join(self.directory, "x")), size)
+        # Also a copy on a target that is as full as can be is what another one is made from.
+        filled = self.lab.on(NODES[1], "sh", "-c", f"head -c $(($(df --output=avail -B1 {place} | tail -n1) - {2 * MIB})) /dev/zero > {place}/filler")
+        self.assertEqual(filled.returncode, 0, filled.stderr)
+        self.data("repair", "uneven:")
+        self.data("check", "uneven:")
 
 
 class Shared(Writes):
     def test_ranks_of_three_nodes_write_one_file(self):
         said = self.run_ranks(6, NODES, "shared", self.meeting).stdout
         self.assertEqual(said.count("all wrote all"), 6)
+
+    def test_ranks_claim_tasks_and_locks_by_names(self):
+        said = self.run_ranks(6, NODES, "names", self.meeting).stdout
+        self.assertEqual(said.count("all claimed and counted"), 6)
 
     def test_mpi_io_writes_strided_pieces(self):
         program = compile_mpi("mpi_strided.c", os.path.join(self.directory, "strided"))

@@ -5,6 +5,7 @@
     writing.py fsx DIR SEED STEPS   one rank: steps drawn at random, compared with a file in memory
     writing.py shared DIR MEET      all ranks write one file at offsets of their own, and read what the others wrote
     writing.py append DIR MEET      all ranks append to one file
+    writing.py names DIR MEET       all ranks claim tasks by renaming them, and count one after the other, by a file that each makes and removes
     writing.py full DIR             one rank: fills the targets; what was written before stays, and after something is removed there is room again
     writing.py hold DIR GO SEED     writes and syncs a file, then says so and writes behind it until it is killed
     writing.py pace DIR GO SEED     writes and syncs blocks until GO is there, then compares all of it
@@ -263,6 +264,49 @@ def append(directory, meeting):
     print(f"refused {refused}")
 
 
+def names(directory, meeting):
+    at = lambda name: os.path.join(directory, name)
+    tasks, rounds = 50, 6
+    if RANK == 0:
+        for task in range(tasks):
+            put(at(f"task{task}"), b"%d" % task)
+        put(at("counter"), b"0")
+    meet(meeting, "made")
+    claimed = 0
+    for task in range(tasks):
+        try:
+            os.rename(at(f"task{task}"), at(f"task{task}.{RANK}"))
+            claimed += 1
+        except FileNotFoundError:
+            pass
+    put(os.path.join(meeting, f"tasks.{RANK}"), b"%d" % claimed)
+    meet(meeting, "claimed")
+    count = sum(int(get(os.path.join(meeting, f"tasks.{rank}"))) for rank in range(RANKS))
+    found = [name.split(".")[0] for name in os.listdir(directory) if name.startswith("task")]
+    must(count == tasks and sorted(found) == sorted(f"task{task}" for task in range(tasks)), f"{count} tasks are claimed, {len(found)} there")
+    for _ in range(rounds):
+        while True:
+            try:
+                os.close(os.open(at("lock"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                break
+            except FileExistsError:
+                pass
+            # Others look at what is there, also while it goes or another file takes its name.
+            must(os.stat(at("counter")).st_size > 0, "a counter")
+            for name in os.listdir(directory):
+                try:
+                    os.stat(at(name))
+                except FileNotFoundError:
+                    must(not name.startswith("task") and name != "counter", f"{name} is there all the time")
+        counted = int(get(at("counter"))) + 1
+        put(at(f"counter.{RANK}"), b"%d" % counted)
+        os.rename(at(f"counter.{RANK}"), at("counter"))
+        os.unlink(at("lock"))
+    meet(meeting, "counted")
+    must(int(get(at("counter"))) == rounds * RANKS, "all are counted")
+    print("all claimed and counted")
+
+
 def hold(directory, go, seed):
     fd = os.open(os.path.join(directory, f"hold.{RANK}"), os.O_CREAT | os.O_RDWR, 0o644)
     os.write(fd, random.Random(seed).randbytes(3_000_000))
@@ -298,4 +342,4 @@ def pace(directory, go, seed):
 
 
 if __name__ == "__main__":
-    {"posix": posix, "fsx": fsx, "shared": shared, "append": append, "full": full, "hold": hold, "pace": pace}[sys.argv[1]](*sys.argv[2:])
+    {"posix": posix, "fsx": fsx, "shared": shared, "append": append, "names": names, "full": full, "hold": hold, "pace": pace}[sys.argv[1]](*sys.argv[2:])

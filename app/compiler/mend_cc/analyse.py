@@ -26,12 +26,12 @@ def is_fortran(path):
 
 
 def analyse(sources, directory, drop=()):
-    """Sources as (path, flags for clang)."""
+    """Sources as (path, flags: for clang, or in Fortran those of the compilation)."""
     paths = [path for path, _ in sources]
     if all(is_fortran(path) for path in paths):
         from . import parse_fortran
 
-        program = parse_fortran.parse(paths)
+        program = parse_fortran.parse(sources)
     else:
         program = parse_c.parse(sources, directory)
     return analyse_program(program, drop)

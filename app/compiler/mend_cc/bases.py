@@ -1,7 +1,7 @@
 """What sections of arrays are counted from: objects, and what pointers lead to whose value isn't known. Integers as polynomials."""
 
 from .alone import elements
-from .ir import Variable
+from .ir import Expr, Variable
 from .memory import Heap, Mark
 from .polynomials import constant, key_of, plus, times
 
@@ -134,6 +134,25 @@ class Bases:
             unit = found.scalar().size if found is not None else None
         if kind is None or kind.scalar().size != unit:
             raise Unclear
+
+    # ---- arrays as wholes ----
+
+    # An array or a section of it, as Fortran has them in expressions: the subscript names the first element, and for each dimension a step and the last multiple of it.
+
+    @staticmethod
+    def _is_section(expr):
+        return expr.op == "index" and expr.args[1].op == "opaque" and expr.args[1].value == "a section of an array"
+
+    def first(self, expr):
+        """The first element of what is read."""
+        return Expr("index", (expr.args[0], expr.args[1].args[0]), None, expr.type, expr.place) if self._is_section(expr) else expr
+
+    def steps(self, expr):
+        """The dimensions of what is read, as sections have them."""
+        numbers = [self.poly(part) for part in expr.args[1].args[1:]] if self._is_section(expr) else []
+        if None in numbers:
+            raise Unclear
+        return [(step, last) for step, last in zip(numbers[::2], numbers[1::2]) if last not in ({}, constant(0))]
 
     # ---- pointers that always lead to the start of one block ----
 

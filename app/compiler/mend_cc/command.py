@@ -11,7 +11,7 @@ import tempfile
 
 from . import parse_c
 from .analyse import analyse, is_fortran
-from .build import WITH_VALUE, Stop, build, pairs, write
+from .build import WITH_VALUE, Stop, build, for_compiling, pairs, write
 from .plan import Refused
 from .report import report
 from .rewrite import Rewriter
@@ -214,7 +214,8 @@ def _link(options, compiler, line):
         try:
             units = _by_modules(units) if fortran else units
             more = [] if fortran else parse_c.compiler_flags(compiler)
-            found = analyse([(unit["source"], [*Line(unit["flags"]).for_clang(), *_relative(unit), *more]) for unit in units], room, options.drop)
+            flags = for_compiling if fortran else lambda unit: [*Line(unit["flags"]).for_clang(), *_relative(unit), *more]
+            found = analyse([(unit["source"], flags(unit)) for unit in units], room, options.drop)
         except parse_c.CannotParse as error:
             return _as_it_is(options, compiler, line, [str(error), "this can't be analysed"])
         program = found.program

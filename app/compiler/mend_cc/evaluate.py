@@ -43,6 +43,8 @@ class Evaluate:
         if base.op in ("index", "deref"):
             # Of where the pointer leads.
             pointers = self._eval(base.args[0], state, group)
+            if base is expr and base.op == "deref" and self._dummy(pointers, group) is not None:
+                return [self._dummy(pointers, group)], None, True, True
             inner = self._rows(self._eval(base.args[1], state, group), base.type, group) if base.op == "index" else spread(0, self.ranks)
             index = inner if index is None else values.binary("+", index, inner, group)
         elif base.op == "member":
@@ -68,6 +70,14 @@ class Evaluate:
         """An index of rows as one of elements."""
         count = elements(kind)
         return index if count == 1 else values.binary("*", index, spread(OTHER if count is None else count, self.ranks), group)
+
+    def _dummy(self, pointers, group):
+        """The scalar that a dummy of Fortran stands for in this call, where it is one, or None."""
+        found = {pointers[rank] for rank in group}
+        pointer = found.pop() if len(found) == 1 else None
+        if self.program.language != "fortran" or not isinstance(pointer, tuple) or pointer[0] != "ptr" or not isinstance(pointer[1], Variable) or pointer[1].type.holds("array"):
+            return None
+        return pointer[1:3] if self.memory.leaves(pointer[1:3]) == {pointer[1:3]} else None
 
     def _inside(self, expr, state, group):
         """Evaluates what leads to the structure that a member is of."""

@@ -29,7 +29,7 @@ LIBC = {
     "exit": "-", "_exit": "-", "_Exit": "-", "abort": "", "__assert_fail": "rr-r", "atexit": "-", "omp_get_wtime": "", "omp_get_thread_num": "", "omp_get_max_threads": "", "raise": "-", "kill": "--", "isatty": "-",
 }
 # What the Fortran front end makes of statements and intrinsics.
-LIBC.update({"mend_cc output": "-*", "mend_cc record": "-*", "mend_cc argument": "-w*", "mend_cc clock": "w*", "mend_cc unknown": "b*", "mend_cc allocate": "-", "random_number": "w*"})
+LIBC.update({"mend_cc output": "-*", "mend_cc record": "-*", "mend_cc argument": "-w*", "mend_cc clock": "w*", "mend_cc unknown": "b*", "mend_cc allocate": "-", "mend_cc allocate if": "-", "random_number": "w*"})
 PURE |= {"mend_cc number", "mend_cc inquiry", "mend_cc intrinsic"}
 # Their generator's state can't be registered.
 HIDDEN_STATE = {"random_number", "rand", "random", "drand48", "lrand48", "strtok"}

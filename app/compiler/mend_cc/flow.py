@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from .externals import NO_RETURN
+from .parse_c import CannotParse
 
 
 @dataclass(eq=False)
@@ -35,8 +36,10 @@ class Graph:
         last = self._stmt(function.body, self.entry)
         self._link(last, self.exit)
         for node, label in self._waiting:
+            if label and label not in self._labels:
+                raise CannotParse(f"{node.stmt.place}: where this jump leads ({label}) isn't seen")
             # A computed goto may lead to any label.
-            for target in [self._labels[label]] if label in self._labels else self._labels.values():
+            for target in [self._labels[label]] if label else self._labels.values():
                 self._link(node, target)
         self._after = None
 

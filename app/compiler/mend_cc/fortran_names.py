@@ -5,6 +5,7 @@ import re
 from fparser.two import Fortran2003 as F
 from fparser.two.utils import BlockBase, walk
 
+from .fortran_source import span
 from .ir import Expr, Place, Type, Variable
 from .parse_c import CannotParse
 
@@ -14,6 +15,8 @@ CONSTANTS = {"mpi_proc_null": -1, "mpi_any_source": -2, "mpi_any_tag": -1, "mpi_
 HANDLES = {"mpi_comm": "MPI_Comm", "mpi_request": "MPI_Request", "mpi_datatype": "MPI_Datatype", "mpi_op": "MPI_Op", "mpi_win": "MPI_Win", "mpi_file": "MPI_File", "mpi_group": "MPI_Group",
            "mpi_status": "MPI_Status", "mpi_info": "MPI_Info", "mpi_message": "MPI_Message"}
 POINTER_BYTES = 8
+# Initial values of longer arrays aren't read.
+LONGEST = 64
 
 
 def text_of(node):
@@ -32,13 +35,15 @@ def binary(operator, one, other):
 
 
 class Scope:
-    """Names of one program unit. `uses`: (module, names here -> names there, whether all others are seen). `procedures`: a module's own -> their names in the program."""
+    """Names of one program unit. `uses`: (module, names here -> names there, whether all others are seen). `procedures`: a module's own -> their names in the program.
+    `letters`: what names without a declaration that begin with them are; None under "none": there are no such names. `lists`: namelists. `shaped`: named constants that are arrays."""
 
     def __init__(self, name, outer=None):
         self.name, self.outer = name, outer
         self.variables, self.parameters, self.procedures = {}, {}, {}
         self.uses, self.result = [], None
         self.private, self.public, self.hides = set(), set(), False
+        self.letters, self.lists, self.shaped = {}, {}, {}
 
     def shows(self, name):
         """Whether a module's name is seen where it is used."""
@@ -69,6 +74,18 @@ class Scope:
         """A named constant's value: (True, number or None), or (False, None)."""
         return self._look("parameters", name)
 
+    def table(self, name):
+        """Whether it is a named constant that is an array."""
+        return self._look("shaped", name)[0]
+
+    def letter(self, letter):
+        """The type of names without a declaration, or None: it isn't said."""
+        return self.letters.get(letter) or (self.outer.letter(letter) if self.outer and "none" not in self.letters else None)
+
+    def declares_all(self):
+        """Whether `implicit none` holds."""
+        return "none" in self.letters or bool(not self.letters and self.outer and self.outer.declares_all())
+
 
 class Declarations:
     """Reads specification parts. The reader of statements inherits it."""
@@ -82,9 +99,9 @@ class Declarations:
         while item is None and above.parent is not None:
             above = above.parent
             item = above.item
-        first, last = item.span if item is not None else (1, 1)
-        # Lines can't be inserted between statements that share one.
-        macro = macro or any(line in self.shared for line in range(first, last + 1))
+        first, last, included = span(item) if item is not None else (1, 1, False)
+        # Lines can't be inserted between statements that share one, nor into another file.
+        macro = macro or included or any(line in self.shared for line in range(first, last + 1))
         return Place(self.path, first, self.lines[first - 1], self.lines[last] - 1, macro)
 
     def number(self, node, scope):
@@ -104,8 +121,9 @@ class Declarations:
         if match:
             digits = int(match.group(2))
             return (4 if digits <= 6 else 8 if digits <= 15 else 16) if match.group(1) == "real" else (4 if digits <= 9 else 8)
-        if re.fullmatch(r"[\d+*()-]+", text):
-            return int(eval(text, {"__builtins__": {}}))  # digits and + - * ( ) alone
+        values = {name: scope.parameter(name)[1] for name in re.findall(r"[a-z_]\w*", text)}
+        if re.fullmatch(r"[\w+*()-]+", text) and "**" not in text and all(isinstance(value, int) for value in values.values()) and not re.search(r"\w\(|\d[a-z_]", text):
+            return int(eval(text, {"__builtins__": {}}, values))  # numbers, their names, and + - * ( ) alone
         return None
 
     def base_type(self, node, scope):
@@ -138,7 +156,8 @@ class Declarations:
 
     def declare(self, part, scope, function, dummies=()):
         """All declarations of a specification part."""
-        for node in part.children if part is not None else ():
+        nodes = [below for node in (part.children if part is not None else ()) for below in (node.children if isinstance(node, F.Implicit_Part) else (node,))]
+        for node in nodes:
             if isinstance(node, F.Use_Stmt):
                 module = self.modules.get(text_of(node.items[2]))
                 if module is None:
@@ -158,19 +177,67 @@ class Declarations:
                 self.structure(node, scope)
             elif isinstance(node, F.Type_Declaration_Stmt):
                 self.declaration(node, scope, function, dummies)
+            elif isinstance(node, F.Implicit_Stmt):
+                self.implicit_letters(node, scope)
+            elif isinstance(node, F.Parameter_Stmt):
+                for one in walk(node, F.Named_Constant_Def):
+                    self.forget(scope.variables.pop(text_of(one.items[0]), None))
+                    scope.parameters[text_of(one.items[0])] = self.number(one.items[1], scope)
+            elif isinstance(node, F.Namelist_Stmt):
+                for name, listed in node.items:
+                    scope.lists.setdefault(text_of(name), []).extend(text_of(one) for one in walk(listed, F.Name))
             elif isinstance(node, (F.Common_Stmt, F.Equivalence_Stmt)):
                 raise CannotParse(f"{self.line_place(node)}: memory that several names share (common, equivalence)")
+            elif isinstance(node, F.Target_Stmt) and "(" not in text_of(node):
+                for variable in (scope.variables.get(text_of(one)) for one in walk(node, F.Name)):
+                    if variable is not None:
+                        variable.attributes += ",target"
+            elif isinstance(node, (F.Target_Stmt, F.Dimension_Stmt, F.Allocatable_Stmt, F.Pointer_Stmt, F.Cray_Pointer_Stmt, F.Entry_Stmt)):
+                raise CannotParse(f"{self.line_place(node)}: a statement that isn't understood ({type(node).__name__.lower().replace('_', ' ')}): write it as an attribute")
+        # In the main program all variables stay, whether that is said or not.
+        for node in [node for node in nodes if isinstance(node, F.Save_Stmt) and function not in (None, "main")]:
+            named = {text_of(one) for one in walk(node.items[1], F.Name)} if node.items[1] is not None else set(scope.variables)
+            self.stays(scope, named)
+
+    def data(self, node, scope):
+        """Variables that a DATA statement gives initial values, which aren't read."""
+        for one in walk(node, F.Data_Stmt_Set):
+            counters = {text_of(inner.items[1]) for inner in walk(one.items[0], F.Data_Implied_Do)}
+            self.stays(scope, {text_of(name) for name in walk(one.items[0], F.Name)} - counters)
+
+    @staticmethod
+    def stays(scope, named):
+        for name in named:
+            variable = scope.variables.get(name)
+            if variable is not None and variable.scope != "param":
+                variable.scope = "static" if variable.scope == "local" else variable.scope
+                variable.undefined = True
+
+    def forget(self, variable):
+        """What was taken for a variable is none."""
+        for known in (self.program.globals, self.program_unit_variables):
+            if variable in known:
+                known.remove(variable)
+
+    def implicit_letters(self, node, scope):
+        if not walk(node, F.Implicit_Spec):
+            scope.letters["none"] = None
+        for one in walk(node, F.Implicit_Spec):
+            kind = self.base_type(one.items[0], scope)
+            for first, last in re.findall(r"([a-z])(?:-([a-z]))?", text_of(one.items[1])):
+                scope.letters.update({chr(letter): kind for letter in range(ord(first), ord(last or first) + 1)})
 
     def structure(self, node, scope):
         name = text_of(node.children[0].items[1])
-        fields = []
+        above = re.search(r"extends\((\w+)\)", text_of(node.children[0]))
+        fields = list(self.structures[above.group(1)].fields) if above and above.group(1) in self.structures else []
         for component in walk(node, F.Data_Component_Def_Stmt):
             kind = self.base_type(component.items[0], scope)
             words = text_of(component.items[1]) if component.items[1] is not None else ""
             for one in walk(component, F.Component_Decl):
                 part = kind
                 if one.items[1] is not None or "dimension" in words:
-                    part = Type("array", None, kind, None)
+                    part = Type("array", None, kind, None, name="allocatable" if "allocatable" in words else "")
                 if "pointer" in words:
                     part = Type("opaque", None, name="pointer")
                 fields.append((text_of(one.items[0]), part, 0))
@@ -190,10 +257,27 @@ class Declarations:
                 (scope.private if "private" in words else scope.public).add(name)
             shape = entity.items[1] if entity.items[1] is not None else common[0].items[1] if common else None
             initial = entity.items[3] if len(entity.items) > 3 else None
+            if "parameter" in words and shape is not None:
+                scope.shaped[name] = True
             if "parameter" in words:
                 scope.parameters[name] = self.number(initial.items[1], scope) if initial is not None and shape is None else None
                 continue
-            self.make(name, base, shape, words, initial is not None, self.line_place(node), scope, function, name in dummies)
+            made = self.make(name, base, shape, words, initial is not None, self.line_place(node), scope, function, name in dummies)
+            made.declared = "included" if span(node.item)[2] else "here"
+            if initial is not None and base.kind == "int" and made.scope != "param":
+                self.first_value(made, initial.items[1], scope)
+
+    def first_value(self, variable, node, scope):
+        """An initial value of numbers."""
+        array = isinstance(node, F.Array_Constructor)
+        nodes = list(node.items[1].children) if array and hasattr(node.items[1], "children") else [node]
+        values = [{".true.": 1, ".false.": 0}.get(text_of(one), CONSTANTS.get(text_of(one), self.number(one, scope))) for one in nodes]
+        count = variable.type.count if variable.type.kind == "array" else None
+        if None in values or (variable.type.kind == "array" and (count is None or count > LONGEST or len(self.shapes[variable]) != 1 or len(values) not in (1, count))):
+            return
+        numbers = tuple(constant(value, variable.place) for value in values)
+        variable.initial = numbers[0] if count is None else Expr("list", numbers * (1 if len(numbers) == count else count), None, variable.type, variable.place)
+        variable.undefined = False
 
     def make(self, name, base, shape, words, saved, place, scope, function, dummy):
         """One variable. A dummy argument is a pointer to what the caller gives."""
@@ -221,6 +305,7 @@ class Declarations:
         made.base = base
         made.undefined = saved  # its initial value isn't read
         made.attributes = words
+        made.declared = ""
         scope.variables[name] = made
         if shape is not None:
             self.shapes[made] = bounds

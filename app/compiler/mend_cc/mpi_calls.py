@@ -34,7 +34,8 @@ class Calls:
                         self._write_leaf(leaf, spread(OTHER, self.ranks), state, group, False)
         alike = SAME_EVERYWHERE.get(name, ())
         for at, argument in enumerate(call.args[1:]):
-            if letter(letters, at) not in "wWbo" or name == "MPI_Dims_create":
+            # What these give is stored below, where it goes to; other elements of an array keep their values.
+            if letter(letters, at) not in "wWbo" or name == "MPI_Dims_create" or (name == "MPI_Cart_shift" and argument.op == "addr"):
                 continue
             together = at in alike and not self.split and len(group) == self.ranks and self._all_ranks(name, arguments, group)
             if letter(letters, at) in "Wo" and argument.op == "addr" and MPI[name][1] not in STARTS_OR_ENDS and buffer_bytes(name, call.args[1:], at) is None:
@@ -42,7 +43,8 @@ class Calls:
                 self._write(argument.args[0], spread(SAME if together else OTHER, self.ranks), state, group)
                 continue
             targets = self.memory.given(name, call.args[1:], at)
-            leaves = [leaf for place in targets for leaf in self.memory.leaves(place)]
+            dummy = self._dummy(arguments[at], group)
+            leaves = [dummy] if dummy is not None else [leaf for place in targets for leaf in self.memory.leaves(place)]
             for leaf in leaves:
                 if isinstance(leaf[0], Mark) or (letter(letters, at) == "o" and leaf[0].type is not None and leaf[0].type.scalar().name == "MPI_Request"):
                     continue

@@ -271,7 +271,7 @@ class Planner(Skips):
             elif not (isinstance(place[0], Variable) and "%" in place[0].name):
                 point.kept.add(place)
         self._close(point, names)
-        self._check_allocated(point, cycle)
+        self._check_allocated(point, cycle, changed)
         point.dead = self._dead(point, names, live)
         known = self.lockstep.points.get(stmt)
         # Where a place isn't shown to be safe, the analysis has ended before all ways to it were followed.
@@ -331,14 +331,22 @@ class Planner(Skips):
             else:
                 self._object(point, "memory that can't be seen changes between checkpoints, and is used after them")
 
-    def _check_allocated(self, point, cycle):
+    def _check_allocated(self, point, cycle, changed):
         """Fortran's arrays: a restart gives them the size that they had before the loop."""
         nodes = [node for part in cycle.values() for node in part if node.expr is not None]
         exprs = [node.expr for node in nodes] + [expr for name in self.flow.called(nodes) if name in self.program.functions for expr in self.program.functions[name].body.expressions()]
-        again = {variable for expr in exprs for part in expr.walk() if part.op == "call" and part.args[0].value == "mend_cc allocate" for variable in part.value or ()}
+        again = {variable for expr in exprs for part in expr.walk() if part.op == "call" and self._allocates(part, changed) for variable in part.value or ()}
+        # What a dummy stands for.
+        again |= {thing for variable in again if variable.scope == "param" for thing, _ in self.memory.content.get((variable, ()), ())}
         for item in point.items:
-            if item.place[0] in again:
+            if item.place[0] in again and (not item.place[1] or self.memory.type_at(item.place).kind == "array"):
                 self._object(point, f"{item.place[0].name} is allocated or deallocated between checkpoints: a restart wouldn't know its size")
+
+    def _allocates(self, call, changed):
+        """Whether it may give arrays another size between two passes."""
+        if call.args[0].value == "mend_cc allocate if":
+            return any(access.places & changed for part in call.args[1:] for access in self.memory.accesses(part))
+        return call.args[0].value == "mend_cc allocate"
 
     def _check_calls(self, point, cycle):
         nodes = [node for part in cycle.values() for node in part]

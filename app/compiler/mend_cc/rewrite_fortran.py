@@ -52,10 +52,11 @@ class Rewriter:
         edits.insert(stmt.place.start, "".join(f"{indent}{part}\n" for line in lines for part in line.split("\n")), order)
 
     def _after(self, stmt, lines, order):
+        """Whole lines after a statement: before those that belong to the next one."""
         edits = self.files[stmt.place.file]
         text = edits.text[stmt.place.start:].decode(errors="replace")
         indent = text[:len(text) - len(text.lstrip())]
-        edits.insert(min(stmt.place.end + 1, len(edits.text)), "".join(f"{indent}{line}\n" for line in lines), order)
+        edits.insert(min(stmt.place.end + 1, len(edits.text)), "".join(f"{indent}{line}\n" for line in lines), order - 100)
 
     def _point(self, point):
         flag = f"mend_at_{point.number}"
@@ -91,7 +92,7 @@ class Rewriter:
         loop, number = point.loop, point.number
         edits = self.files[loop.place.file]
         header = edits.text[loop.place.start:].split(b"\n", 1)[0].decode()
-        match = re.match(r"(\s*(?:\w+\s*:\s*)?do\s+\w+\s*=\s*)", header, re.I)
+        match = re.match(r"(\s*(?:\w+\s*:\s*)?do\s+(?:\d+\s*,?\s*)?\w+\s*=\s*)", header, re.I)
         end = _first_comma(header, match.end()) if match else None
         if end is None:
             raise Refused(f"{loop.place}: the head of this loop isn't understood")
@@ -115,7 +116,7 @@ class Rewriter:
         made = []
         for thing in sorted(point.dead, key=str):
             own = isinstance(thing, Variable) and (thing.function == function and thing.scope == "local" or thing.function is None and function == point.function)
-            if own and scope.find(thing.name) is thing and (thing.type.scalar().kind, thing.type.scalar().size) in KINDS and not thing.allocatable and thing.type.size:
+            if own and scope.find(thing.name) is thing and (thing.type.scalar().kind, thing.type.scalar().size) in KINDS and not thing.allocatable and thing.type.size and thing.declared == "here":
                 self._target(thing)
                 count = f" * size({thing.name})" if thing.type.kind == "array" else ""
                 made.append(f"  call mend_cc_spoil(mend_cc_address({thing.name}), storage_size({thing.name}) / 8{count})")
@@ -154,12 +155,22 @@ class Rewriter:
         if variable in self.targets or "target" in variable.attributes or "pointer" in variable.attributes:
             return
         self.targets.add(variable)
+        if variable.declared != "here":
+            self._undeclared(variable)
+            return
         starts = self.program.lines[variable.place.file]
         edits = self.files[variable.place.file]
         line = variable.place.line
         while starts[line] - 1 < variable.place.end:
             line += 1
         edits.insert(starts[line], f"  target :: {variable.name}\n", -8)
+
+    def _undeclared(self, variable):
+        """The same of one without a declaration in this file: where those of its program unit end."""
+        function = self.program.functions.get(variable.function)
+        if function is None or (not variable.declared and function.scope.result is not variable and function.scope.declares_all()):
+            raise Refused(f"{variable.place}: {variable.name} is declared in another file: nothing can be inserted there")
+        self.declared.setdefault(variable.function, []).append(f"target :: {variable.name}")
 
     def _start_and_end(self):
         lines = []

@@ -32,11 +32,11 @@ class Walk(Bases):
         if not arrays:
             return
         try:
-            base, offset = self.element(expr)
+            section = Section(*self.element(self.first(expr)), self.steps(expr))
         except Unclear:
             self.exposed.update(arrays)
             return
-        self.read_section(Section(base, offset), arrays)
+        self.read_section(section, arrays)
 
     @staticmethod
     def _is_array(place):

@@ -5,7 +5,7 @@ from .externals import ALLOCATE, HIDDEN_STATE, MESSAGES, MPI, STARTS_OR_ENDS, ST
 # Share of the program's cost from which on a part is left out, and from which on though more must be registered for that.
 SKIP_SHARE, SKIP_GROWS = 0.01, 0.2
 REQUIRED = {"setup", "end", "dup", "split", "make", "cart", "send_init", "recv_init", "request_free"}
-REQUIRED_NAMES = {"free", "fopen", "fclose", "freopen", "tmpfile", "opendir", "closedir", "setvbuf", "MPI_Comm_free", "MPI_Type_commit", "MPI_Type_free", "MPI_Group_free", "MPI_Op_free", *ALLOCATE}
+REQUIRED_NAMES = {"free", "fopen", "fclose", "freopen", "tmpfile", "opendir", "closedir", "setvbuf", "MPI_Comm_free", "MPI_Type_commit", "MPI_Type_free", "MPI_Group_free", "MPI_Op_free", "mend_cc allocate", *ALLOCATE}
 
 
 class Refused(Exception):

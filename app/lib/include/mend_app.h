@@ -86,7 +86,7 @@ mend_app_dimension mend_app_list(uint64_t global, uint64_t count, const uint64_t
  * environment's MEND_APP_CONFIG, else mend-app.conf if it exists. */
 int mend_app_init(const char *program, const char *configuration);
 /* Waits until all ranks are here and all is written. What mend_app_fopen opened stays open: close it before or after. MPI must still run. MEND_APP_SYSTEM: a file
- * of a rank can't be written, so the run hasn't ended well, and the next one goes on from the newest checkpoint. */
+ * of a rank, or that the run has ended, can't be written, so the run hasn't ended well, and the next one goes on from the newest checkpoint. */
 int mend_app_finalize(void);
 /* Ends the library on this rank alone, after an error: nobody is waited for, and what is being written doesn't count. What
  * mend_app_fopen opened stays open. The next run goes on from the newest checkpoint. The other ranks wait for this one at their next checkpoint or in mend_app_finalize: in
@@ -126,7 +126,11 @@ int mend_app_fclose(FILE *stream);
 int mend_app_checkpoint(void);
 /* The same, and a checkpoint is taken here; every rank calls it at the same point. */
 int mend_app_checkpoint_now(void);
-/* Has `prepare` called before variables are read for a checkpoint, to bring memory up to date; NULL ends that. */
+/* mend_app_checkpoint() where that only counts the call; else nothing is done, and MEND_APP_REFUSED is returned, without a message. For bindings that have to get ready
+ * for what the library may call back. */
+int mend_app_count(void);
+/* Has `prepare` called before variables are read for a checkpoint or a move, to bring memory up to date; NULL ends that. Where it can't, it says so by
+ * mend_app_report(), with a code below 0: there is no checkpoint or move then. */
 void mend_app_prepare(void (*prepare)(void *), void *data);
 /* Asks for a checkpoint, as a signal does. */
 void mend_app_request(void);
@@ -134,8 +138,13 @@ void mend_app_request(void);
  * which returns MEND_APP_MOVED, or say why not. `ranks`: "1,4-6" or "all". `hosts`: names, separated by commas, dealt to the ranks in turn; NULL or "":
  * where MPI starts processes. MEND_APP_INVALID: the text makes no sense; MEND_APP_REFUSED: these ranks can't move. */
 int mend_app_migrate(const char *ranks, const char *hosts);
-/* Has `release` called in the old process of a rank that has moved, to free what isn't registered: such a process sleeps to the job's end. NULL ends that. */
+/* Has `release` called in the old process of a rank that has moved, to free what isn't registered: such a process sleeps to the job's end. NULL ends that.
+ * In the end it calls exit(), since MPI libraries take leave there: what the program has given to atexit() and destructors of its static objects run in it, too, and
+ * what was registered is lost by then. They ask mend_app_departed() where they would write a result or count on such values. */
 void mend_app_departing(void (*release)(void *), void *data);
+/* 1 in a process whose rank is in another one, else 0: in the old process of a rank that has moved, from before `release` is called on; in a new process where the rank
+ * didn't move, at its exit. */
+int mend_app_departed(void);
 /* Number of the newest checkpoint that counts, or 0. */
 uint64_t mend_app_newest(void);
 

@@ -15,6 +15,7 @@ static double seconds[STAGES], started;
 
 /* This process isn't wanted. */
 static void go(void) {
+    app.departed = true;
     requests_leave();
     app.transport.settle(app.transport.state, 0);
     fflush(NULL);

@@ -54,6 +54,10 @@ int settings_read(struct settings *s, const char *configuration);
 /* All of them, as variables of the environment. */
 void settings_each(const struct settings *s, void (*tell)(void *data, const char *variable, const char *value), void *data);
 
+/* Between the two this thread reads and writes numbers with a point, whatever locale the program has chosen. */
+void *plain_numbers_start(void);
+void plain_numbers_end(void *before);
+
 /* ---- tables: what one rank's file holds ---- */
 struct dimension {
     uint32_t kind;
@@ -185,7 +189,7 @@ struct variable {
     int type, whose, dimensions;
     mend_app_dimension dimension[MEND_APP_DIMENSIONS];
     uint64_t elements;
-    bool restored;
+    bool restored, spread_anew; /* spread_anew: by global index, so that its elements may lie elsewhere than in the file */
     uint64_t *pending; /* pointers that wait for their targets: pairs of block and offset */
 };
 struct open_file {
@@ -230,7 +234,8 @@ bool store_is_set_aside(const char *directory, uint64_t checkpoint);
 /* Removes what neither is among the `keep` newest nor is copied nor linked to by either, nor above `newest`. */
 void store_retain(const char *directory, uint64_t keep, uint64_t newest);
 int store_mark_ended(const char *directory, uint64_t newest);
-uint64_t store_ended(const char *directory);
+/* Up to which checkpoint; 0: none. An error of the system where that can't be told. */
+int store_ended(const char *directory, uint64_t *number);
 int sync_directory(const char *path);
 /* Whole or not at all; not durable. */
 bool store_text(const char *path, const char *text);
@@ -283,6 +288,12 @@ extern _Atomic int request_raised;
 enum { REQUEST_CHECKPOINT = 1, REQUEST_MOVE = 2 };
 void request_raise(int what);
 void request_clear(int what);
+/* A checkpoint begins, and all ranks are there: it answers what this rank has been asked for, also what its thread hasn't seen or passed on yet. */
+void requests_taken(void);
+/* This rank had joined, and there will be no checkpoint: the same without a look at the file. */
+void requests_cancelled(void);
+/* The others don't come: what asked this rank may not have reached them, or they have taken it for what an earlier checkpoint answered. */
+void requests_pass_on(void);
 /* A checkpoint counts now: the next is due an interval later. */
 void requests_restart_clock(void);
 /* Seconds until the next is due by the time, or 0: none is. */
@@ -403,15 +414,18 @@ struct app {
     struct saved_state saved;
     void (*prepare)(void *);
     void *prepare_data;
+    bool reported; /* mend_app_report() was told of an error */
     struct agree_rank rank;
     struct agree_root *root_part;
     bool all_finished;
     double joined_at;
+    bool passed_on; /* since then */
     bool arriving;
     char directory_at_start[TEXT], began_in[TEXT]; /* at mend_app_init; where the process began */
     int move_decided; /* 0: not yet, 1: it begins, -1: it doesn't */
     void (*release)(void *);
     void *release_data;
+    bool departed; /* its rank is in another process */
     struct writing writing;
     uint64_t taking;
     /* The newest checkpoint that counts, for what is unchanged. */
@@ -434,6 +448,8 @@ void *must_grow(void *old, size_t used, size_t bytes);
 char *must_copy(const char *text);
 
 enum snapshot { SNAPSHOT_IN_PLACE, SNAPSHOT_COPY, SNAPSHOT_MOVE };
+/* Has the program bring its variables up to date. */
+bool snapshot_prepare(char error[TEXT]);
 /* MOVE: without hashes, and zeros like all else. */
 struct table *snapshot_take(enum snapshot how, char error[TEXT]);
 int restore_variable(struct variable *v);

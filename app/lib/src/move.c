@@ -142,7 +142,7 @@ static bool is_found(const char *program) {
 
 /* How this process was started, for the one that takes its place: process managers pass on no environment, and not every argument. */
 static int write_script(char error[TEXT]) {
-    static const char *const passed[] = {"MEND_APP_", "PATH=", "LD_LIBRARY_PATH=", "PYTHONPATH=", "FI_", "I_MPI_FABRICS=", "I_MPI_ROOT=", "MPIR_CVAR_", "OMP_", "UCX_"};
+    static const char *const passed[] = {"MEND_APP_", "PATH=", "LD_LIBRARY_PATH=", "PYTHONPATH=", "HDF5_", "FI_", "I_MPI_FABRICS=", "I_MPI_ROOT=", "MPIR_CVAR_", "OMP_", "UCX_"};
     char path[TEXT], word[8 * TEXT];
     script_path(path, app.transport.rank);
     FILE *file = fopen(path, "we"), *arguments = fopen("/proc/self/cmdline", "re");
@@ -246,8 +246,8 @@ static int prepare(struct source *s, char error[TEXT]) {
         done = write_script(error);
     if (done)
         return done;
-    if (app.prepare)
-        app.prepare(app.prepare_data);
+    if (!snapshot_prepare(error))
+        return MEND_APP_REFUSED;
     fflush(NULL);
     app.base = NULL;
     s->table = snapshot_take(disk ? SNAPSHOT_IN_PLACE : SNAPSHOT_MOVE, error);
@@ -367,6 +367,7 @@ static void free_data(void) {
 }
 
 static void leave(struct source *s) {
+    app.departed = true;
     requests_leave();
     writing_stop();
     source_free(s);
@@ -374,6 +375,10 @@ static void leave(struct source *s) {
     fflush(NULL);
     free_data();
     app.transport.depart(app.transport.state, 1);
+}
+
+EXPORT int mend_app_departed(void) {
+    return app.departed;
 }
 
 EXPORT void mend_app_departing(void (*release)(void *), void *data) {

@@ -20,7 +20,9 @@ static void say(const char *format, va_list arguments, char *into, size_t room) 
     size_t length = 0;
     if (app.transport.size > 1)
         length = (size_t)snprintf(into, room, "rank %d: ", app.transport.rank);
+    void *before = plain_numbers_start();
     vsnprintf(into + length, room - length, format, arguments);
+    plain_numbers_end(before);
 }
 
 int fail(int code, const char *format, ...) {
@@ -69,6 +71,7 @@ void note(const char *format, ...) {
 }
 
 EXPORT int mend_app_report(int code, const char *text) {
+    app.reported = app.reported || code < 0;
     return fail(code, "%s", text);
 }
 

@@ -17,10 +17,11 @@
 _Atomic int request_raised;
 static _Atomic int from_here, ending;
 static _Atomic double known;      /* the watched file's time when it was last looked at */
+static double answered, noticed;  /* its time at the newest request; when it was last seen to have another time; under `looking` */
 static _Atomic double taken_move; /* the time of the file that asked for the newest move: no new request, however long it is seen */
 static _Atomic uint64_t retained;
 static pthread_t thread;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, removing = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, removing = PTHREAD_MUTEX_INITIALIZER, looking = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static bool running;
 static double due;
@@ -49,6 +50,9 @@ EXPORT void mend_app_request(void) {
 void requests_set_clock(double seconds) {
     pthread_mutex_lock(&lock);
     due = seconds > 0 ? seconds_now() + seconds : 0;
+    /* The thread may wait for longer than that. */
+    if (due > 0)
+        pthread_cond_signal(&changed);
     pthread_mutex_unlock(&lock);
 }
 
@@ -98,8 +102,57 @@ static void touch(void) {
         close(fd);
 }
 
+static void look(void) {
+    if (app.transport.rank == 0 && launcher_look())
+        raised(0);
+    double time = touched(watched);
+    /* The others would take it for the request before if it came too soon after that. */
+    bool too_soon = time == atomic_load(&known) && seconds_now() < noticed + 1.1 * SAME_REQUEST_SECONDS;
+    if (!too_soon && atomic_exchange(&from_here, 0)) {
+        /* Once more: a checkpoint may have begun between the two that a signal sets. */
+        request_raise(REQUEST_CHECKPOINT);
+        touch();
+        answered = touched(watched);
+        noticed = seconds_now();
+        atomic_store(&known, answered);
+    } else if (time != atomic_load(&known)) {
+        /* A file that was put there may have an older time. */
+        if (time != 0 && (time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS)) {
+            answered = time;
+            request_raise(REQUEST_CHECKPOINT);
+        }
+        noticed = seconds_now();
+        atomic_store(&known, time);
+    }
+}
+
+void requests_taken(void) {
+    requests_set_clock(0);
+    pthread_mutex_lock(&looking);
+    atomic_store(&from_here, 0);
+    request_clear(REQUEST_CHECKPOINT);
+    double time = touched(watched);
+    if (time != atomic_load(&known)) {
+        answered = time;
+        noticed = seconds_now();
+        atomic_store(&known, time);
+    }
+    if (app.transport.rank == 0)
+        launcher_taking();
+    pthread_mutex_unlock(&looking);
+}
+
+void requests_cancelled(void) {
+    atomic_store(&from_here, 0);
+    request_clear(REQUEST_CHECKPOINT);
+}
+
+void requests_pass_on(void) {
+    atomic_store(&from_here, 1);
+}
+
 static void *watch(void *data) {
-    double answered = 0, noticed = -SAME_REQUEST_SECONDS * 2, known_move = *(double *)data;
+    double known_move = *(double *)data;
     pthread_mutex_lock(&lock);
     while (!atomic_load(&ending)) {
         struct timespec until;
@@ -119,30 +172,15 @@ static void *watch(void *data) {
         }
         pthread_mutex_unlock(&lock);
         retain();
-        if (app.transport.rank == 0 && launcher_look())
-            raised(0);
         if (app.transport.rank == 0)
             places_look();
-        double time = touched(watched), move = touched(watched_moves);
+        double move = touched(watched_moves);
         if (move != known_move && move != 0 && move != atomic_load(&taken_move))
             request_raise(REQUEST_MOVE);
         known_move = move;
-        /* The others would take it for the request before if it came too soon after that. */
-        bool too_soon = time == atomic_load(&known) && seconds_now() < noticed + 1.1 * SAME_REQUEST_SECONDS;
-        if (!too_soon && atomic_exchange(&from_here, 0)) {
-            touch();
-            answered = touched(watched);
-            noticed = seconds_now();
-            atomic_store(&known, answered);
-        } else if (time != atomic_load(&known)) {
-            /* A file that was put there may have an older time. */
-            if (time != 0 && (time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS)) {
-                answered = time;
-                request_raise(REQUEST_CHECKPOINT);
-            }
-            noticed = seconds_now();
-            atomic_store(&known, time);
-        }
+        pthread_mutex_lock(&looking);
+        look();
+        pthread_mutex_unlock(&looking);
         pthread_mutex_lock(&lock);
     }
     pthread_mutex_unlock(&lock);
@@ -192,6 +230,8 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     pthread_condattr_destroy(&clock);
     plan_path(watched_moves);
     atomic_store(&known, looked_at < 0 ? touched(watched) : looked_at);
+    answered = 0;
+    noticed = -SAME_REQUEST_SECONDS * 2;
     /* A new process knows which one was taken. */
     move_at_start = looked_at < 0 ? touched(watched_moves) : 0;
     atomic_store(&ending, 0);

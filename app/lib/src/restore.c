@@ -61,6 +61,24 @@ static int read_own(const struct variable *v, const struct block *b, uint64_t nu
     return done;
 }
 
+static const struct variable *registered(const struct block *b) {
+    for (const struct variable *v = app.variables; v; v = v->next) {
+        if (strcmp(v->name, b->name) != 0)
+            continue;
+        char *context = context_path(v->context);
+        bool same = strcmp(context, b->context) == 0;
+        free(context);
+        if (same)
+            return v;
+    }
+    return NULL;
+}
+
+/* Its values are those of elements that lie elsewhere now, or on another rank. */
+static int refuse_alias(const struct block *b, const struct variable *owner) {
+    return fail_restore(MEND_APP_REFUSED, "`%s` lay in the memory of `%s` when checkpoint %" PRIu64 " was taken, which is spread over the ranks otherwise now: restart with the distribution that it had", b->name, owner->name, app.saved.own->checkpoint);
+}
+
 int restore_variable(struct variable *v) {
     struct table *t = app.saved.own;
     char *context = context_path(v->context), error[TEXT] = "";
@@ -78,10 +96,14 @@ int restore_variable(struct variable *v) {
         /* The data of this rank alone come. */
         if (app.arriving)
             return fail_restore(MEND_APP_REFUSED, "`%s`%s is spread otherwise than in the old process", v->name, where);
+        v->spread_anew = true;
         int done = spread_restore(v, b);
         v->restored = done == 0;
         return done == 0 ? MEND_APP_RESTORED : done;
     }
+    const struct variable *owner = b->alias >= 0 ? registered(&t->blocks[b->alias]) : NULL;
+    if (owner && owner->spread_anew)
+        return refuse_alias(b, owner);
     if ((v->whose == WHOSE_SPREAD) != (b->whose == WHOSE_SPREAD) && !app.saved.same_ranks)
         return fail_restore(MEND_APP_REFUSED, "`%s`%s was %s over the ranks when checkpoint %" PRIu64 " was taken, and %s now: it restarts on %" PRIu32 " ranks only", v->name, where, b->whose == WHOSE_SPREAD ? "spread" : "not spread", t->checkpoint, b->whose == WHOSE_SPREAD ? "isn't" : "is", app.saved.manifest.ranks);
     if (b->whose == MEND_APP_PRIVATE && !app.saved.same_ranks)
@@ -117,19 +139,6 @@ int restore_variable(struct variable *v) {
     return MEND_APP_RESTORED;
 }
 
-static const struct variable *registered(const struct block *b) {
-    for (const struct variable *v = app.variables; v; v = v->next) {
-        if (strcmp(v->name, b->name) != 0)
-            continue;
-        char *context = context_path(v->context);
-        bool same = strcmp(context, b->context) == 0;
-        free(context);
-        if (same)
-            return v;
-    }
-    return NULL;
-}
-
 /* Pointers whose targets are registered by now. `all`: what is left is an error. */
 int restore_pointers(bool all) {
     const struct table *t = app.saved.own;
@@ -148,8 +157,9 @@ int restore_pointers(bool all) {
             if (block < 0 || (uint64_t)block >= t->blocks_count || offset > t->blocks[block].elements)
                 return fail_restore(MEND_APP_DAMAGED, "pointer `%s` [%" PRIu64 "] points outside of all that was saved", v->name, i);
             const struct variable *target = registered(&t->blocks[block]);
-            if (target && target->whose == WHOSE_SPREAD && !app.saved.same_ranks)
-                return fail_restore(MEND_APP_REFUSED, "pointer `%s` points into `%s`, which is spread over another number of ranks now", v->name, target->name);
+            /* Its beginning is there in any case. */
+            if (target && target->spread_anew && offset != 0)
+                return fail_restore(MEND_APP_REFUSED, "pointer `%s` points into `%s`, which is spread over the ranks otherwise now: restart with the distribution that it had", v->name, target->name);
             left = !target;
             if (target && offset <= target->elements)
                 *pointer = (char *)target->address + offset * element_size(target->type);
@@ -215,6 +225,8 @@ static int check_aliases(void) {
     for (size_t i = 0; i < t->blocks_count; i++) {
         const struct block *b = &t->blocks[i];
         const struct variable *v = b->alias >= 0 ? registered(b) : NULL, *owner = v ? registered(&t->blocks[b->alias]) : NULL;
+        if (v && owner && owner->spread_anew)
+            return refuse_alias(b, owner);
         if (v && owner && app.saved.same_ranks && (char *)v->address != (char *)owner->address + b->offset * element_size(owner->type))
             return fail_restore(MEND_APP_REFUSED, "`%s` lay in the memory of `%s` when checkpoint %" PRIu64 " was taken, and lies elsewhere now", v->name, owner->name, t->checkpoint);
     }

@@ -82,7 +82,8 @@ static void forget_move(void) {
     request_clear(REQUEST_MOVE);
 }
 
-static void over(bool counts, const struct agree_message *m) {
+/* `joined`: this rank took part. */
+static void over(bool counts, bool joined, const struct agree_message *m) {
     if (app.taking && atomic_load(&app.writing.state) == 1) {
         /* Cancelled before it was written: the thread has its table. */
         unsigned looks = 0;
@@ -115,7 +116,9 @@ static void over(bool counts, const struct agree_message *m) {
             snprintf(why, sizeof why, "rank %" PRIu32 ": %s", m->rank, reasons[m->reason <= AGREE_PUBLISH ? m->reason : 0]);
             launcher_answer(0, why);
         }
-        if (!app.taking)
+        if (!app.taking && joined)
+            requests_cancelled();
+        else if (!app.taking)
             request_clear(REQUEST_CHECKPOINT);
         if (move)
             forget_move();
@@ -128,14 +131,14 @@ static void over(bool counts, const struct agree_message *m) {
 
 static void rank_hears(const struct agree_message *m) {
     struct agree_out out = {0};
-    bool moving = app.rank.state == AGREE_TAKING && app.rank.purpose == AGREE_MOVE;
+    bool moving = app.rank.state == AGREE_TAKING && app.rank.purpose == AGREE_MOVE, joined = app.rank.state != AGREE_IDLE;
     enum agree_answer answer = agree_hear(&app.rank, m, &out);
     if (moving && (answer == AGREE_WAS_DONE || answer == AGREE_WAS_CANCELLED)) {
         app.move_decided = answer == AGREE_WAS_DONE ? 1 : -1;
         if (app.move_decided < 0)
             say_why_not("move", "", m);
     } else if (answer == AGREE_WAS_DONE || answer == AGREE_WAS_CANCELLED)
-        over(answer == AGREE_WAS_DONE, m);
+        over(answer == AGREE_WAS_DONE, joined, m);
     if (answer == AGREE_ALL_FINISHED)
         app.all_finished = true;
     deliver(&out);
@@ -237,9 +240,7 @@ static bool base_is_here(void) {
 
 static int take(void) {
     char error[TEXT] = "";
-    request_clear(REQUEST_CHECKPOINT);
-    if (app.transport.rank == 0)
-        launcher_taking();
+    requests_taken();
     app.taking = (uint64_t)((int64_t)app.call + app.number_offset);
     bool full = !app.settings.incremental || !app.base || app.since_full + 1 >= app.settings.full_every || !base_is_here(), behind = app.settings.behind;
     if (full) {
@@ -248,9 +249,7 @@ static int take(void) {
     }
     app.offered_since_full = full ? 0 : app.since_full + 1;
     store_path(app.writing.path, app.settings.directory, app.taking, app.transport.rank);
-    if (app.prepare)
-        app.prepare(app.prepare_data);
-    struct table *t = snapshot_take(behind ? SNAPSHOT_COPY : SNAPSHOT_IN_PLACE, error);
+    struct table *t = snapshot_prepare(error) ? snapshot_take(behind ? SNAPSHOT_COPY : SNAPSHOT_IN_PLACE, error) : NULL;
     if (!t && behind && strstr(error, "no memory")) {
         note("%s: the program waits while its file is written", error);
         behind = false;
@@ -366,14 +365,21 @@ static __attribute__((noinline)) int slow_checkpoint(bool scheduled) {
     struct agree_out out = {0};
     int requested = atomic_load_explicit(&request_raised, memory_order_relaxed);
     agree_call(&app.rank, app.call, where_hash(), requested != 0, requested & REQUEST_MOVE ? AGREE_MOVE : AGREE_CHECKPOINT, scheduled, &out);
-    if (before == AGREE_IDLE && app.rank.state == AGREE_JOINED)
+    if (before == AGREE_IDLE && app.rank.state == AGREE_JOINED) {
         app.joined_at = seconds_now();
+        app.passed_on = false;
+    }
     deliver(&out);
     hold();
     if (app.rank.state == AGREE_TAKING && !app.taking)
         done = app.rank.purpose == AGREE_MOVE ? move() : take();
     if (app.rank.state == AGREE_JOINED && seconds_now() - app.joined_at > app.settings.join_seconds)
         withdraw();
+    /* By then each rank's thread has looked. */
+    if (app.rank.state == AGREE_JOINED && !app.rank.all_joined && !app.passed_on && requested & REQUEST_CHECKPOINT && seconds_now() - app.joined_at > 2 * (app.settings.watch_seconds + 1)) {
+        app.passed_on = true;
+        requests_pass_on();
+    }
     set_slow();
     return done;
 }
@@ -384,6 +390,15 @@ EXPORT int mend_app_checkpoint(void) {
         app.scheduled_in = app.settings.calls;
     if (__builtin_expect(app.slow || scheduled || atomic_load_explicit(&request_raised, memory_order_relaxed), 0))
         return slow_checkpoint(scheduled);
+    app.call++;
+    return MEND_APP_OK;
+}
+
+EXPORT int mend_app_count(void) {
+    if (app.slow || app.scheduled_in == 1 || atomic_load_explicit(&request_raised, memory_order_relaxed))
+        return MEND_APP_REFUSED;
+    if (app.scheduled_in != UINT64_MAX)
+        app.scheduled_in--;
     app.call++;
     return MEND_APP_OK;
 }

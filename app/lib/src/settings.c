@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <locale.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,9 +44,25 @@ static const struct setting {
 };
 enum { SETTINGS = sizeof all / sizeof *all };
 
+void *plain_numbers_start(void) {
+    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    if (!plain)
+        return NULL;
+    locale_t before = uselocale(plain);
+    if (!before)
+        freelocale(plain);
+    return before;
+}
+
+void plain_numbers_end(void *before) {
+    if (before)
+        freelocale(uselocale(before));
+}
+
 static int set(struct settings *s, const struct setting *setting, const char *value, const char *source) {
     void *at = (char *)s + setting->offset;
     char *end = NULL;
+    void *before;
     errno = 0;
     switch (setting->kind) {
     case TEXT_VALUE:
@@ -54,7 +71,9 @@ static int set(struct settings *s, const struct setting *setting, const char *va
         strcpy(at, value);
         return 0;
     case SECONDS:
+        before = plain_numbers_start();
         *(double *)at = strtod(value, &end);
+        plain_numbers_end(before);
         if (end == value || *end || !(*(double *)at >= 0) || *(double *)at > 1e9)
             return fail(MEND_APP_INVALID, "%s: %s = %s: a number of seconds is needed, from 0 to 1e9", source, setting->key, value);
         return 0;
@@ -221,8 +240,10 @@ static void look_for_unknown(void) {
 int settings_read(struct settings *s, const char *configuration) {
     memset(s, 0, sizeof *s);
     int done = 0;
-    for (int i = 0; i < SETTINGS; i++)
-        set(s, &all[i], all[i].initial, "initial value");
+    for (int i = 0; i < SETTINGS && done == 0; i++)
+        done = set(s, &all[i], all[i].initial, "initial value");
+    if (done)
+        return done;
     const char *named = configuration ? configuration : getenv("MEND_APP_CONFIG");
     /* A process that arrives has all of them from the old one, in the environment: the file may be another one by now. */
     if (!app.transport.arriving)
@@ -243,12 +264,15 @@ int settings_read(struct settings *s, const char *configuration) {
 
 static void value_of(char into[TEXT], const struct settings *s, const struct setting *setting) {
     const void *at = (const char *)s + setting->offset;
+    void *before;
     switch (setting->kind) {
     case TEXT_VALUE:
         snprintf(into, TEXT, "%s", (const char *)at);
         break;
     case SECONDS:
+        before = plain_numbers_start();
         snprintf(into, TEXT, "%.17g", *(const double *)at);
+        plain_numbers_end(before);
         break;
     case COUNT:
         snprintf(into, TEXT, "%" PRIu64, *(const uint64_t *)at);
@@ -257,10 +281,6 @@ static void value_of(char into[TEXT], const struct settings *s, const struct set
         snprintf(into, TEXT, "%s", *(const bool *)at ? "yes" : "no");
         break;
     }
-    /* A program may have chosen another locale since. */
-    char *comma = setting->kind == SECONDS ? strchr(into, ',') : NULL;
-    if (comma)
-        *comma = '.';
 }
 
 void settings_each(const struct settings *s, void (*tell)(void *data, const char *variable, const char *value), void *data) {

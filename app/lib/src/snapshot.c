@@ -246,6 +246,15 @@ static bool fill(struct block *b, uint64_t number, uint64_t index, enum snapshot
     return true;
 }
 
+bool snapshot_prepare(char error[TEXT]) {
+    app.reported = false;
+    if (app.prepare)
+        app.prepare(app.prepare_data);
+    if (app.reported)
+        snprintf(error, TEXT, "the program can't bring its variables up to date, and says why");
+    return !app.reported;
+}
+
 struct table *snapshot_take(enum snapshot how, char error[TEXT]) {
     struct table *t = table_new();
     struct utsname machine;

@@ -140,8 +140,9 @@ static bool counts(uint64_t checkpoint) {
 
 /* The newest, of those below p->checkpoint, that a restart may use. */
 static void propose(struct proposal *p) {
-    uint64_t *numbers, below = p->checkpoint, ended = store_ended(app.settings.directory);
+    uint64_t *numbers, below = p->checkpoint, ended;
     bool any = strcmp(app.settings.restart, "newest") == 0;
+    p->error = store_ended(app.settings.directory, &ended);
     if (access(app.settings.directory, R_OK | X_OK) != 0)
         p->error = errno;
     size_t count = store_list(app.settings.directory, &numbers);
@@ -196,7 +197,7 @@ static int choose(void) {
         if (done)
             return done;
         if (p.error)
-            return fail_restore(MEND_APP_SYSTEM, "rank 0 can't read the directory %s: %s", app.settings.directory, strerror((int)p.error));
+            return fail_restore(MEND_APP_SYSTEM, "rank 0 can't read the directory %s, or `ended` in it: %s", app.settings.directory, strerror((int)p.error));
         if (p.checkpoint == 0) {
             if (passed_over || p.set_aside)
                 return none_is_good(&p);
@@ -337,13 +338,15 @@ EXPORT int mend_app_finalize(void) {
     requests_stop();
     /* A run whose output isn't all written hasn't ended well. Every rank is here. */
     int flushed = files_flush();
-    bool all_flushed = all_say(flushed == 0), all_finished = all_say(!unfinished);
+    bool all_flushed = all_say(flushed == 0), all_finished = all_say(!unfinished), marked = true;
     if (unfinished)
         fail(MEND_APP_REFUSED, "the program ended before it came to the safe point of checkpoint %" PRIu64 " (contexts \"%s\"), which is kept", app.saved.own->checkpoint, app.saved.own->where);
     else if (flushed == 0 && !all_flushed)
         flushed = fail(MEND_APP_SYSTEM, "another rank can't write its files, and says why");
     else if (all_flushed && all_finished && app.transport.rank == 0)
-        store_mark_ended(app.settings.directory, app.newest);
+        marked = store_mark_ended(app.settings.directory, app.newest) == 0;
+    if (!all_say(marked))
+        flushed = marked ? fail(MEND_APP_SYSTEM, "rank 0 can't write down that this run has ended, and says why") : MEND_APP_SYSTEM;
     clear();
     if (app.transport.end)
         app.transport.end(app.transport.state);

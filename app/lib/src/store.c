@@ -119,6 +119,14 @@ static int publish_text(const char *directory, const char *name, const char *tex
     return MEND_APP_SYSTEM;
 }
 
+/* Without it a checkpoint doesn't count: durable, so that none whose files are removed counts after a loss of power. */
+static void remove_manifest(const char *path) {
+    char file[TEXT + 16];
+    snprintf(file, sizeof file, "%s/manifest", path);
+    if (unlink(file) == 0)
+        sync_directory(path);
+}
+
 int store_publish(const char *directory, const struct manifest *m, char error[TEXT]) {
     char *text = NULL, path[TEXT];
     size_t length = 0;
@@ -143,6 +151,9 @@ int store_publish(const char *directory, const struct manifest *m, char error[TE
         snprintf(error, TEXT, "%.900s can't be made durable: %s", directory, strerror(errno));
         done = MEND_APP_SYSTEM;
     }
+    /* Ranks remove their files then: a manifest that is there, though it may not be there for good, would count. */
+    if (done != 0)
+        remove_manifest(path);
     return done;
 }
 
@@ -294,10 +305,7 @@ size_t store_list(const char *directory, uint64_t **numbers) {
 void store_remove(const char *directory, uint64_t checkpoint) {
     char path[TEXT], file[2 * TEXT];
     store_path(path, directory, checkpoint, -1);
-    /* Without its manifest it doesn't count: first of all, and durable, so that no half of it counts after a loss of power. */
-    snprintf(file, sizeof file, "%s/manifest", path);
-    if (unlink(file) == 0)
-        sync_directory(path);
+    remove_manifest(path);
     DIR *dir = opendir(path);
     if (!dir)
         return;
@@ -373,7 +381,10 @@ void store_retain(const char *directory, uint64_t keep, uint64_t newest) {
 /* All that is there: a run from an older checkpoint, or anew, leaves newer ones, and they aren't gone on from either. */
 int store_mark_ended(const char *directory, uint64_t newest) {
     char text[32], error[TEXT];
-    uint64_t *numbers, before = store_ended(directory);
+    uint64_t *numbers, before;
+    int done = store_ended(directory, &before);
+    if (done)
+        return fail(MEND_APP_SYSTEM, "%.900s/ended can't be read: %s", directory, strerror(done));
     size_t count = store_list(directory, &numbers);
     if (count && numbers[0] > newest)
         newest = numbers[0];
@@ -381,18 +392,18 @@ int store_mark_ended(const char *directory, uint64_t newest) {
     if (newest <= before)
         return 0;
     int length = snprintf(text, sizeof text, "%" PRIu64 "\n", newest);
-    return publish_text(directory, "ended", text, (size_t)length, error) == 0 ? 0 : fail(MEND_APP_SYSTEM, "%s", error);
+    return publish_text(directory, "ended", text, (size_t)length, error) == 0 ? 0 : fail(MEND_APP_SYSTEM, "this run doesn't count as ended: %s", error);
 }
 
-uint64_t store_ended(const char *directory) {
+int store_ended(const char *directory, uint64_t *number) {
     char path[TEXT + 16];
-    uint64_t number = 0;
+    *number = 0;
     snprintf(path, sizeof path, "%s/ended", directory);
     FILE *file = fopen(path, "re");
     if (!file)
-        return 0;
-    if (fscanf(file, "%" SCNu64, &number) != 1)
-        number = 0;
+        return errno == ENOENT ? 0 : errno;
+    errno = 0;
+    int read = fscanf(file, "%" SCNu64, number), why = errno;
     fclose(file);
-    return number;
+    return read == 1 ? 0 : why ? why : EBADMSG;
 }

@@ -121,6 +121,37 @@ class Ranks(InDirectory):
         self.assertEqual(calls["0"], calls["1"])
         self.assertEqual(calls["0"], calls["2"])
 
+    def with_own_settings(self, name, *arguments, **settings):
+        """The command of a program on ranks of which each has its own settings: tuples, one value for each rank."""
+        command, count = [], len(next(iter(settings.values())))
+        for rank in range(count):
+            command += [":", "-n", "1"] if rank else []
+            for key, values in settings.items():
+                command += ["-env", f"MEND_APP_{key.upper()}", str(values[rank])]
+            command += [program(name), *arguments]
+        return run(1, command, self.directory, join_seconds=1)
+
+    def test_an_interval_shorter_than_looks_at_the_file(self):
+        output = self.good(run(2, [program("loops"), "300", "10000"], self.directory, interval=0.5, watch_seconds=60))
+        self.assertGreaterEqual(len(self.taken(output)), 6, output)
+
+    def test_what_a_checkpoint_has_answered_is_not_passed_on_later(self):
+        output = self.good(self.with_own_settings("loops", "900", "5000", "step", "-r", "20", watch_seconds=(0.1, 0.1, 2.5)))
+        self.one_call_for_all(output)
+        self.assertNotIn("no checkpoint", output)
+
+    def test_what_a_checkpoint_has_answered_is_not_seen_later(self):
+        output = self.good(self.with_own_settings("moves", "1000", "250", "-p", "20000", "-c", "30", "-n", "40", watch_seconds=(0.05, 2.5)))
+        self.assertEqual(self.checkpoints(), [41], output)
+        self.assertNotIn("no checkpoint", output)
+
+    def test_a_request_that_the_others_have_not_heard_is_passed_on_again(self):
+        command = [program("loops"), "1000", "5000"]
+        output = self.good(run(1, ["-env", "MEND_APP_INTERVAL", "1", *command, ":", "-n", "2", *command], self.directory, watch_seconds=0.1))
+        first = self.taken(output)[:3]
+        self.assertEqual(sorted(rank for rank, _ in first), ["0", "1", "2"], output)
+        self.assertEqual(len({call for _, call in first}), 1, output)
+
     def test_many_requests_at_random_moments(self):
         random.seed(int(os.environ.get("MEND_TEST_SEED", "1")))
         for settings in ({"behind": "yes", "incremental": "yes"}, {"calls": 37}):

@@ -163,10 +163,10 @@ class UnderMend(InDirectory):
         self.lab.mend("kill", name)
         again.finish(137)
         # The one that was further on is still there, and the newest by its number.
-        output = self.good(run(3, [self.heat, *SLOW[:2]], self.directory, restart=third["checkpoint"]))
+        output = self.good(run(2, [self.heat, *SLOW[:2]], self.directory, restart=third["checkpoint"]))
         self.assertIn(f"checkpoint {third['checkpoint']} of 4 ranks is restored", output)
         os.mkdir(self.path("undisturbed"))
-        undisturbed = self.good(run(2, [self.heat, *SLOW[:2]], self.path("undisturbed")))
+        undisturbed = self.good(run(1, [self.heat, *SLOW[:2]], self.path("undisturbed")))
         self.assertEqual(output.splitlines()[-1], undisturbed.splitlines()[-1])
 
     def test_programs_without_the_library_are_told_at_once(self):

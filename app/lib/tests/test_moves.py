@@ -113,7 +113,10 @@ class Moved(Moving):
     def test_one_half_and_all_ranks(self):
         for ranks, who, told in ((1, "0", "rank 0"), (2, "1", "rank 1"), (4, "0,2-3", "ranks 0, 2, 3"), (8, "all", "ranks 0, 1, 2, 3, 4, 5, 6, 7")):
             with self.subTest(ranks=ranks):
-                self.assertIn(f"moved: {told};", self.same(self.moves(ranks, "-m", "5", who, ""), ranks))
+                output = self.same(self.moves(ranks, "-m", "5", who, ""), ranks)
+                self.assertIn(f"moved: {told};", output)
+                # Handlers run in old processes, too, and can tell.
+                self.assertEqual([output.count(f"exit, departed: {departed}") for departed in (0, 1)], [ranks, len(re.findall(r"\d", told))], output)
 
     def test_a_program_that_abandons_the_library_wakes_the_old_process_and_begins_again(self):
         output = self.good(self.moves(1, "-m", "2", "0", "", "-b", "50"))

@@ -98,6 +98,17 @@ class Changed(InDirectory):
         self.assertIn("MEND_APP_INTERVALL in the environment is no setting, and is ignored", output)
         self.assertEqual(output.count("is no setting"), 1, output)
 
+    def test_numbers_where_the_program_has_a_decimal_comma(self):
+        if not shutil.which("localedef") or not os.path.exists("/usr/share/i18n/locales/de_DE"):
+            skip("a locale with a decimal comma", "localedef or its sources aren't there (apt-get install locales)")
+        subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", self.path("de_DE.UTF-8")], check=True, capture_output=True)
+        script = "import locale; locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8'); assert locale.format_string('%.1f', 0.5) == '0,5'; " + SAVE.replace("\nimport mend_app", "import mend_app")
+        with unittest.mock.patch.dict(os.environ, {"LOCPATH": self.directory}):
+            self.good(self.python(script, interval="0.5", restart="none"))
+            code, output = self.python(script, interval="0,5", restart="none")
+        self.assertEqual(code, 1, output)
+        self.assertIn("interval = 0,5: a number of seconds is needed", output)
+
     def test_a_relative_path_where_the_program_is_nowhere(self):
         script = "import os, mend_app\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\nmend_app.Session()\n"
         code, output = run(0, [PYTHON, "-c", script], self.directory, directory=self.path("checkpoints"), watch="request")
@@ -449,6 +460,37 @@ with mend_app.Session() as session:
                     self.assertIn("taken None 0", output)
                     self.assertEqual(self.checkpoints(), [])
 
+    def test_what_points_into_or_lies_in_an_array_that_is_spread_anew(self):
+        script = """
+import ctypes, mend_app, numpy
+from mend_app import _library as library
+with mend_app.Session() as session:
+    indices = numpy.arange({first}, {last}, {step}, dtype=numpy.uint64)
+    x = numpy.where(session.restarting, -1.0, indices.astype(float))
+    pointer = (ctypes.c_void_p * 1)(x.ctypes.data + {at})
+    register = dict(x=lambda: session.array("x", x, mend_app.listed(8, indices)), part=lambda: session.array("part", x[2:4]),
+                    pointer=lambda: library.check("mend_app_variable", b"pointer", ctypes.addressof(pointer), 15, 0, None, 0))
+    for name in {names}:
+        register[name]()
+    print(session.checkpoint(now=not session.restarting), x.tolist(), (pointer[0] - x.ctypes.data), flush=True)
+    import os; os._exit(0)
+"""
+        straight, turned = {"first": 0, "last": 8, "step": 1}, {"first": 7, "last": -1, "step": -1}
+        for at, names, word in ((24, ("x", "pointer"), "pointer `pointer` points into `x`, which is spread over the ranks otherwise now"), (0, ("x", "pointer"), ""), (0, ("pointer", "x"), ""),
+                                (24, ("pointer", "x"), "pointer `pointer` points into `x`"), (0, ("x", "part"), "`part` lay in the memory of `x`"), (0, ("part", "x"), "`part` lay in the memory of `x`")):
+            with self.subTest(at=at, names=names):
+                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+                self.good(self.python(script.format(**straight, at=at, names=names)))
+                if names[0] == "x":
+                    output = self.good(self.python(script.format(**straight, at=at, names=names)))
+                    self.assertIn(f"restored [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0] {at}", output)
+                code, output = self.python(script.format(**turned, at=at, names=names))
+                if word:
+                    self.assertEqual(code, 1, output)
+                    self.assertIn(word, output)
+                else:
+                    self.assertIn("restored [7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0] 0", output)
+
     def test_a_full_disk_keeps_what_was_there(self):
         if os.geteuid() != 0 and subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"], capture_output=True, check=False).returncode:
             skip("a full disk", "no user namespaces here")
@@ -484,48 +526,6 @@ with mend_app.Session(configuration="c.conf") as session:
         output = self.good(run(0, command, self.directory))
         self.assertEqual(re.findall(r"^(?:taken|None).*$", output, re.M), ["taken", *["None 1"] * 5, "taken 7 0"], output)
         self.assertIn("No space left on device", output)
-
-
-class Ends(InDirectory):
-    def test_what_is_left_of_a_checkpoint_is_cleared_away(self):
-        self.good(self.python(SAVE))
-        os.makedirs(self.path("checkpoints", "checkpoint-000001", "x"), exist_ok=True)
-        shutil.rmtree(self.path("checkpoints", "checkpoint-000001", "x"))
-        os.remove(self.path("checkpoints", "checkpoint-000001", "manifest"))
-        self.good(self.python(SAVE, restart="none"))
-        self.assertEqual([os.path.basename(path) for path in sorted(glob.glob(self.path("checkpoints", "checkpoint-*")))], ["checkpoint-000003", "checkpoint-000004"])
-
-    def test_a_file_with_a_checkpoint_s_name_is_none(self):
-        os.mkdir(self.path("checkpoints"))
-        self.write("checkpoints/checkpoint-000003", "")
-        output = self.good(self.python(SAVE))
-        self.assertNotIn("can't be used", output)
-        self.assertEqual(self.checkpoints(), [4, 5])
-
-    def test_a_good_end_covers_all_that_is_there(self):
-        """Also of a run from an older checkpoint, and of one anew, that take none themselves."""
-        crash = SAVE + "        import os\n        os._exit(7)\n"
-        for again in ({"restart": "1"}, {"restart": "none"}):
-            with self.subTest(**again):
-                shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
-                self.assertEqual(self.python(crash)[0], 7)
-                self.assertIn("restored", self.good(self.python(restore(), **again)))
-                output = self.good(self.python(restore()))
-                self.assertIn("restored 0 ", output)
-                self.assertNotIn("is restored", output)
-                self.assertIn("restored 6 ", self.good(self.python(restore(), restart="newest")))
-        # And it doesn't go backwards.
-        shutil.rmtree(self.path("checkpoints"))
-        self.good(self.python(SAVE))
-        self.assertIn("restored 5 ", self.good(self.python(restore(), restart="1")))
-        self.assertIn("restored 0 ", self.good(self.python(restore())))
-
-    def test_an_end_before_the_saved_safe_point(self):
-        self.good(self.python(SAVE))
-        code, output = self.python("import mend_app\nwith mend_app.Session(program='p 1') as session:\n    session.checkpoint()\n", restart="newest")
-        self.assertEqual(code, 1)
-        self.assertIn('the program ended before it came to the safe point of checkpoint 2 (contexts "main"), which is kept', output)
-        self.assertEqual(self.checkpoints(), [1, 2])
 
 
 if __name__ == "__main__":

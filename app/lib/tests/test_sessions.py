@@ -135,6 +135,77 @@ with mend_app.Session(program="scalars 1") as session:
 """
         self.assertNotIn("taken", self.good(self.python(script)))
 
+    def test_what_a_handler_of_a_signal_raises_comes_when_the_library_has_done(self):
+        script = """
+import mend_app, numpy, signal, time
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+class Rang(Exception):
+    pass
+def ring(*_):
+    global rang
+    rang = time.monotonic()
+    raise Rang
+signal.signal(signal.SIGALRM, ring)
+caught = 0
+def late(work):
+    global caught
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.5)
+        return work()
+    # It comes while this rank waits for the other one.
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    since = time.monotonic()
+    try:
+        work()
+    except Rang:
+        caught += rang - since < 0.3
+        assert signal.getsignal(signal.SIGALRM) is ring
+session = mend_app.Session(comm, program="rings 1")
+state = session.scalars(step=0)
+for state.step in range(3):
+    late(lambda: session.checkpoint(now=True))
+    assert session.newest == state.step + 1, session.newest
+late(session.close)
+print("caught", caught, flush=True)
+"""
+        output = self.good(run(2, [PYTHON, "-c", script], self.directory))
+        self.assertEqual(sorted(line for line in output.splitlines() if line.startswith("caught")), ["caught 0", "caught 4"], output)
+        self.assertNotIn("Traceback", output)
+        self.assertEqual(self.checkpoints(), [2, 3])
+
+    def test_indices_are_read_again_at_checkpoints_whatever_they_are(self):
+        script = """
+import mend_app, numpy, os, sys
+again = "again" in sys.argv
+with mend_app.Session(program="listed 1") as session:
+    kinds = {"unsigned": numpy.arange(6, dtype=numpy.uint64), "signed": numpy.arange(6), "short": numpy.arange(6, dtype=numpy.int16), "strided": numpy.arange(12, dtype=numpy.uint64)[::2] // 2, "list": list(range(6))}
+    values = {name: numpy.arange(6.0) * (not again) for name in kinds}
+    for name, indices in kinds.items():
+        session.array(name, values[name], mend_app.listed(6, indices))
+    if again:
+        session.checkpoint()
+        print(values)
+        assert all((value == numpy.arange(6.0)).all() for value in values.values())
+    else:
+        for name, indices in kinds.items():
+            values[name][:], indices[:] = values[name][::-1].copy(), list(indices)[::-1]
+        session.checkpoint(now=True)
+        kinds["list"].append(6)
+        try:
+            session.checkpoint(now=True)
+        except ValueError as error:
+            print("raised:", error, session.newest)
+        sys.stdout.flush()
+        os._exit(0)
+"""
+        self.write("listed.py", script)
+        output = self.good(run(0, [PYTHON, "listed.py"], self.directory))
+        self.assertIn("raised: a list of 6 indices has 7 now 1", output)
+        self.assertEqual(self.checkpoints(), [1])
+        self.good(run(0, [PYTHON, "listed.py", "again"], self.directory))
+
     def test_a_masked_array_and_a_cycle_that_overflows_are_refused(self):
         script = """
 import mend_app, numpy

@@ -68,16 +68,32 @@ def cyclic(count, size, part, parts):
 
 
 def listed(count, indices):
-    """A dimension of `count` elements over all ranks, of which this rank has those with the indices given (from 0)."""
-    found = numpy.asarray(indices)
+    """A dimension of `count` elements over all ranks, of which this rank has those with the indices given (from 0). They are read again at each checkpoint: where elements
+    trade places, change the indices in place."""
+    kept = numpy.ascontiguousarray(_indices(indices), dtype=numpy.uint64)
+    made = _library.call("mend_app_list", whole(count).extent, kept.size, kept.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)))
+    made.kept, made.source = kept, indices
+    return made
+
+
+def _indices(source):
+    found = numpy.asarray(source)
     if found.size and found.dtype.kind not in "iu":
         raise TypeError(f"indices are integers, not {found.dtype}")
     if found.size and found.min() < 0:
         raise ValueError(f"{found.min()}: indices of a dimension are from 0 up")
-    kept = numpy.ascontiguousarray(found, dtype=numpy.uint64)
-    made = _library.call("mend_app_list", whole(count).extent, kept.size, kept.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)))
-    made.kept = kept
-    return made
+    return found
+
+
+def _list_up_to_date(dimension):
+    """The library reads 64-bit numbers without a sign: those of another kind are a copy for it."""
+    kept = getattr(dimension, "kept", None)
+    if kept is None or numpy.may_share_memory(kept, numpy.asarray(dimension.source)):
+        return
+    found = _indices(dimension.source)
+    if found.size != kept.size:
+        raise ValueError(f"a list of {kept.size} indices has {found.size} now")
+    kept[...] = found.reshape(kept.shape)
 
 
 class Scalars:
@@ -136,12 +152,19 @@ class Session:
         self._generators = {}
         self._transport = None
         if comm is None:
-            _library.check("mend_app_init", _library.text(program), _library.text(configuration))
+            done = _library.guarded("mend_app_init", _library.text(program), _library.text(configuration))
         else:
             from ._transport import Transport
 
             self._transport = Transport(comm)
-            _library.check("mend_app_init_transport", self._transport.table, _library.text(program), _library.text(configuration))
+            done = _library.guarded("mend_app_init_transport", self._transport.table, _library.text(program), _library.text(configuration))
+        try:
+            _library.result(done)
+        except BaseException:
+            # Nobody gets this session.
+            if done >= 0:
+                _library.guarded("mend_app_abandon")
+            raise
         self._prepare = _library.PREPARE(lambda _: self._bring_up_to_date())
         _library.call("mend_app_prepare", self._prepare, None)
         self._release = None
@@ -157,8 +180,9 @@ class Session:
                 # This process ends here, since its rank stays where it was.
                 traceback.print_exception(kind, error, trace)
             # The other ranks may never come to the end.
-            _library.call("mend_app_abandon")
+            _library.guarded("mend_app_abandon")
             self._kept.clear()
+            _library.result(_library.OK)
 
     def close(self):
         """Waits until all ranks are here and all is written."""
@@ -166,8 +190,15 @@ class Session:
         self._kept.clear()
 
     def _bring_up_to_date(self):
-        for generator in self._generators.values():
-            generator.store()
+        try:
+            for generator in self._generators.values():
+                generator.store()
+            for dimension in {id(dimension): dimension for _, dimensions in self._kept.values() for dimension in dimensions}.values():
+                _list_up_to_date(dimension)
+        except BaseException as error:
+            # Else the checkpoint would have what was there before.
+            _library.keep(error)
+            _library.call("mend_app_report", _library.REFUSED, _library.text(f"{type(error).__name__}: {error}"))
 
     @property
     def restarting(self):
@@ -200,13 +231,16 @@ class Session:
             shape = tuple(dimension.extent for dimension in dimensions)
             if replicated or shape != values.shape:
                 raise ValueError(f"{name}: its shape is {values.shape}, and that of its distribution {shape}; what is spread isn't replicated")
+            for dimension in dimensions:
+                _list_up_to_date(dimension)
             spread = (_library.Dimension * len(dimensions))(*dimensions)
-            done = _library.check("mend_app_array", _library.text(name), address, element, len(dimensions), spread)
+            done = _library.guarded("mend_app_array", _library.text(name), address, element, len(dimensions), spread)
         else:
             extents = (ctypes.c_uint64 * max(values.ndim, 1))(*values.shape)
-            done = _library.check("mend_app_variable", _library.text(name), address, element, values.ndim, extents, int(replicated))
-        self._kept[self._path, name] = (values, dimensions)
-        return done == _library.RESTORED
+            done = _library.guarded("mend_app_variable", _library.text(name), address, element, values.ndim, extents, int(replicated))
+        if done >= 0:
+            self._kept[self._path, name] = (values, dimensions)
+        return _library.result(done) == _library.RESTORED
 
     def scalars(self, replicated=True, **values):
         """Registers numbers by name, with their first values; returns them as attributes, restored where a state is."""
@@ -230,7 +264,7 @@ class Session:
     @contextlib.contextmanager
     def context(self, name):
         """A part of the program. What it yields is False where the saved run had done with it: then do nothing in it."""
-        if _library.check("mend_app_enter", _library.text(name)) == _library.SKIP:
+        if _library.result(_library.call("mend_app_enter", _library.text(name))) == _library.SKIP:
             yield False
             return
         before = self._path
@@ -252,6 +286,8 @@ class Session:
 
     def checkpoint(self, now=False):
         """A safe point: nothing is under way between ranks. "restored", "taken", "moved", or None. With `now` all ranks take a checkpoint here."""
+        if not now and _library.call("mend_app_count") == _library.OK:
+            return None
         done = _library.check("mend_app_checkpoint_now" if now else "mend_app_checkpoint")
         if done == _library.RESTORED:
             return "restored"

@@ -1,9 +1,13 @@
 """libmend-app.so by ctypes."""
 
+import _signal
 import ctypes
 import os
+import signal
+import threading
 
-RESTORED, SKIP, TAKEN, MOVED = 1, 2, 3, 4
+OK, RESTORED, SKIP, TAKEN, MOVED = range(5)
+REFUSED = -2
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -77,9 +81,11 @@ for _name, _result, _arguments in (
     ("mend_app_leave", ctypes.c_int, []),
     ("mend_app_checkpoint", ctypes.c_int, []),
     ("mend_app_checkpoint_now", ctypes.c_int, []),
+    ("mend_app_count", ctypes.c_int, []),
     ("mend_app_request", None, []),
     ("mend_app_prepare", None, [PREPARE, ctypes.c_void_p]),
     ("mend_app_error", _text, []),
+    ("mend_app_report", ctypes.c_int, [ctypes.c_int, _text]),
     ("mend_app_settings", _text, []),
     ("mend_app_whole", Dimension, [_number]),
     ("mend_app_block", Dimension, [_number] * 5),
@@ -91,16 +97,81 @@ for _name, _result, _arguments in (
 
 
 def call(name, *arguments):
-    """A function of the library, by its name in mend_app.h."""
+    """A function of the library, by its name in mend_app.h, that calls nothing back."""
     return getattr(_library, name)(*arguments)
 
 
-def check(name, *arguments):
-    """The same, and what is below 0 is raised."""
-    done = call(name, *arguments)
+# What is to be raised when the library has returned: nothing is raised through C.
+_kept = []
+
+
+def keep(error):
+    """Has it raised where the program has called the library."""
+    _kept.append(error)
+
+
+def _harmless(handler):
+    """The same handler of a signal, but what it raises is kept. It may run in whatever the library has called back, even before that can catch anything."""
+
+    def handle(number, frame):
+        try:
+            handler(number, frame)
+        except BaseException as error:
+            keep(error)
+
+    return handle
+
+
+# Of the module below `signal`, whose functions take longer than the library does.
+_SIGNALS = sorted(map(int, signal.valid_signals()))
+_seen, _own, _placed = [], {}, {}
+
+
+def _handlers():
+    """The program's own, by signal, and what takes their place."""
+    global _seen, _own, _placed
+    seen = list(map(_signal.getsignal, _SIGNALS))
+    if seen != _seen:
+        _seen, _own = seen, {number: handler for number, handler in zip(_SIGNALS, seen) if callable(handler)}
+        _placed = {number: _harmless(handler) for number, handler in _own.items()}
+    return _own, _placed
+
+
+def guarded(name, *arguments):
+    """The same where the library may call back: then handlers of signals raise nothing before result()."""
+    # They run in the main thread alone, and belong to it.
+    own, placed = _handlers() if threading.get_ident() == threading.main_thread().ident else ({}, {})
+    try:
+        for number, handler in placed.items():
+            _signal.signal(number, handler)
+        return getattr(_library, name)(*arguments)
+    finally:
+        done = False
+        while not done:
+            try:
+                for number, handler in placed.items():
+                    # The program's own may have set another one.
+                    if _signal.getsignal(number) is handler:
+                        _signal.signal(number, own[number])
+                done = True
+            except BaseException as error:
+                keep(error)
+
+
+def result(done):
+    """What such a function has returned: what is below 0 is raised as an error, and before that what was kept."""
+    if _kept:
+        error = _kept[0]
+        _kept.clear()
+        raise error
     if done < 0:
         raise Error(_library.mend_app_error().decode(errors="replace"))
     return done
+
+
+def check(name, *arguments):
+    """Both."""
+    return result(guarded(name, *arguments))
 
 
 def text(value):

@@ -21,13 +21,16 @@ OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 
 
 def _guarded(function):
-    """Nothing is raised through C: an error is printed, and told as -1."""
+    """Nothing is raised through C: an error is printed, and told as -1. What handlers of signals raise doesn't come here."""
 
     def guarded(*arguments):
         try:
             return function(*arguments)
-        except BaseException:
+        except Exception:
             traceback.print_exc(file=sys.stderr)
+            return -1
+        except BaseException as error:
+            _library.keep(error)
             return -1
 
     return guarded

@@ -4,6 +4,8 @@
 #include <linux/io_uring.h>
 #include <sys/inotify.h>
 #include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,7 +25,7 @@ static int open_device(void) {
 static int is(char **arguments, const char *kind) { return !strcmp(arguments[1], kind); }
 
 int main(int count, char **arguments) {
-  int one = -1, two = -1, pair[2], pipes[2];
+  int one = -1, two = -1, pair[2], pipes[2], set = -1, queue = -1;
   char name[80] = "";
   void *memory = NULL;
   pid_t child = 0;
@@ -39,6 +41,12 @@ int main(int count, char **arguments) {
   } else if (is(arguments, "sysv")) {
     int id = shmget(IPC_PRIVATE, 4096, 0600);
     NEED((memory = shmat(id, NULL, 0)) != (void *)-1 && !shmctl(id, IPC_RMID, NULL));
+  } else if (is(arguments, "semaphores")) {
+    struct sembuf up = {.sem_op = 1};
+    NEED((set = semget(IPC_PRIVATE, 1, 0600)) >= 0 && !semop(set, &up, 1));
+  } else if (is(arguments, "queue")) {
+    struct { long type; char text; } message = {1, 'x'};
+    NEED((queue = msgget(IPC_PRIVATE, 0600)) >= 0 && !msgsnd(queue, &message, 1, 0));
   } else if (is(arguments, "thread-clock")) {
     struct sigevent none = {.sigev_notify = SIGEV_NONE};
     NEED(!timer_create(CLOCK_THREAD_CPUTIME_ID, &none, &timer));
@@ -103,6 +111,8 @@ int main(int count, char **arguments) {
   if (is(arguments, "sysv")) shmdt(memory);
   else if (memory) munmap(memory, 4096);
   if (is(arguments, "thread-clock")) timer_delete(timer);
+  if (set >= 0) NEED(!semctl(set, 0, IPC_RMID));
+  if (queue >= 0) NEED(!msgctl(queue, IPC_RMID, NULL));
   if (context) NEED(!syscall(SYS_io_destroy, context));
   if (one >= 0) close(one);
   if (two >= 0) close(two);

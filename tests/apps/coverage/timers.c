@@ -70,6 +70,10 @@ int main(void) {
   struct itimerspec absolute = {{0, 0}, {today.tv_sec + 100000, 0}}, soon = {{0, 0}, {0, 1000000}};
   NEED(!timerfd_settime(running, 0, &every, NULL) && !timerfd_settime(day, TFD_TIMER_ABSTIME, &absolute, NULL));
   NEED(!timerfd_settime(unread, 0, &soon, NULL));
+  // Periodic, not read since it ran out: how often that was, and when it does next.
+  int overdue = timerfd_create(CLOCK_REALTIME, 0);
+  struct itimerspec long_ago = {{1000, 0}, {today.tv_sec - 2500, 0}};
+  NEED(!timerfd_settime(overdue, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, &long_ago, NULL));
   usleep(50000);
   ready();
   await_go();
@@ -101,5 +105,11 @@ int main(void) {
   clock_gettime(CLOCK_REALTIME, &after);
   CHECK(now.it_value.tv_sec >= absolute.it_value.tv_sec - after.tv_sec - 1);
   CHECK(read(unread, &times, 8) == 8 && times == 1);
+  CHECK(timerfd_gettime(overdue, &now) == 0 && now.it_interval.tv_sec == 1000);
+  CHECK(llabs(today.tv_sec + now.it_value.tv_sec - (long_ago.it_value.tv_sec + 3000)) <= 2);
+  CHECK(read(overdue, &times, 8) == 8 && times == 3);
+  char info[64];
+  snprintf(info, sizeof info, "/proc/self/fdinfo/%d", overdue);
+  CHECK(proc_number(info, "settime flags:", 8) == (TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET));
   return verdict();
 }

@@ -72,8 +72,16 @@ int main(void) {
   add(once_new, new, EPOLLIN | EPOLLONESHOT | EPOLLET, 7);
   NEED(told(once_told, 6) == EPOLLIN && told(once_told, 6) == 0);
 
+  // A pipe that has hung up, told both ways.
+  int hung[2], edge_hung = epoll_create1(0), once_hung = epoll_create1(0);
+  NEED(pipe(hung) == 0 && close(hung[1]) == 0);
+  add(edge_hung, hung[0], EPOLLIN | EPOLLET, 9);
+  add(once_hung, hung[0], EPOLLIN | EPOLLONESHOT, 10);
+  NEED(told(edge_hung, 9) == EPOLLHUP && told(edge_hung, 9) == 0 && told(once_hung, 10) == EPOLLHUP && told(once_hung, 10) == 0);
+
   ready();
   await_go();
+  CHECK(told(edge_hung, 9) == 0 && told(once_hung, 10) == 0);
 
   char text[16] = "";
   CHECK(read(reader, text, sizeof text) == 4 && !strcmp(text, "once"));

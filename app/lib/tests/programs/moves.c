@@ -86,6 +86,10 @@ static void close_it(MPI_Comm world) {
     }
 }
 
+static void at_exit(void) {
+    fprintf(stderr, "moves: exit, departed: %d\n", mend_app_departed());
+}
+
 static void release(void *data) {
     (void)data;
     free(scratch);
@@ -128,6 +132,7 @@ int main(int argc, char **argv) {
             abandon_at = atoll(argv[++i]);
         }
     }
+    atexit(at_exit);
     MPI_Init(&argc, &argv);
     if (mend_app_init_mpi(MPI_COMM_WORLD, "moves 1", NULL) < 0)
         MPI_Abort(MPI_COMM_WORLD, 1);

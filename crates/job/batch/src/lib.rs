@@ -15,7 +15,7 @@ mod command;
 pub mod queue;
 pub mod slurm;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -66,6 +66,12 @@ pub trait BatchSystem: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`BatchError::Command`], [`BatchError::Unexpected`].
     fn nodes(&self) -> Result<Vec<BatchNode>, BatchError>;
+
+    /// Of these nodes those that the batch job has no more: it goes on without nodes that it lost, where the user wants that.
+    ///
+    /// # Errors
+    /// [`BatchError::Command`].
+    fn lost(&self, nodes: &[BatchNode]) -> Result<BTreeSet<String>, BatchError>;
 
     /// A command that runs `program` once on each of the nodes, with its standard input copied to all and their standard output brought
     /// together, line by line. It does not end because one of the nodes does. The program is told the node's name with `--name`.

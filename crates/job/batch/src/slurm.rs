@@ -6,7 +6,7 @@
 
 use crate::command::output;
 use crate::{BatchError, BatchNode, BatchRun, BatchSystem};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -205,6 +205,17 @@ impl BatchSystem for Slurm {
             slots: slots(at),
         };
         Ok(names.iter().enumerate().map(node).collect())
+    }
+
+    fn lost(&self, nodes: &[BatchNode]) -> Result<BTreeSet<String>, BatchError> {
+        // The environment of a batch script has the nodes that the job began with.
+        let now = run("squeue", &["-h", "-a", "-j", &self.job, "-o", "%N"])?;
+        let names = match now.trim() {
+            "" => return Ok(BTreeSet::new()),
+            now => run("scontrol", &["show", "hostnames", now])?,
+        };
+        let names: BTreeSet<&str> = names.split_whitespace().collect();
+        Ok(nodes.iter().map(|node| &node.name).filter(|name| !names.contains(name.as_str())).cloned().collect())
     }
 
     fn launcher(&self, nodes: &[BatchNode], program: &Path, arguments: &[&str]) -> Command {

@@ -99,14 +99,16 @@ struct Listed {
 pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
     let mut jobs = Vec::new();
     for (directory, record) in record::list()? {
-        let running = directory.is_running();
-        if !running && !arguments.all {
-            continue;
-        }
-        let answer = match running && !record.goes_on {
+        let answer = match journal::goes_on(&directory) && !record.goes_on {
             true => Some(timeout(STATUS_TIMEOUT, client::ask(&directory, &record, &Ask::Status, |_| {})).await),
             false => None,
         };
+        // The job may have ended meanwhile, or nobody has taken its lost controller's place.
+        let running = journal::goes_on(&directory);
+        let record = directory.record().unwrap_or(record);
+        if !running && !arguments.all {
+            continue;
+        }
         let silent = matches!(answer, Some(Err(_)));
         let status = match answer {
             Some(Ok(Ok(Answer::Status(status)))) => Some(status),
@@ -118,6 +120,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
             (None, _) if running && record.goes_on => "restarting".into(),
             // Its controller stays for that.
             (None, Some((_, how))) if running => format!("ended: {how}; its output is being sent away"),
+            (None, None) if running && !directory.is_running() => "its controller is lost; another one is expected".into(),
             (None, None) if silent => format!("its controller on {} does not answer", record.controller_host),
             (None, None) if running => "starting".into(),
             (None, Some((_, how))) if how.starts_with("exit code") && !how.ends_with(" 0") && cause.is_some() => {

@@ -121,12 +121,12 @@ impl BatchSession {
         Ok(Some((Arc::new(session), life.place)))
     }
 
-    /// How many ranks a job has that does not say: as many as the batch system was asked for, else as its nodes but the spares have room for.
-    pub(crate) fn default_ranks(&self, spares: u32) -> u32 {
-        let most = hosts_left(self.nodes.len(), spares);
-        let room: u64 = self.nodes[..most].iter().map(|node| u64::from(node.slots)).sum();
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        if spares == 0 { self.system.tasks().unwrap_or(room) } else { room }
+    /// For how many ranks the nodes have room that are neither spares nor unusable.
+    pub(crate) fn room(&self, spares: u32, without: &BTreeSet<String>) -> u32 {
+        let hosts = self.all_hosts(without);
+        let most = hosts_left(hosts.len(), spares).min(hosts.len());
+        let room: u64 = hosts[..most].iter().map(|host| u64::from(host.slots)).sum();
+        u32::try_from(room).unwrap_or(u32::MAX)
     }
 
     /// Seconds since 1970 at which the allocation's time is over, if that is known.
@@ -138,9 +138,10 @@ impl BatchSession {
         })
     }
 
-    /// Whether anybody said how many that are: the user of the batch system, if not that of Mend.
-    pub(crate) fn says_ranks(&self, spares: u32) -> bool {
-        spares == 0 && self.system.tasks().is_some()
+    /// How many ranks a job has that does not say, if the batch system was asked for so many.
+    pub(crate) fn said_ranks(&self, spares: u32) -> Option<u32> {
+        // With spares they would not fit.
+        self.system.tasks().filter(|_| spares == 0)
     }
 
     /// Has daemons on the nodes. Returns those that the job does without, and says why: they are drained, or have no daemon. None if there are no others.
@@ -237,10 +238,20 @@ impl BatchSession {
             Daemons::Inherited(ports) => return Ok(self.addresses(ports)),
             Daemons::None => {}
         }
-        let started = BatchDaemons::start(&*self.system, &self.nodes, signals.clone()).await?;
+        let started = BatchDaemons::start(&*self.system, &self.nodes_left().await, signals.clone()).await?;
         let addresses = self.addresses(started.ports());
         *daemons = Daemons::Started(started);
         Ok(addresses)
+    }
+
+    /// The nodes that the batch job still has: none of its commands runs where one is named that it has lost.
+    async fn nodes_left(&self) -> Vec<BatchNode> {
+        let (system, nodes) = (self.system.clone(), self.nodes.clone());
+        let lost = ask(move || system.lost(&nodes)).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "it is not known which nodes the batch job has lost");
+            BTreeSet::new()
+        });
+        self.nodes.iter().filter(|node| !lost.contains(&node.name)).cloned().collect()
     }
 
     /// How daemons with these ports are reached.
@@ -327,6 +338,10 @@ mod tests {
             Ok(Vec::new())
         }
 
+        fn lost(&self, _: &[BatchNode]) -> Result<BTreeSet<String>, BatchError> {
+            Ok(BTreeSet::new())
+        }
+
         fn launcher(&self, _: &[BatchNode], program: &Path, _: &[&str]) -> Command {
             Command::new(program)
         }
@@ -372,9 +387,12 @@ mod tests {
 
     #[test]
     fn a_job_without_a_number_takes_what_was_asked_for() {
-        assert_eq!(session(&[2, 2, 1], Some(4)).default_ranks(0), 4);
-        assert_eq!(session(&[2, 2, 1], None).default_ranks(0), 5);
+        assert_eq!((session(&[2, 2, 1], Some(4)).said_ranks(0), session(&[2, 2, 1], None).said_ranks(0)), (Some(4), None));
         // Ranks have to fit on the nodes that are left.
-        assert_eq!(session(&[2, 2, 1], Some(5)).default_ranks(1), 4);
+        assert_eq!(session(&[2, 2, 1], Some(5)).said_ranks(1), None);
+        for (spares, lost, room) in [(0, "", 5), (1, "", 4), (0, "n0", 3), (1, "n0", 2), (9, "n0 n1", 1)] {
+            let without: BTreeSet<String> = lost.split_whitespace().map(str::to_owned).collect();
+            assert_eq!(session(&[2, 2, 1], Some(5)).room(spares, &without), room, "{spares} spares, without {lost:?}");
+        }
     }
 }

@@ -52,12 +52,11 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
         && let Some(session) = BatchSession::find().await?
     {
         signals.are_of_batch();
-        let ranks = spec.ranks.unwrap_or_else(|| session.default_ranks(spec.spare_nodes));
-        let said = (spec.ranks.is_some() || session.says_ranks(spec.spare_nodes)).then_some(ranks);
+        let said = spec.ranks.or_else(|| session.said_ranks(spec.spare_nodes));
         let (place, unfinished) = session.place(&spec.program.command(), said)?;
-        let ranks = unfinished.as_ref().map_or(ranks, JobRecord::first_world);
-        spec.ranks = Some(ranks);
         let unusable = session.unusable(&signals).await?;
+        let ranks = unfinished.as_ref().map(JobRecord::first_world).or(said).unwrap_or_else(|| session.room(spec.spare_nodes, &unusable));
+        spec.ranks = Some(ranks);
         (spec.hosts, spec.spares) = session.share_out(ranks, spec.spare_nodes, &unusable);
         let in_batch = (Arc::new(session), place);
         if let Some(job) = unfinished {

@@ -37,6 +37,9 @@ use std::path::PathBuf;
 pub const SHARED_MEMORY_PREFIX: &str = "mend-";
 /// Name of the memory objects that rings of the fabric are in (memfd_create(2)).
 pub const RING_MEMORY: &str = "mend-ring";
+/// How long a restarted process waits, in seconds, for locks on files in a network file system. Of a client that is lost, servers keep them for a
+/// while: NFS version 4 for 90 s.
+pub const LOCK_LIMIT_S: u64 = 120;
 
 /// First words of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

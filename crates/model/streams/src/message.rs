@@ -12,6 +12,8 @@ pub const MAX_CHUNK: u32 = 1 << 20;
 pub struct Hello {
     /// Its half of what keys are derived from.
     pub nonce: [u8; 32],
+    /// For how long the reading mount may be silent, milliseconds.
+    pub patience_ms: u64,
 }
 
 /// What the reading mount answers to [`Hello`].
@@ -21,6 +23,8 @@ pub struct Welcome {
     pub nonce: [u8; 32],
     /// Bytes of a chunk, at most.
     pub chunk: u32,
+    /// For how long the writing mount may be silent, milliseconds.
+    pub patience_ms: u64,
 }
 
 /// From the writing mount to the reading one. The writing mount numbers streams; it uses no number twice on a connection.

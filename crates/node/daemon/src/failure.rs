@@ -67,7 +67,8 @@ fn describe(step: Step) -> &'static str {
         Step::WorkingDirectory => "cannot change to the working directory",
         Step::Privileges => "privileges could not be given up for",
         Step::Execute => "cannot execute",
-        Step::DataSpace => "a data space could not be mounted for",
+        Step::SpaceDirectory(_) => "no directory for a data space could be made:",
+        Step::DataSpace(_) => "a data space could not be mounted at",
     }
 }
 
@@ -81,7 +82,12 @@ fn ending(status: ExitStatus) -> String {
 impl RankFailure {
     /// A step that the supervisor reported.
     pub fn launch(launch: &Launch, step: Step, errno: i32) -> Self {
-        let path = if step == Step::WorkingDirectory { launch.cwd.clone() } else { launch.path.clone() };
+        let path = match step {
+            Step::WorkingDirectory => &launch.cwd,
+            Step::SpaceDirectory(at) | Step::DataSpace(at) => launch.spaces.get(usize::from(at)).map_or(&launch.path, |(seen, _)| seen),
+            _ => &launch.path,
+        };
+        let path = path.clone();
         Self::Launch { path, step, source: io::Error::from_raw_os_error(errno) }
     }
 
@@ -153,12 +159,19 @@ fn launch_hint(step: Step, source: &io::Error) -> &'static str {
         (Step::Namespaces, Some(Errno::NOSPC)) => "raise /proc/sys/user/max_user_namespaces and max_pid_namespaces",
         (Step::WorkingDirectory, Some(Errno::NOENT | Errno::NOTDIR)) => "create it on every node, or choose another with -wdir",
         (Step::WorkingDirectory, Some(Errno::ACCESS)) => "check its mode and those above it, or choose another with -wdir",
-        (Step::DataSpace, Some(Errno::ACCESS | Errno::PERM)) => {
-            "/dev/fuse must be open to you on every node (mode 0666, as udev makes it), and the directory there or yours to make"
+        (Step::SpaceDirectory(_), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS)) => {
+            "name a directory where you may make one, or have it made on every node: --data NAME:DIR"
         }
-        (Step::DataSpace, Some(Errno::NOENT | Errno::NODEV | Errno::NXIO)) => "load the kernel's module fuse on every node (modprobe fuse)",
-        (Step::DataSpace, Some(Errno::ROFS)) => "make the directory on every node",
-        (Step::DataSpace, Some(Errno::PIPE | Errno::CONNRESET)) => "look at mendd's log on that node: what serves the data space has ended",
+        (Step::SpaceDirectory(_), Some(Errno::EXIST | Errno::NOTDIR)) => "a file is in the way: name another directory, --data NAME:DIR",
+        (Step::DataSpace(_), Some(Errno::ACCESS | Errno::PERM)) => {
+            "/dev/fuse must be open to you on every node (mode 0666, as udev makes it)"
+        }
+        (Step::DataSpace(_), Some(Errno::NOENT | Errno::NODEV | Errno::NXIO)) => {
+            "load the kernel's module fuse on every node (modprobe fuse)"
+        }
+        (Step::DataSpace(_), Some(Errno::PIPE | Errno::CONNRESET)) => {
+            "look at mendd's log on that node: what serves the data space has ended"
+        }
         _ => "",
     }
 }
@@ -180,6 +193,7 @@ mod tests {
         assert!(fork(Errno::AGAIN).contains("ulimit -u") && fork(Errno::NOMEM).contains("memory"));
         assert!(fork(Errno::INVAL).contains("pid_max") && !fork(Errno::EXIST).contains("pid_max"));
         assert_eq!(launch_failure(Step::WorkingDirectory, Errno::IO).hint(), "");
+        assert!(launch_failure(Step::SpaceDirectory(0), Errno::EXIST).hint().contains("in the way"));
     }
 
     #[test]

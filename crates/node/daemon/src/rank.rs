@@ -45,8 +45,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// How long descendants may go on writing after their rank ended.
 const DESCENDANT_OUTPUT_TIME: Duration = Duration::from_secs(1);
 
-/// How long a restored agent may take to reopen files and the like.
-const REBUILD_TIMEOUT: Duration = Duration::from_secs(60);
 /// From a restorer's last word to the news of how it has ended.
 const ENDING_TIME: Duration = Duration::from_secs(5);
 
@@ -274,7 +272,8 @@ enum ProcessEvent {
 enum Phase {
     Launching,
     Building,
-    Rebuilding,
+    /// For so long at most.
+    Rebuilding(Duration),
     Running,
 }
 
@@ -328,8 +327,8 @@ impl RankTask {
                     Some(command) => self.commanded(command).await,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                    let building = self.phase == Phase::Building;
-                    Transition::Failed(if building { RestoreError::Speechless } else { RestoreError::AgentSilent(REBUILD_TIMEOUT) }.into())
+                    let silent = if let Phase::Rebuilding(limit) = self.phase { RestoreError::AgentSilent(limit) } else { RestoreError::Speechless };
+                    Transition::Failed(silent.into())
                 }
             };
             match transition {
@@ -463,9 +462,9 @@ impl RankTask {
                     feed.push(Vec::new());
                 }
                 // The restored process has closed its end.
-                self.building = None;
-                self.phase = Phase::Rebuilding;
-                self.deadline = Some(Instant::now() + REBUILD_TIMEOUT);
+                let limit = self.building.take().map_or(ENDING_TIME, |building| building.rebuild_limit);
+                self.phase = Phase::Rebuilding(limit);
+                self.deadline = Some(Instant::now() + limit);
                 if !self.in_place {
                     self.deliver_held();
                 }
@@ -487,7 +486,7 @@ impl RankTask {
             command => {
                 self.held.push(command);
                 // What a process was given that failed to go back would be lost to the next one.
-                if self.phase == Phase::Running || (self.phase == Phase::Rebuilding && !self.in_place) {
+                if self.phase == Phase::Running || (matches!(self.phase, Phase::Rebuilding(_)) && !self.in_place) {
                     self.deliver_held();
                 }
             }

@@ -13,7 +13,7 @@ use mend_image::cpu::{Cpu, CpuMismatch};
 use mend_image::launch::{Arguments, Failure, GO, ImageFds, Mode, Role, STATUS_HEAD, Status};
 use mend_image::link::{self, LinkError};
 use mend_image::{Header, ImageError, read_header};
-use mend_messages::agent::{ImageId, RollbackOrder};
+use mend_messages::agent::{ImageId, LOCK_LIMIT_S, RollbackOrder};
 use mend_messages::daemon::{JobIntroduction, RestoreBlame, Way};
 use mend_messages::job::Rank;
 use mend_report::process_hint;
@@ -42,6 +42,10 @@ const CONTROL_FD: i32 = 3;
 const AGENT_FD: i32 = 4;
 /// The image, what it builds on, then the roles.
 const FIRST_IMAGE_FD: i32 = 5;
+
+/// How long a restored agent may take to reopen files and the like, and to get locks on files after a restart.
+const REBUILD_LIMIT: Duration = Duration::from_secs(60);
+const LOCK_LIMIT: Duration = Duration::from_secs(LOCK_LIMIT_S);
 
 /// Why no process was built.
 #[derive(Debug, thiserror::Error)]
@@ -349,6 +353,7 @@ impl Restoration {
                 image: ImageId(header.id),
                 control: ours,
                 stream_faults,
+                rebuild_limit: if mode == Mode::Restart { REBUILD_LIMIT + LOCK_LIMIT } else { REBUILD_LIMIT },
             },
         ))
     }
@@ -443,6 +448,8 @@ pub struct Building {
     control: UnixStream,
     /// What may go wrong with streams out of encrypted files, with their names, or from another node.
     stream_faults: Vec<(Option<String>, StreamFault)>,
+    /// How long its agent may take to reopen files and the like.
+    pub rebuild_limit: Duration,
 }
 
 /// What a restorer says while it works.

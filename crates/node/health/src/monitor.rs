@@ -114,6 +114,13 @@ impl Monitor {
         self.tell(verdict);
     }
 
+    /// Of the sources whose names begin so, these are all that there are: what was said of others no longer holds.
+    fn there_are(&self, beginning: &str, sources: &[String]) {
+        if let Some(mut known) = self.known() {
+            known.unread.retain(|source, _| !source.starts_with(beginning) || sources.contains(source));
+        }
+    }
+
     /// Tells the verdict to whoever waits, if it is another one.
     fn tell(&self, verdict: NodeHealth) {
         self.verdicts.send_if_modified(|before| {
@@ -263,6 +270,8 @@ async fn read_smart(monitor: Arc<Monitor>, options: Arc<Options>, smartctl: Path
         match smart::read(&smartctl, options.limit).await {
             Ok(disks) => {
                 monitor.heard(smart::NAME, Ok(Vec::new()));
+                let sources: Vec<String> = disks.iter().map(|(source, _)| source.clone()).collect();
+                monitor.there_are(&format!("{}:", smart::NAME), &sources);
                 disks.into_iter().for_each(|(source, read)| monitor.heard(&source, read));
             }
             Err(why) => monitor.heard(smart::NAME, Err(why)),
@@ -279,6 +288,9 @@ async fn run_plugins(monitor: Arc<Monitor>, options: Arc<Options>, directory: Pa
             Ok(all) => (all, Ok(Vec::new())),
             Err(why) => (Vec::new(), Err(why)),
         };
+        if heard.is_ok() {
+            monitor.there_are("plugin:", &all.iter().map(|path| plugins::name(path)).collect::<Vec<_>>());
+        }
         monitor.heard(&source, heard);
         let mut running = tokio::task::JoinSet::new();
         for path in all {

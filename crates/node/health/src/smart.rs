@@ -39,7 +39,7 @@ pub type Read = (String, Result<Vec<Sample>, Unread>);
 pub async fn read(smartctl: &Path, limit: Duration) -> Result<Vec<Read>, Unread> {
     let scanned = asked(smartctl, &["--json=c", "--scan"], limit).await?;
     let devices = scanned["devices"].as_array().cloned().unwrap_or_default();
-    let (mut read, mut trouble) = (Vec::new(), None);
+    let (mut read, mut silent) = (Vec::new(), Vec::new());
     for device in devices.iter().take(MOST_DEVICES) {
         let (Some(name), Some(kind)) = (device["name"].as_str(), device["type"].as_str()) else { continue };
         // A disk that sleeps is left to sleep.
@@ -48,14 +48,15 @@ pub async fn read(smartctl: &Path, limit: Duration) -> Result<Vec<Read>, Unread>
         // One that hangs hides no other, and is as it was: it may be about to fail.
         match asked(smartctl, &arguments, limit).await.map(|found| understood(name, &found)) {
             Ok(Ok(some)) => read.push((source, Ok(some))),
-            Ok(Err(why)) => drop(trouble.get_or_insert(why)),
+            Ok(Err(why)) => silent.push((source.clone(), Err(unread(&source, why, false)))),
             Err(why) => read.push((source.clone(), Err(Unread { source, ..why }))),
         }
     }
-    match (read.is_empty(), trouble) {
-        (true, Some(why)) => Err(unread(NAME, why, false)),
-        (true, None) => Err(unread(NAME, "no disk that has it", false)),
-        (false, _) => Ok(read),
+    match (read.is_empty(), silent.first()) {
+        // Mostly the same of all: only root may ask.
+        (true, Some((_, Err(why)))) => Err(Unread { source: NAME.to_owned(), ..why.clone() }),
+        (true, _) => Err(unread(NAME, "no disk that has it", false)),
+        (false, _) => Ok(read.into_iter().chain(silent).collect()),
     }
 }
 

@@ -43,16 +43,23 @@ async fn run(words: &[String]) -> Result<(), ObjectError> {
         ["put", address, bytes] => put(address, bytes.parse().map_err(|_| ObjectError::Usage)?).await,
         ["get", address] => get(address).await,
         ["delete", ref addresses @ ..] if !addresses.is_empty() => {
+            let mut first = Ok(());
             for address in addresses {
-                let (store, key) = open(address, None).await?;
-                match store.delete(&key).await {
-                    Err(object_store::Error::NotFound { .. }) => {}
-                    deleted => deleted?,
-                }
+                // One that stays keeps no other.
+                let deleted = delete(address).await;
+                first = first.and(deleted);
             }
-            Ok(())
+            first
         }
         _ => Err(ObjectError::Usage),
+    }
+}
+
+async fn delete(address: &str) -> Result<(), ObjectError> {
+    let (store, key) = open(address, None).await?;
+    match store.delete(&key).await {
+        Err(object_store::Error::NotFound { .. }) => Ok(()),
+        deleted => Ok(deleted?),
     }
 }
 

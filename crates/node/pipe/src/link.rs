@@ -21,7 +21,7 @@ const READ_BUFFER: usize = 64 << 10;
 const MAX_MESSAGE: usize = 4096;
 /// What the keys of a connection are for, besides its secret and nonces.
 const CONTEXT: &[u8] = b"Mend: pipe\0";
-/// How often each side says something within the time that the other waits.
+/// How often each side says something within the time that the other waits, and within its own.
 const BEATS: u32 = 5;
 
 /// A socket whose peer may be silent for so long, and no longer. Time in which this process could not run does not count.
@@ -70,7 +70,11 @@ pub struct Listening(EncryptedReader<PatientStream>);
 
 /// What is said.
 #[derive(Debug)]
-pub struct Speaking(EncryptedWriter<PatientStream>);
+pub struct Speaking {
+    writer: EncryptedWriter<PatientStream>,
+    /// How long to be silent at most, that neither side loses patience.
+    pub beat: Duration,
+}
 
 /// Ends a connection, for both of its halves and at both of its ends.
 #[derive(Debug)]
@@ -110,7 +114,7 @@ impl Listening {
 impl Speaking {
     /// Sends a message and the bytes behind it.
     pub fn say<M: Serialize>(&mut self, message: &M, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_parts(&[&frame::encode(message).map_err(io::Error::other)?, bytes])
+        self.writer.write_parts(&[&frame::encode(message).map_err(io::Error::other)?, bytes])
     }
 }
 
@@ -126,12 +130,12 @@ impl Hook {
     }
 }
 
-/// How long to be silent at most.
-pub fn beat(patience: Duration) -> Duration {
-    patience / BEATS
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn link(stream: TcpStream, (encryptor, decryptor): (Encryptor, Decryptor), patience: Duration) -> io::Result<Link> {
+/// `theirs_ms`: the other side's patience.
+fn link(stream: TcpStream, (encryptor, decryptor): (Encryptor, Decryptor), patience: Duration, theirs_ms: u64) -> io::Result<Link> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     let look = Patience::new(patience).pause();
@@ -139,7 +143,9 @@ fn link(stream: TcpStream, (encryptor, decryptor): (Encryptor, Decryptor), patie
     stream.set_write_timeout(Some(look))?;
     let half = || Ok::<_, io::Error>(PatientStream { stream: stream.try_clone()?, patience });
     let listening = Listening(EncryptedReader::buffered(half()?, decryptor, READ_BUFFER));
-    Ok((listening, Speaking(EncryptedWriter::new(half()?, encryptor)), Hook(stream)))
+    // One that says that it has none is no reason to send without a pause.
+    let beat = patience.min(Duration::from_millis(theirs_ms)).max(Duration::from_millis(1)) / BEATS;
+    Ok((listening, Speaking { writer: EncryptedWriter::new(half()?, encryptor), beat }, Hook(stream)))
 }
 
 fn broken(error: impl std::error::Error + Send + Sync + 'static) -> HandshakeError {
@@ -165,7 +171,7 @@ pub async fn open(address: SocketAddr, secret: &Secret, patience: Duration) -> R
 async fn welcomed(mut connection: Connection, secret: &Secret, patience: Duration, limit: Duration) -> Result<(Link, u32), HandshakeError> {
     let ours = mend_wire::random_bytes();
     let answered = patiently(limit, async {
-        connection.sender.send(&Hello { nonce: ours }).await.map_err(broken)?;
+        connection.sender.send(&Hello { nonce: ours, patience_ms: milliseconds(patience) }).await.map_err(broken)?;
         connection.receiver.receive::<Welcome>().await.map_err(broken)
     });
     let welcome = answered.await.map_err(|_| {
@@ -173,7 +179,7 @@ async fn welcomed(mut connection: Connection, secret: &Secret, patience: Duratio
         HandshakeError::Broken(io::Error::new(io::ErrorKind::TimedOut, why))
     })??;
     let keys = mend_cipher::initiator(secret, [&ours, &welcome.nonce], CONTEXT);
-    let link = link(bare(connection)?, keys, patience).map_err(HandshakeError::Broken)?;
+    let link = link(bare(connection)?, keys, patience, welcome.patience_ms).map_err(HandshakeError::Broken)?;
     Ok((link, welcome.chunk))
 }
 
@@ -186,9 +192,9 @@ pub async fn accept(stream: tokio::net::TcpStream, secret: &Secret, chunk: u32, 
         let mut connection = Greeted::accepted(stream, &[Purpose::Pipe]).await?.prove_as_acceptor(secret, &[]).await?;
         let hello: Hello = connection.receiver.receive().await.map_err(broken)?;
         let nonce = mend_wire::random_bytes();
-        connection.sender.send(&Welcome { nonce, chunk }).await.map_err(broken)?;
+        connection.sender.send(&Welcome { nonce, chunk, patience_ms: milliseconds(patience) }).await.map_err(broken)?;
         let keys = mend_cipher::acceptor(secret, [&hello.nonce, &nonce], CONTEXT);
-        link(bare(connection)?, keys, patience).map_err(HandshakeError::Broken)
+        link(bare(connection)?, keys, patience, hello.patience_ms).map_err(HandshakeError::Broken)
     };
     tokio::time::timeout(HANDSHAKE_TIMEOUT, meeting).await.map_err(|_| HandshakeError::TimedOut)?
 }

@@ -54,6 +54,11 @@ impl Outbox {
             ToWriter::Taken { stream, through } => {
                 self.taken.insert(stream, through);
             }
+            closed @ ToWriter::Closed { stream } => {
+                // What was taken before counts: whoever waits for that has got through.
+                self.answers.extend(self.taken.remove(&stream).map(|through| ToWriter::Taken { stream, through }));
+                self.answers.push_back(closed);
+            }
             other => self.answers.push_back(other),
         }
         if self.answers.len() > MOST_ANSWERS {
@@ -193,7 +198,7 @@ impl Reading {
 
     /// Says what there is to say, until the connection ends.
     fn answer_all(&self, link: u64, mut speaking: Speaking) -> io::Result<()> {
-        let beat = link::beat(self.patience);
+        let beat = speaking.beat;
         loop {
             let until = Instant::now() + beat;
             let mut state = held(&self.state);

@@ -162,7 +162,7 @@ impl Writing {
 
     /// Sends what there is, until the connection ends.
     fn send_all(&self, connection: u64, mut speaking: Speaking) -> io::Result<()> {
-        let beat = link::beat(self.patience);
+        let beat = speaking.beat;
         loop {
             let until = Instant::now() + beat;
             let mut state = held(&self.state);

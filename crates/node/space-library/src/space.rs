@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How often targets are told which files are open for writing.
 const TELL_HOLDS: Duration = Duration::from_secs(1);
+/// How often a path is looked up whose file goes each time.
+const AGAIN: usize = 16;
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
 
@@ -164,6 +166,17 @@ impl Space {
         work()
     }
 
+    /// Does something with what is at a path now. If a file is removed meanwhile, or another one takes its name, it is done with what is there then.
+    fn as_it_is_now<T>(&self, work: impl Fn() -> Result<T, Problem>) -> Result<T, Problem> {
+        for _ in 1..AGAIN {
+            match self.after_hearing(&work) {
+                Err(problem) if problem.errno == libc::ESTALE => {}
+                done => return done,
+            }
+        }
+        self.after_hearing(work)
+    }
+
     fn about(&self, entry: &Entry) -> Result<About, Problem> {
         if let Some(file) = entry.file() {
             return Ok(About { size: file.size, changed_ns: entry.made_ns, mode: 0o444, is_staged: true, ..FILE });
@@ -196,11 +209,10 @@ impl Space {
     /// ENOENT, EINVAL, EIO.
     pub fn stat(&self, path: &str) -> Result<About, Problem> {
         let path = inner(path)?;
-        self.after_hearing(|| match self.found(path) {
+        self.as_it_is_now(|| match self.found(path) {
             None => Err(Refused::Absent.into()),
             Some(Err(directory)) => Ok(directory),
-            // Removed meanwhile, it is no failure of its targets.
-            Some(Ok(entry)) => self.about(&entry).map_err(|problem| self.found(path).map_or(Refused::Absent.into(), |_| problem)),
+            Some(Ok(entry)) => self.about(&entry),
         })
     }
 
@@ -261,7 +273,7 @@ impl Space {
     /// As open(2) has them; EPERM for writing one that was staged, ENOSPC if there are no two targets for a new one.
     pub fn open_file(self: &Arc<Self>, path: &str, how: How) -> Result<OpenFile, Problem> {
         let path = inner(path)?;
-        self.after_hearing(|| {
+        self.as_it_is_now(|| {
             let entry = match self.found(path) {
                 Some(Err(_)) => return Err(Refused::IsDirectory.into()),
                 Some(Ok(_)) if how.makes && how.exclusive => return Err(Refused::Exists.into()),
@@ -274,6 +286,9 @@ impl Space {
             }
             self.writer.until_made(&entry);
             if entry.written().is_some() {
+                if self.client.names().entry(&entry.id).is_none() {
+                    return Err(Refused::Removed.into());
+                }
                 self.writer.opened(&entry.id);
             }
             if how.writes {

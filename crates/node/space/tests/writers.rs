@@ -1,5 +1,7 @@
 //! Clients that write files of a space whose targets are real processes: what one of them does when another one died, or two do the same at once.
 
+#[path = "cluster/boots.rs"]
+mod boots;
 mod cluster;
 #[path = "cluster/full.rs"]
 mod full;
@@ -319,6 +321,48 @@ fn a_target_whose_medium_was_full_for_a_moment_ends_and_begins_anew() {
     let client = cluster.client();
     client.set_striping("after", Striping::default()).unwrap();
     assert!(client.names().at("before").is_some());
+}
+
+#[test]
+fn what_could_not_be_synced_when_a_file_was_closed_is_left_for_who_opens_it_next() {
+    let mut cluster = Cluster::new(2);
+    let (_, writer, entry) = with_file(&cluster, b"first");
+    writer.opened(&entry.id);
+    writer.write(&entry.id, 0, b"bytes").unwrap();
+    cluster.kill(1);
+    writer.sync(&entry.id).unwrap_err();
+    writer.closed(&entry.id);
+    writer.opened(&entry.id);
+    writer.sync(&entry.id).unwrap_err();
+    cluster.start(1);
+    std::thread::sleep(Duration::from_secs(1));
+    writer.sync(&entry.id).unwrap();
+    writer.closed(&entry.id);
+    cluster.kill(1);
+    writer.opened(&entry.id);
+    writer.sync(&entry.id).unwrap();
+    writer.closed(&entry.id);
+}
+
+#[test]
+fn who_syncs_what_both_copies_have_lost_is_told_once() {
+    if !boots::can_be_made() {
+        eprintln!("this user may make no namespaces: no node can seem to be started anew");
+        return;
+    }
+    let mut cluster = Cluster::new(3);
+    let (client, writer, entry) = with_file(&cluster, b"first");
+    let copies = written(&client, &entry.id).objects[0];
+    writer.write(&entry.id, 0, b"later").unwrap();
+    for at in copies {
+        cluster.kill(at.into());
+        boots::start_anew(&mut cluster, at.into());
+    }
+    let told = writer.sync(&entry.id).unwrap_err();
+    assert!(told.to_string().contains("started anew"), "{told}");
+    writer.sync(&entry.id).unwrap();
+    writer.write(&entry.id, 0, b"again").unwrap();
+    writer.sync(&entry.id).unwrap();
 }
 
 #[test]

@@ -112,8 +112,8 @@ pub fn all(paths: &[PathBuf], readers: usize) -> Vec<Checked> {
         for _ in 0..readers {
             scope.spawn(|| read_runs(&runs));
         }
-        walk(paths, &mut |path, named| {
-            let reading = Arc::new(begin(path, named));
+        walk(paths, &mut |path, named, failed| {
+            let reading = Arc::new(begin(path, named, failed));
             for range in cut(&reading) {
                 // The readers outlive this loop.
                 let _ = to_readers.send(Run { of: reading.clone(), range });
@@ -125,22 +125,23 @@ pub fn all(paths: &[PathBuf], readers: usize) -> Vec<Checked> {
     readings.into_iter().filter_map(Arc::into_inner).map(conclude).collect()
 }
 
-/// Calls back for each file.
-fn walk(paths: &[PathBuf], file: &mut dyn FnMut(PathBuf, bool)) {
+/// Calls back for each file, and for each directory that cannot be read to its end, with what is wrong with it.
+fn walk(paths: &[PathBuf], file: &mut dyn FnMut(PathBuf, bool, Option<io::Error>)) {
     let mut directories = VecDeque::new();
     for path in paths {
-        if path.is_dir() { directories.push_back(path.clone()) } else { file(path.clone(), true) }
+        if path.is_dir() { directories.push_back(path.clone()) } else { file(path.clone(), true, None) }
     }
     while let Some(directory) = directories.pop_front() {
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            // As a file that cannot be looked at.
-            Err(_) => {
-                file(directory, true);
-                continue;
+        let mut entries = Vec::new();
+        let listed = fs::read_dir(&directory).and_then(|all| {
+            for entry in all {
+                entries.push(entry?);
             }
-        };
-        let mut entries: Vec<fs::DirEntry> = entries.filter_map(Result::ok).collect();
+            Ok(())
+        });
+        if let Err(error) = listed {
+            file(directory, true, Some(error));
+        }
         entries.sort_unstable_by_key(fs::DirEntry::file_name);
         let of_long_names: HashSet<PathBuf> = entries.iter().filter_map(|entry| names::earlier_record(&entry.path())).collect();
         for entry in entries {
@@ -148,15 +149,15 @@ fn walk(paths: &[PathBuf], file: &mut dyn FnMut(PathBuf, bool)) {
             if kind.as_ref().is_ok_and(fs::FileType::is_dir) {
                 directories.push_back(path);
             } else if let Some(gone) = names::described(&path).filter(|described| !described.exists() && !of_long_names.contains(&path)) {
-                file(gone, false);
+                file(gone, false, None);
             } else if !names::is_own(&entry.file_name()) && !kind.is_ok_and(|kind| !kind.is_file()) {
-                file(path, false);
+                file(path, false, None);
             }
         }
     }
 }
 
-fn begin(path: PathBuf, named: bool) -> Reading {
+fn begin(path: PathBuf, named: bool, failed: Option<io::Error>) -> Reading {
     let mut reading = Reading {
         path,
         named,
@@ -169,6 +170,10 @@ fn begin(path: PathBuf, named: bool) -> Reading {
         failed: Mutex::default(),
         runs: AtomicUsize::new(0),
     };
+    if let Some(error) = failed {
+        reading.failed = Mutex::new(Some(error));
+        return reading;
+    }
     let looked = record_file::load(&reading.path).and_then(|found| {
         reading.found = found;
         reading.wanted = reading.found.record.as_ref().map(|record| record.size);

@@ -180,13 +180,19 @@ pub fn put_text(text: &[u8], address: &str) -> Result<(), TransferError> {
     }
 }
 
-/// Removes objects.
+/// Addresses that are given to one process: the kernel bounds what a command line holds.
+const ADDRESSES_AT_ONCE: usize = 1000;
+
+/// Removes objects. One that cannot be removed keeps no other.
 ///
 /// # Errors
-/// What the store says.
+/// What the store says of the first that stays.
 pub fn delete(addresses: &[String]) -> Result<(), TransferError> {
-    let words: Vec<&str> = std::iter::once("delete").chain(addresses.iter().map(String::as_str)).collect();
-    end(start(&words, Stdio::null(), Stdio::null())?)
+    let some = |addresses: &[String]| {
+        let words: Vec<&str> = std::iter::once("delete").chain(addresses.iter().map(String::as_str)).collect();
+        end(start(&words, Stdio::null(), Stdio::null())?)
+    };
+    addresses.chunks(ADDRESSES_AT_ONCE).map(some).fold(Ok(()), Result::and)
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Frozen for Still {
 }
 
 extern "C" fn constructor() {
-    mend_agent::start(&Nobody);
+    mend_agent::start(&Nobody, true);
 }
 
 #[used]

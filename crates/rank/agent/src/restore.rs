@@ -4,7 +4,7 @@ use crate::capture::quiesced_process::QuiescedProcess;
 use crate::capture::scratch::Scratch;
 use crate::descriptors::file_attributes::FileError;
 use crate::descriptors::inherited::Inherited;
-use crate::descriptors::locks::Due;
+use crate::descriptors::locks::{Due, Patience};
 use crate::descriptors::reopen::reopen;
 use crate::descriptors::reopen_error::ReopenError;
 use crate::memory::guards;
@@ -16,12 +16,13 @@ use crate::rollback::leftovers;
 use mend_freestanding::syscall;
 use mend_image::ZONES;
 use mend_image::handoff::{HANDOFF_MAGIC, Handoff};
+use mend_messages::agent::LOCK_LIMIT_S;
 use rustix::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(30);
-/// A process that was killed a moment ago may still have its locks.
-const LOCK_LIMIT: Duration = Duration::from_secs(5);
+/// A process that was killed a moment ago may still have its locks; one on a node that was lost has them until a file server forgets it.
+const LOCK_LIMITS: Patience = Patience { here: Duration::from_secs(5), network: Duration::from_secs(LOCK_LIMIT_S) };
 
 /// Ends a restored process that has nobody to tell. Its threads never ran.
 pub(crate) fn end_process() -> ! {
@@ -110,7 +111,7 @@ pub(crate) fn rebuild(quiesced: &QuiescedProcess, handoff: &Handoff) -> Result<D
     let _ = mend_kernel::slice::shorten();
     let due = Due::of(&quiesced.descriptors);
     if handoff.mode == 0 {
-        due.take(LOCK_LIMIT).map_err(|(file, errno)| RebuildError::Lock(file, rustix::io::Errno::from_raw_os_error(errno)))?;
+        due.take(LOCK_LIMITS).map_err(|(file, errno)| RebuildError::Lock(file, rustix::io::Errno::from_raw_os_error(errno)))?;
         return Ok(Due::default());
     }
     // The rank that is moving still has them.

@@ -25,22 +25,22 @@ struct Prepared {
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
 static STARTED: OnceLock<()> = OnceLock::new();
 
-/// Called by the constructor of the preloaded object. Does nothing outside a rank. In the rank's first process
-/// the agent starts now; in a descendant only when that uses the fabric.
-pub fn start(network: &'static dyn Network) {
+/// Called by the object's constructor. Does nothing outside a rank. In the rank's first process the agent starts now; in a descendant only when that uses the
+/// fabric. Where the object was not preloaded, a thread of the program loads it just now.
+pub fn start(network: &'static dyn Network, preloaded: bool) {
     let Some(environment) = environment() else { return };
     let main_process = environment.main_process;
     rseq::find();
     origin::record();
     let _ = PREPARED.set(Prepared { network, environment });
     network.on_use(|| {
-        spawn_once();
+        spawn_once(true);
         announce_use();
     });
     network.on_delay(announce_delay);
     network.on_loss(announce_loss);
     if main_process {
-        spawn_once();
+        spawn_once(preloaded);
     }
 }
 
@@ -56,7 +56,9 @@ fn environment() -> Option<AgentEnvironment> {
     })
 }
 
-fn spawn_once() {
+/// With `waits` the agent has what it needs of the process when this returns. While an object is loaded by dlopen(3) that cannot be: the dynamic linker holds its
+/// lock, and a thread that begins takes it.
+fn spawn_once(waits: bool) {
     STARTED.get_or_init(|| {
         let ready = Arc::new((AtomicU32::new(0), AtomicBool::new(false)));
         let told = ready.clone();
@@ -81,10 +83,10 @@ fn spawn_once() {
             }
         });
         // What it does before may meet a number of the program's.
-        while agent && ready.0.load(Ordering::Acquire) == 0 {
+        while agent && waits && ready.0.load(Ordering::Acquire) == 0 {
             wait(&ready.0, 0, None);
         }
-        if ready.1.load(Ordering::Relaxed) {
+        if !waits || ready.1.load(Ordering::Relaxed) {
             spawn("mend-table", || {
                 let _ = mend_kernel::slice::shorten();
                 table_thread::serve(reconnect_if_asked);

@@ -5,13 +5,22 @@
 
 mod network;
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
 /// Not the program's malloc: the agent must be able to hold it still.
 #[global_allocator]
 static ALLOCATOR: mend_agent::RankAllocator = mend_agent::RankAllocator;
 
 extern "C" fn construct() {
     // A panic must not cross into the dynamic linker; without an agent the program runs unprotected.
-    let _ = std::panic::catch_unwind(|| mend_agent::start(&network::ProcessFabric));
+    let _ = std::panic::catch_unwind(|| mend_agent::start(&network::ProcessFabric, is_preloaded()));
+}
+
+/// Otherwise libfabric loads it: a wrapper of the program has cleared the variable.
+fn is_preloaded() -> bool {
+    let named = |list: OsString| list.as_bytes().split(|byte| b" :".contains(byte)).any(|path| path.ends_with(b"libmend-fi.so"));
+    std::env::var_os("LD_PRELOAD").is_some_and(named)
 }
 
 #[used]

@@ -11,6 +11,7 @@
 pub mod blocks;
 pub mod catalogue;
 pub mod copies;
+mod failed;
 pub mod healing;
 pub mod layout;
 pub mod mounts;

@@ -36,6 +36,8 @@ pub struct Made {
 const OPTIONS: [&str; 7] = ["rw", "ro", "create", "memory", "keep", ONE_COPY, TWO_COPIES];
 const ONE_COPY: &str = "copies=1";
 const TWO_COPIES: &str = "copies=2";
+/// Where the kernel shows itself.
+const OF_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Behind it stands the prefix of a bucket.
 const IN_BUCKET: &str = "bucket=";
 
@@ -47,6 +49,8 @@ struct Options {
     made: Made,
     /// It is said on how many targets what ranks write is.
     copies: bool,
+    /// Two that exclude each other.
+    contrary: Option<[&'static str; 2]>,
     /// Something stands behind the directory, so that more may follow.
     given: bool,
 }
@@ -55,14 +59,21 @@ impl Options {
     /// Takes one; false if it is none.
     fn take(&mut self, word: &str) -> bool {
         match word {
-            "rw" => self.writable = Some(true),
-            "ro" => self.writable = Some(false),
+            "rw" | "ro" => {
+                let writable = word == "rw";
+                if self.writable.replace(writable) == Some(!writable) {
+                    self.contrary = Some(["rw", "ro"]);
+                }
+            }
             "create" => self.create = true,
             "memory" => self.made.memory = true,
             "keep" => self.made.keep = true,
             ONE_COPY | TWO_COPIES => {
-                self.made.one_copy = word == ONE_COPY;
-                self.copies = true;
+                let one = word == ONE_COPY;
+                if std::mem::replace(&mut self.copies, true) && self.made.one_copy != one {
+                    self.contrary = Some([ONE_COPY, TWO_COPIES]);
+                }
+                self.made.one_copy = one;
             }
             _ => match word.strip_prefix(IN_BUCKET) {
                 Some(place) => self.made.bucket = Some(place.to_owned()),
@@ -74,8 +85,11 @@ impl Options {
     }
 
     fn settle(self, mount: Mount) -> Result<Mount, String> {
-        let Self { writable, create, made, copies, given: _ } = self;
+        let Self { writable, create, made, copies, contrary, given: _ } = self;
         let wrong = |why: String| Err(format!("{}:{}: {why}", mount.space, mount.directory));
+        if let Some([one, other]) = contrary {
+            return wrong(format!("`{one}` and `{other}` exclude each other"));
+        }
         let of_made = [(made.memory, "memory"), (made.keep, "keep"), (copies, "copies"), (made.bucket.is_some(), "bucket")];
         if let Some((_, word)) = of_made.into_iter().find(|(there, _)| *there && !create) {
             return wrong(format!("`{word}` is of spaces that are made for the job: add `create`"));
@@ -124,14 +138,24 @@ pub fn read(text: &str) -> Result<Vec<Mount>, String> {
             }
             _ => directory,
         };
-        let directory = directory.trim_end_matches(|end: char| end == '/' || end.is_whitespace());
-        if !directory.starts_with('/') || directory.split('/').any(|part| part == "..") {
+        let Some(directory) = plain(directory) else {
             return Err(format!("`{word}`: the directory must be absolute, without `..`, and not the root"));
+        };
+        if let Some(of_kernel) = OF_KERNEL.into_iter().find(|of_kernel| is_within(&directory, of_kernel)) {
+            return Err(format!("`{word}`: a program needs what is in {of_kernel}: name another directory"));
         }
-        if read.iter().any(|(mount, _)| mount.directory == directory) {
-            return Err(format!("two data spaces are to be seen at {directory}"));
+        let near = |(mount, _): &&(Mount, Options)| is_within(&mount.directory, &directory) || is_within(&directory, &mount.directory);
+        match read.iter().find(near) {
+            Some((other, _)) if other.directory == directory => return Err(format!("two data spaces are to be seen at {directory}")),
+            Some((other, _)) => {
+                return Err(format!(
+                    "the data space at {directory} and the one at {} are one within the other: name directories apart",
+                    other.directory
+                ));
+            }
+            None => {}
         }
-        read.push((Mount { space: space.to_owned(), directory: directory.to_owned(), writable: false, made: None }, options));
+        read.push((Mount { space: space.to_owned(), directory, writable: false, made: None }, options));
     }
     read.into_iter().map(|(mount, options)| options.settle(mount)).collect()
 }
@@ -180,7 +204,23 @@ pub fn names(mounts: &[Mount]) -> Vec<String> {
 /// True if a path is within what these mount.
 #[must_use]
 pub fn covers(mounts: &[Mount], path: &str) -> bool {
-    mounts.iter().any(|mount| path.strip_prefix(mount.directory.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    mounts.iter().any(|mount| is_within(path, &mount.directory))
+}
+
+fn is_within(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// A directory without doubled slashes, `.`, and what is at its end; `None` if it is not absolute, has `..`, or is the root.
+fn plain(directory: &str) -> Option<String> {
+    let trimmed = directory.trim_end_matches(|end: char| end == '/' || end.is_whitespace());
+    let parts = || trimmed.split('/').filter(|part| !part.is_empty() && *part != ".");
+    if !trimmed.starts_with('/') || parts().any(|part| part == "..") || parts().next().is_none() {
+        return None;
+    }
+    let plainer: String = parts().flat_map(|part| ["/", part]).collect();
+    // Its end may be one that is taken off, too.
+    if plainer == directory { Some(plainer) } else { plain(&plainer) }
 }
 
 #[cfg(test)]
@@ -231,9 +271,16 @@ mod tests {
         for bad in ["s:/mnt/s,create", "s:/mnt/s:creat", "s:/mnt/s:keep", "s:/mnt/s:rw,memory", "create", "s:/mnt/s:rw,creat"] {
             assert!(read(bad).is_err(), "{bad}");
         }
-        for bad in ["input", "input:data", "in put:/a", "a:/", "a:/b/../c", "a:/b,c:/b"] {
+        for bad in
+            ["input", "input:data", "in put:/a", "a:/", "a:/./", "a:/b/../c", "a:/b,c:/b", "a:/b,c:/.//b", "a:/b,c:/b/d", "a:/b/d,c:/b"]
+        {
             assert!(read(bad).is_err(), "{bad}");
         }
+        for bad in ["a:/proc", "a:/dev/shm/x", "a:/b:rw,ro", "a:/b:create,copies=1,copies=2"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert_eq!(write(&read("a:/b/./c//d/:rw,rw,e:/bc").unwrap()), "a:/b/c/d:rw,e:/bc");
+        assert_eq!(write(&read("a:/b/ /. /.").unwrap()), "a:/b");
         assert_eq!(names(&read("b:/1,a:/2,b:/3").unwrap()), ["a", "b"]);
         assert!(covers(&mounts, "/mnt/data/x") && covers(&mounts, "/mnt/more") && !covers(&mounts, "/mnt/database"));
     }

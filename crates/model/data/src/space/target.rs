@@ -17,6 +17,7 @@
 //! the user's secret. All lengths are bounded before anything is read ([`Request::payload`], [`Answer::payload`]).
 
 use super::catalogue::Change;
+pub use super::failed::Failed;
 use super::{Entry, Id};
 use crate::patterns::{MAX_REPORTS, MAX_TOUCHES, Report};
 use serde::{Deserialize, Serialize};
@@ -431,25 +432,6 @@ pub enum Answer {
     },
     /// No answer yet: it is at it. Said now and then while something takes long that changes something.
     AtIt,
-}
-
-/// Kinds of failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Failed {
-    /// There is no such object, or no such page.
-    Absent,
-    /// The object is shorter than it must be.
-    Short,
-    /// The medium does not give or take it.
-    Medium,
-    /// There is no room.
-    Full,
-    /// The request makes no sense.
-    Nonsense,
-    /// Another one is at it.
-    Busy,
-    /// The file is on other targets now.
-    Moved,
 }
 
 impl Request {

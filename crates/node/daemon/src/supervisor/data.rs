@@ -16,10 +16,9 @@ use std::path::Path;
 /// Largest read that the kernel asks for, bytes (the serving process agrees to the same).
 const MAX_READ: u32 = 1 << 20;
 
-/// Mounts a file system in a directory, which is made if it is not there. `server` takes its descriptor, and
+/// Mounts a file system in a directory. `server` takes its descriptor, and
 /// whether the rank may write, and whose mount it is ([`mend_data::patterns::Who`]).
 pub fn mount_space(directory: &Path, writable: bool, server: &OwnedFd, whose: &[u8]) -> io::Result<()> {
-    std::fs::create_dir_all(directory)?;
     let device = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // The root's mode is what its server says later; the kernel only wants the type (fuse(4)).
     let options = format!(

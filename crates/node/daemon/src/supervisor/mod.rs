@@ -131,8 +131,9 @@ fn isolate(launch: &Launch, spaces: &[OwnedFd]) -> Result<(), Refused> {
         // Where it is refused, the rank shares the node's.
         let _ = mount_bind(directory, "/dev/shm");
     }
-    for ((directory, writable), server) in launch.spaces.iter().zip(spaces) {
-        data::mount_space(directory, *writable, server, &launch.whose).map_err(Refused::at(Step::DataSpace))?;
+    for (((directory, writable), server), at) in launch.spaces.iter().zip(spaces).zip(0..) {
+        std::fs::create_dir_all(directory).map_err(Refused::at(Step::SpaceDirectory(at)))?;
+        data::mount_space(directory, *writable, server, &launch.whose).map_err(Refused::at(Step::DataSpace(at)))?;
     }
     Ok(())
 }

@@ -80,8 +80,10 @@ pub enum Step {
     Namespaces,
     /// Writing `/proc/self/timens_offsets`.
     Clock,
-    /// mount(2) of a data space.
-    DataSpace,
+    /// Making the directory of a data space, by its place in [`Launch::spaces`].
+    SpaceDirectory(u16),
+    /// mount(2) of a data space, by its place in [`Launch::spaces`].
+    DataSpace(u16),
     /// fork(2), or clone3(2) with the wanted process id.
     Fork,
     /// Going to the working directory, by chdir(2).

@@ -38,6 +38,8 @@ use tokio::time::timeout;
 
 /// Room beyond what an image may take: its tables, and the file system's own.
 const SPACE_MARGIN_BYTES: u64 = 4 << 20;
+/// How long it is before what object storage did not remove is tried again.
+const REMOVAL_PAUSES: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(30), Duration::from_secs(120)];
 /// How often the controller of a job that leaves hears that copies go on.
 const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long it is told that old copies are being removed: a disk that hangs keeps no job from going on elsewhere.
@@ -316,13 +318,25 @@ impl Tiers {
                 }
             }
             Destination::Object(base) => {
-                // Its images first: a manifest without them is better found than they without it.
-                let names = ranks.into_iter().map(image_name).chain(["manifest.json".to_owned()]);
-                let addresses: Vec<String> = names.map(|name| format!("{base}{name}")).collect();
-                let work = self.stay.work();
+                let images: Vec<String> = ranks.into_iter().map(|rank| format!("{base}{}", image_name(rank))).collect();
+                let manifest = [format!("{base}manifest.json")];
+                let (work, place) = (self.stay.work(), base.clone());
                 tokio::task::spawn_blocking(move || {
-                    if let Err(error) = object::delete(&addresses) {
-                        tracing::warn!(number, error = with_causes(&error), "a checkpoint was not removed from object storage");
+                    // A manifest without images is better found than they without it.
+                    let remove = || object::delete(&images).and_then(|()| object::delete(&manifest));
+                    let removed = REMOVAL_PAUSES.into_iter().fold(remove(), |removed, pause| {
+                        removed.or_else(|_| {
+                            std::thread::sleep(pause);
+                            remove()
+                        })
+                    });
+                    if let Err(error) = removed {
+                        tracing::warn!(
+                            number,
+                            place,
+                            error = with_causes(&error),
+                            "a checkpoint stays in object storage: it cannot be removed"
+                        );
                     }
                     drop(work);
                 });

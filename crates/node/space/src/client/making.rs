@@ -1,7 +1,7 @@
 //! Names of files and directories that ranks make, change and remove.
 //!
-//! There is no server of names, so whoever makes a file of a path claims that first: the first target that answers, in an order that the path gives, lets one client at a
-//! time do it. A name is another version of the same file; a file that is removed while it is open has a hidden name until it is closed.
+//! There is no server of names, so whoever makes, removes or renames a file, or changes its permissions, claims its path first: the first target that answers, in an order that the
+//! path gives, lets one client at a time do it. A name is another version of the same file; a file that is removed while it is open has a hidden name until it is closed.
 
 use super::names::{Client, Room, now_ns};
 use super::peer::Peer;
@@ -11,6 +11,7 @@ use mend_data::space::catalogue::{Catalogue, Change, Node};
 use mend_data::space::target::{Claim, Failed, Request};
 use mend_data::space::written::{self, CLAIM, MODES, Shape, Written};
 use mend_data::space::{Entry, HIDDEN, Id, Kind};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 /// How long another client's end is waited for before one looks again.
@@ -20,6 +21,26 @@ const PAUSE: Duration = Duration::from_millis(10);
 const MADE_WITHIN: Duration = Duration::from_secs(5);
 /// Young files that are known to be made; if there are more, some are asked for again.
 const MOST_MADE: usize = 4096;
+
+/// How often targets are chosen for a new file, if one of them is lost meanwhile.
+const PLACED: usize = 4;
+
+/// Paths whose files nobody else makes, removes or renames for as long as it is there.
+struct Claimed<'a> {
+    writer: &'a Writer,
+    /// Which target has let it be so.
+    deciders: Vec<(u16, &'a str)>,
+    _turns: Vec<MutexGuard<'a, ()>>,
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        for (decider, path) in &self.deciders {
+            let over = Request::Claim { claim: Claim::Path((*path).to_owned()), who: self.writer.who, over: true };
+            let _ = self.writer.client.peer(*decider).and_then(|peer| peer.ask(&over, &[]));
+        }
+    }
+}
 
 /// A directory that is there because something is below it.
 type Implied = (String, mend_data::space::Striping);
@@ -57,26 +78,52 @@ impl Writer {
         there: impl Fn() -> Result<Option<T>, Refused>,
         make: impl FnOnce() -> Result<T, Refused>,
     ) -> Result<T, Refused> {
-        let _turn = self.turn(path.as_bytes());
+        let turns = self.turns_of(&[path]);
         let Some(decider) = self.client.claim_path::<Refused>(path, self.who, || Ok(there()?.is_some()))? else {
             return there()?.ok_or(Refused::Absent);
         };
+        let _claimed = Claimed { writer: self, deciders: vec![(decider, path)], _turns: turns };
         // Somebody may have been first.
-        let made = there().and_then(|found| found.map_or_else(make, Ok));
-        let over = Request::Claim { claim: Claim::Path(path.to_owned()), who: self.who, over: true };
-        let _ = self.client.peer(decider).and_then(|peer| peer.ask(&over, &[]));
-        made
+        there().and_then(|found| found.map_or_else(make, Ok))
+    }
+
+    /// Claims paths, and hears what others have done with them before.
+    fn claim<'a>(&'a self, paths: &[&'a str]) -> Result<Claimed<'a>, Refused> {
+        let mut paths = paths.to_vec();
+        // In the same order everywhere, or two would wait for each other.
+        paths.sort_unstable();
+        paths.dedup();
+        let mut claimed = Claimed { writer: self, deciders: Vec::new(), _turns: self.turns_of(&paths) };
+        for path in paths {
+            let decider = self.client.claim_path::<Refused>(path, self.who, || Ok(false))?.ok_or(Refused::Absent)?;
+            claimed.deciders.push((decider, path));
+        }
+        self.client.refresh_since(Instant::now());
+        Ok(claimed)
+    }
+
+    /// Does something with a file, by its path, while nobody else gives it another name or other permissions.
+    pub(super) fn as_named<T>(&self, file: &Id, work: impl FnOnce(&str) -> Result<T, Refused>) -> Result<T, Refused> {
+        for _ in 0..TRIES {
+            let path = self.now(file)?.0.path;
+            let _claimed = self.claim(&[&path])?;
+            if self.now(file)?.0.path == path {
+                return work(&path);
+            }
+        }
+        Err(changed_again_and_again())
     }
 
     /// Waits until a file that another client has just begun to make is on all of its targets: who wrote to one that does not know it yet would take it for lost.
     pub fn until_made(&self, entry: &Entry) {
-        let Some(file) = entry.written() else { return };
         let young = now_ns().abs_diff(entry.made_ns) < Duration::from_secs(CLAIM).as_nanos() as u64;
-        if !young || held(&self.made).contains(&entry.id) {
+        if !young || entry.written().is_none() || held(&self.made).contains(&entry.id) {
             return;
         }
         let until = Instant::now() + MADE_WITHIN;
         loop {
+            // It may be removed, or on other targets, by now.
+            let Ok((entry, file)) = self.now(&entry.id) else { return };
             let holders = entry.holders(self.client.targets());
             // One that does not answer is another matter.
             let lacks = |at: u16, peer: &Peer| -> bool {
@@ -86,7 +133,10 @@ impl Writer {
             if !self.client.each(&holders, lacks).into_iter().flatten().any(|lacks| lacks) || Instant::now() >= until {
                 break;
             }
-            std::thread::sleep(PAUSE);
+            self.client.refresh_since(Instant::now());
+            if self.client.names().entry(&entry.id).is_some() {
+                std::thread::sleep(PAUSE);
+            }
         }
         self.is_made(entry.id);
     }
@@ -100,7 +150,20 @@ impl Writer {
         made.insert(file);
     }
 
+    /// Makes a file, on other targets if one that was chosen is lost, or takes nothing.
     fn make(&self, path: &str, mode: u32) -> Result<Entry, Refused> {
+        for _ in 1..PLACED {
+            match self.make_once(path, mode) {
+                Err(Refused::Fault(Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Medium | Failed::Full, .. })) => {
+                    self.client.look_for_room_again()
+                }
+                made => return made,
+            }
+        }
+        self.make_once(path, mode)
+    }
+
+    fn make_once(&self, path: &str, mode: u32) -> Result<Entry, Refused> {
         let (striping, version) = {
             let names = self.client.names();
             (names.striping(path, self.client.space.striping), names.next_version(path))
@@ -149,7 +212,7 @@ impl Writer {
     /// # Errors
     /// [`Refused`].
     pub fn unlink(&self, path: &str) -> Result<(), Refused> {
-        self.client.refresh_since(Instant::now());
+        let _claimed = self.claim(&[path])?;
         let (entry, hidden, kept) = {
             let names = self.client.names();
             let entry = Self::written_at(&names, path)?.0;
@@ -164,10 +227,12 @@ impl Writer {
 
     fn hide_or_forget(&self, entry: &Entry) -> Result<(), Refused> {
         if !self.is_open(&entry.id) {
-            return Ok(self.client.forget(&[entry.id])?);
+            self.client.forget(&[entry.id])?;
+            self.let_go(&entry.id);
+            return Ok(());
         }
         let name: String = entry.id.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.change(&entry.id, 0, |entry| entry.path = format!("{HIDDEN}/{name}"))?;
+        self.change((&entry.id, &entry.path), 0, |entry| entry.path = format!("{HIDDEN}/{name}"))?;
         // Whoever had it open may have closed it meanwhile.
         if self.is_nameless(&entry.id) { Ok(()) } else { Ok(self.client.forget(&[entry.id])?) }
     }
@@ -185,8 +250,8 @@ impl Writer {
     /// # Errors
     /// [`Refused`].
     pub fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), Refused> {
-        self.client.refresh_since(Instant::now());
-        let (entry, before, kept, version) = {
+        let _claimed = self.claim(&[from, to])?;
+        let (entry, before, hidden, kept, version) = {
             let names = self.client.names();
             let (entry, _) = match Self::written_at(&names, from) {
                 Err(Refused::IsDirectory) => return Err(Refused::Directory),
@@ -200,13 +265,16 @@ impl Writer {
             if names.obstacle(to).is_some() {
                 return Err(Refused::NotDirectory);
             }
-            (entry.clone(), before, implied(&names, from), names.next_version(to))
+            // What neither name shows would be seen once the file that hides it is elsewhere.
+            let hidden: Vec<Id> = [Some(&entry), before.as_ref()].into_iter().flatten().flat_map(|seen| names.hidden_by(seen)).collect();
+            (entry, before, hidden, implied(&names, from), names.next_version(to))
         };
         if from == to {
             return Ok(());
         }
         self.keep_directory(kept)?;
-        self.change(&entry.id, version, |entry| entry.path = to.to_owned())?;
+        self.client.forget(&hidden)?;
+        self.change((&entry.id, from), version, |entry| entry.path = to.to_owned())?;
         if let Some(before) = before {
             self.hide_or_forget(&before)?;
         }
@@ -218,18 +286,23 @@ impl Writer {
     /// # Errors
     /// [`Refused`].
     pub fn set_mode(&self, file: &Id, mode: u32) -> Result<(), Refused> {
-        self.change(file, 0, |entry| {
+        let change = |entry: &mut Entry| {
             if let Kind::Written(known) = &mut entry.kind {
                 known.mode = mode & MODES;
             }
-        })
+        };
+        self.as_named(file, |path| self.change((file, path), 0, change))
     }
 
-    /// Changes what is known of a file; its version is this one then, or a higher one. Another client may tell something else of it at the same time, such as where a
-    /// copy is now: then it is changed once more.
-    fn change(&self, file: &Id, version: u64, change: impl Fn(&mut Entry)) -> Result<(), Refused> {
+    /// Changes what is known of a file whose path was claimed; its version is this one then, or a higher one. Another client may tell something else of it at the same time, such as
+    /// where a copy is now: then it is changed once more.
+    fn change(&self, (file, path): (&Id, &str), version: u64, change: impl Fn(&mut Entry)) -> Result<(), Refused> {
         for _ in 0..TRIES {
             let (mut entry, _) = self.now(file)?;
+            if entry.path != path {
+                // The claim was over before this was.
+                return Err(Refused::Absent);
+            }
             entry.version = entry.version.saturating_add(1).max(version);
             change(&mut entry);
             self.tell_name(&entry)?;
@@ -241,7 +314,7 @@ impl Writer {
                 return Ok(());
             }
         }
-        Err(Fault::Other("it is changed again and again".to_owned()).into())
+        Err(changed_again_and_again())
     }
 
     /// Makes a directory.
@@ -311,6 +384,10 @@ impl Client {
         }
         Err(fault.unwrap_or_else(|| Fault::Other(format!("{} has no targets", self.space.name))).into())
     }
+}
+
+fn changed_again_and_again() -> Refused {
+    Fault::Other("it is changed again and again".to_owned()).into()
 }
 
 /// The directory of a path, if nothing but this path lets it be there.

@@ -49,7 +49,8 @@ impl Writer {
                 }
                 std::thread::sleep(PAUSE);
             };
-            let moved = self.make_map(file, lost).and_then(|(old, new)| self.tell_map(&new, &old)).and_then(|()| self.copy(file));
+            let map = |_: &str| self.make_map(file, lost).and_then(|(old, new)| self.tell_map(&new, &old));
+            let moved = self.as_named(file, map).and_then(|()| self.copy(file));
             self.release_move(file);
             match moved {
                 Ok(()) => {
@@ -229,14 +230,15 @@ impl Writer {
                 peer.ask(&Request::Sync { file: *file, epoch: known.epoch, position, boot }, &[])?;
             }
         }
-        // Its name may be another one by now.
-        self.client.refresh_since(Instant::now());
-        let (entry, now) = self.now(file)?;
-        if now.epoch != known.epoch {
-            return Err(self.moved_meanwhile(&now).into());
-        }
-        let whole = Written { filling: Vec::new(), ..now };
-        self.tell(&Entry { version: entry.version.saturating_add(1), kind: Kind::Written(whole), ..entry })
+        // Its name may be another one by now, and is not to become another one meanwhile.
+        self.as_named(file, |_| {
+            let (entry, now) = self.now(file)?;
+            if now.epoch != known.epoch {
+                return Err(self.moved_meanwhile(&now).into());
+            }
+            let whole = Written { filling: Vec::new(), ..now };
+            self.tell(&Entry { version: entry.version.saturating_add(1), kind: Kind::Written(whole), ..entry })
+        })
     }
 
     /// The map of a file is not the one that it had a moment ago.

@@ -349,6 +349,11 @@ impl Client {
         looked.filter(|(at, _)| at.elapsed() < LATELY).map_or_else(|| self.rooms(), |(_, rooms)| rooms)
     }
 
+    /// What was seen a moment ago is so no more.
+    pub(super) fn look_for_room_again(&self) {
+        *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Removes what is at a path, or below it. Those targets that were not told, with why: they are told by whoever sees an entry come back.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, MAX_SHAPED, Request};
 use mend_data::space::written::{Shape, Written, size};
 use mend_data::space::{Entry, Id};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -86,6 +86,7 @@ impl Refused {
             Self::Directory => libc::EXDEV,
             Self::Bucket => libc::EROFS,
             Self::NoPlace(_) | Self::Fault(Fault::Failed { kind: Failed::Full, .. }) => libc::ENOSPC,
+            Self::Fault(Fault::Failed { kind: Failed::TooLong, .. }) => libc::EFBIG,
             Self::Appending | Self::Fault(_) => libc::EIO,
         }
     }
@@ -112,6 +113,13 @@ pub(super) struct State {
     nameless: Mutex<bool>,
 }
 
+impl State {
+    /// True if nothing is left for a sync to do.
+    fn owes_nothing(&self) -> bool {
+        !self.lacking.load(Ordering::Relaxed) && held(&self.unsynced).is_empty() && held(&self.apart).is_empty()
+    }
+}
+
 /// Writes files of a space.
 #[derive(Debug)]
 pub struct Writer {
@@ -122,12 +130,17 @@ pub struct Writer {
     files: Mutex<HashMap<Id, Arc<State>>>,
     /// Young files that are on all of their targets.
     pub(super) made: Mutex<HashSet<Id>>,
-    /// Claims tell nodes apart; these tell threads of this one apart.
-    turns: [Mutex<()>; TURNS],
+    /// Claims tell nodes apart; these tell threads of this one apart. Whoever moves a file may wait for its name, and never the other way round.
+    moves: [Mutex<()>; TURNS],
+    names: [Mutex<()>; TURNS],
 }
 
 pub(super) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn turn_of(name: &[u8]) -> usize {
+    xxhash_rust::xxh3::xxh3_64(name) as usize % TURNS
 }
 
 /// Targets of these copies, each once.
@@ -172,13 +185,20 @@ impl Writer {
     /// Writes through this client. With a cache, what is read again from it is only compared with what targets have.
     #[must_use]
     pub fn new(client: Arc<Client>, cache: Option<Arc<Cache>>) -> Self {
-        let turns = std::array::from_fn(|_| Mutex::default());
-        Self { client, who: mend_wire::random_bytes(), cache, files: Mutex::default(), made: Mutex::default(), turns }
+        let [moves, names] = [(); 2].map(|()| std::array::from_fn(|_| Mutex::default()));
+        Self { client, who: mend_wire::random_bytes(), cache, files: Mutex::default(), made: Mutex::default(), moves, names }
     }
 
-    /// Waits until no other thread makes this name, or moves this file.
-    pub(super) fn turn(&self, of: &[u8]) -> MutexGuard<'_, ()> {
-        held(&self.turns[xxhash_rust::xxh3::xxh3_64(of) as usize % TURNS])
+    /// Waits until no other thread moves this file.
+    pub(super) fn turn(&self, file: &Id) -> MutexGuard<'_, ()> {
+        held(&self.moves[turn_of(file)])
+    }
+
+    /// Waits until no other thread does something with these names.
+    pub(super) fn turns_of(&self, names: &[&str]) -> Vec<MutexGuard<'_, ()>> {
+        // Each once, and in the same order everywhere.
+        let turns: BTreeSet<usize> = names.iter().map(|name| turn_of(name.as_bytes())).collect();
+        turns.into_iter().map(|turn| held(&self.names[turn])).collect()
     }
 
     pub(super) fn state(&self, file: &Id) -> Arc<State> {
@@ -205,13 +225,12 @@ impl Writer {
     /// Somebody that had it open has closed it.
     pub fn closed(&self, file: &Id) {
         let state = self.state(file);
-        let mut files = held(&self.files);
+        let files = held(&self.files);
         if state.opens.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }
-        files.remove(file);
         drop(files);
-        if held(&state.appending).is_some() {
+        if held(&state.appending).take().is_some() {
             let over = |_: u16, peer: &Peer| {
                 let _ = peer.ask(&Request::Claim { claim: Claim::Append(*file), who: self.who, over: true }, &[]);
             };
@@ -222,6 +241,18 @@ impl Writer {
         if *held(&state.nameless) {
             // What is not removed now has no name, and is removed with the space.
             let _ = self.client.forget(&[*file]);
+        }
+        drop(state);
+        self.let_go(file);
+    }
+
+    /// Forgets what is known of a file that nobody has open or changes, if it is gone, or all of it is synced. What a sync that failed has left is made up for by the next one.
+    pub(super) fn let_go(&self, file: &Id) {
+        let is_gone = self.client.names().is_gone(file);
+        let mut files = held(&self.files);
+        let is_unused = |state: &Arc<State>| state.opens.load(Ordering::Relaxed) == 0 && Arc::strong_count(state) == 1;
+        if files.get(file).is_some_and(|state| is_unused(state) && (is_gone || state.owes_nothing())) {
+            files.remove(file);
         }
     }
 
@@ -329,14 +360,20 @@ impl Writer {
     /// # Errors
     /// [`Refused`]. What was not synced is synced by the next one.
     pub fn sync(&self, file: &Id) -> Result<(), Refused> {
-        let state = self.state(file);
+        let synced = self.sync_all(file, &self.state(file));
+        self.let_go(file);
+        synced
+    }
+
+    fn sync_all(&self, file: &Id, state: &State) -> Result<(), Refused> {
         let _one = held(&state.syncing);
-        let is_lacking = state.lacking.load(Ordering::Relaxed);
-        if !is_lacking && held(&state.unsynced).is_empty() && held(&state.apart).is_empty() {
+        if state.owes_nothing() {
             // Who only read it is not made to wait for a copy that is made.
             return Ok(());
         }
-        self.bring_together(file, &state)?;
+        self.bring_together(file, state)?;
+        // Both copies of something lost what was not synced: whoever wrote it is told once.
+        let mut gone = None;
         for again in 0..TRIES {
             let (_, known) = self.now(file)?;
             let written = std::mem::take(&mut *held(&state.unsynced));
@@ -355,8 +392,9 @@ impl Writer {
                 // Whoever makes a copy may be gone.
                 let whole = if known.filling.is_empty() { Ok(()) } else { self.fill(file, true) };
                 state.lacking.store(whole.is_err(), Ordering::Relaxed);
-                return whole;
+                return gone.map_or(whole, |why: Fault| Err(why.into()));
             }
+            let positions: BTreeSet<u16> = written.keys().map(|(position, _)| *position).collect();
             let mut unsynced = held(&state.unsynced);
             for (copy, boot) in written {
                 unsynced.entry(copy).and_modify(|later| *later = boot).or_insert(boot);
@@ -365,6 +403,9 @@ impl Writer {
             match outcome {
                 Outcome::Done | Outcome::Moved => self.hear_of(file, again > 0),
                 Outcome::Lost(lost, why) => {
+                    if positions.iter().any(|position| known.whole(*position).iter().all(|at| lost.contains(at))) {
+                        gone.get_or_insert(why.clone());
+                    }
                     self.move_away(file, &Lost::Targets(&lost), &why)?;
                     // What takes their place has it, and durably.
                     held(&state.unsynced).retain(|(_, at), _| !lost.contains(at));

@@ -7,7 +7,7 @@
 //! the cache.
 
 use super::listings::Listed;
-use super::view::{Files, MAX_READ, below, held, number_of_directory};
+use super::view::{Files, Handle, MAX_READ, below, held, number_of_directory};
 use super::writing::Changed;
 use crate::client::Seen;
 use fuser::{
@@ -71,12 +71,15 @@ impl Filesystem for Files {
         }
         let Some(path) = below(&directory, name) else { return reply.error(Errno::ENOENT) };
         self.hear();
-        let (number, entry) = {
-            let names = self.shared.client.names();
-            let Some(node) = names.look(&path) else { return reply.error(Errno::ENOENT) };
-            (self.number(&path, node), if let Node::File(entry) = node { Some(entry.clone()) } else { None })
-        };
-        match self.shown(number, entry.as_ref()) {
+        let found = Self::as_it_is_now(|| {
+            let (number, entry) = {
+                let names = self.shared.client.names();
+                let node = names.look(&path).ok_or(Errno::ENOENT)?;
+                (self.number(&path, node), if let Node::File(entry) = node { Some(entry.clone()) } else { None })
+            };
+            self.shown(number, entry.as_ref())
+        });
+        match found {
             Ok((_, attributes)) => reply.entry(&self.names_for(), &attributes, Generation(0)),
             Err(errno) => reply.error(errno),
         }
@@ -96,6 +99,10 @@ impl Filesystem for Files {
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let Some(entry) = self.entry(number) else { return reply.error(Errno::ESTALE) };
         if entry.written().is_some() {
+            if self.is_gone(&entry) {
+                // The kernel looks the path up anew.
+                return reply.error(Errno::ESTALE);
+            }
             let writes = self.writable && flags.acc_mode() != OpenAccMode::O_RDONLY;
             let (handle, how) = self.opened(&entry, writes);
             return reply.opened(handle, how);
@@ -159,7 +166,8 @@ impl Filesystem for Files {
 
     fn create(&self, _request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
         let exclusive = flags & rustix::fs::OFlags::EXCL.bits() as i32 != 0;
-        let made = self.make_file(parent, name, mode, exclusive).and_then(|(entry, made)| {
+        let made = Self::as_it_is_now(|| {
+            let (entry, made) = self.make_file(parent, name, mode, exclusive)?;
             let number = self.number(&entry.path, Node::File(&entry));
             // One that was just made has nothing in it, and the kernel asks again before it tells anybody.
             let attributes = if made { self.attributes_made(number, &entry) } else { self.written_attributes(number, &entry)? };
@@ -196,7 +204,11 @@ impl Filesystem for Files {
     }
 
     fn flush(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        self.synced(handle, reply);
+        match self.handle(handle) {
+            // Who only read has nothing to lose.
+            Some(Handle { writes: false, .. }) => reply.ok(),
+            _ => self.synced(handle, reply),
+        }
     }
 
     fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {

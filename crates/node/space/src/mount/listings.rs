@@ -1,6 +1,7 @@
 //! Open directories: what is listed of one is what was in it when the listing began.
 //!
-//! The kernel asks for some names at a time, and says how many it has. Programs remove what they have read before they ask on, so the rest must not move up.
+//! The kernel asks for some names at a time, and says how many it has. Programs remove what they have read before they ask on, so the rest must not move up. A rank that was moved or
+//! started anew meanwhile has another handle, and asks on: it gets what is behind that place now.
 
 use fuser::FileType;
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ pub(super) struct Listings(Mutex<HashMap<u64, Open>>);
 #[derive(Debug)]
 struct Open {
     mount: u64,
-    listed: Arc<[Listed]>,
+    listed: Option<Arc<[Listed]>>,
 }
 
 impl Listings {
@@ -27,17 +28,18 @@ impl Listings {
 
     /// A directory was opened through a mount.
     pub fn open(&self, handle: u64, mount: u64) {
-        self.all().insert(handle, Open { mount, listed: Arc::default() });
+        self.all().insert(handle, Open { mount, listed: None });
     }
 
-    /// What is in an open directory: as it is now if it is read from its beginning, else as it was then.
+    /// What is in an open directory: as it is now if it is read from its beginning, or was not read yet, else as it was then.
     pub fn of(&self, handle: u64, begins: bool, list: impl FnOnce() -> Vec<Listed>) -> Arc<[Listed]> {
-        if let Some(open) = self.all().get(&handle).filter(|_| !begins) {
-            return open.listed.clone();
+        let before = self.all().get(&handle).filter(|_| !begins).and_then(|open| open.listed.clone());
+        if let Some(listed) = before {
+            return listed;
         }
         let listed: Arc<[Listed]> = list().into();
         if let Some(open) = self.all().get_mut(&handle) {
-            open.listed = listed.clone();
+            open.listed = Some(listed.clone());
         }
         listed
     }
@@ -76,6 +78,8 @@ mod tests {
         assert!(seen == 300 && there.is_empty());
         assert!(listings.of(7, true, || list(&there)).is_empty());
         listings.open(8, 2);
+        let left = listings.of(8, false, || list(&(0..9).collect()));
+        assert_eq!((left.len(), left[7].2.as_str()), (9, "7"), "a rank that was moved goes on where it was");
         listings.close_all(1);
         listings.close(8);
         assert!(listings.all().is_empty());

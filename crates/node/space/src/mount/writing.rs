@@ -12,6 +12,9 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// How often a path is looked up whose file goes each time.
+const AGAIN: usize = 16;
+
 /// What is to be changed of a file.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
@@ -62,8 +65,31 @@ impl Files {
         if self.writer().known_shape(&entry.id).is_none() {
             self.writer().until_made(&entry);
         }
-        let shape = self.writer().shape(&entry).map_err(|fault| self.told(&entry.path, &fault.into()))?;
-        Ok(self.attributes_of(number, &entry, shape))
+        match self.writer().shape(&entry) {
+            Ok(shape) => Ok(self.attributes_of(number, &entry, shape)),
+            Err(fault) => Err(if self.has_gone(&entry) { Errno::ESTALE } else { self.told(&entry.path, &fault.into()) }),
+        }
+    }
+
+    /// Whether somebody has just removed a file of which a target does not say what it has.
+    fn has_gone(&self, entry: &Entry) -> bool {
+        self.shared.client.refresh_since(Instant::now());
+        self.is_gone(entry)
+    }
+
+    pub(super) fn is_gone(&self, entry: &Entry) -> bool {
+        self.shared.client.names().entry(&entry.id).is_none()
+    }
+
+    /// Does something with what is at a path. If a file is removed meanwhile, or another one takes its name, it is done with what is there then.
+    pub(super) fn as_it_is_now<T>(work: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+        for _ in 1..AGAIN {
+            match work() {
+                Err(Errno::ESTALE) => {}
+                done => return done,
+            }
+        }
+        work()
     }
 
     /// What is known of a file that was made just now.

@@ -57,6 +57,7 @@ impl From<io::Error> for Failure {
         let kind = match error.kind() {
             io::ErrorKind::NotFound => Failed::Absent,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failed::Full,
+            io::ErrorKind::FileTooLarge => Failed::TooLong,
             _ => Failed::Medium,
         };
         Self::new(kind, error.to_string())

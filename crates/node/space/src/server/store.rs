@@ -16,6 +16,7 @@ mod written;
 
 use super::{Answered, Clients, Failure, Served, bytes};
 use holds::Holds;
+use mend_data::ranges::Range;
 use mend_data::space::catalogue::Change;
 use mend_data::space::layout::Layout;
 use mend_data::space::placement::RESERVE;
@@ -307,6 +308,16 @@ impl Store {
         let room = statvfs(&self.objects).map_err(io::Error::from)?;
         let enough = room.f_bavail.saturating_mul(room.f_frsize) >= RESERVE.saturating_add(more);
         if enough { Ok(()) } else { Err(Failure::new(Failed::Full, "there is no room left")) }
+    }
+
+    /// The same of bytes of an object: one without holes has the room up to its end.
+    fn has_room_in(&self, file: &Id, position: u16, wanted: Range) -> Result<(), Failure> {
+        let about = fs::metadata(self.path(file, position));
+        let there = about.ok().filter(|about| about.blocks().saturating_mul(512) >= about.len()).map_or(0, |about| about.len());
+        match wanted.end().saturating_sub(there).min(wanted.length) {
+            0 => Ok(()),
+            more => self.has_room(more),
+        }
     }
 
     fn changes(&self, after: u64) -> Result<Answer, Failure> {

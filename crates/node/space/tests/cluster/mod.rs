@@ -60,11 +60,17 @@ impl Cluster {
     }
 
     pub fn start(&mut self, at: usize) {
+        // A write beyond what it is allowed is an error to it, and no signal.
+        self.start_by(at, &["sh", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+    }
+
+    /// Starts a target by these words.
+    pub fn start_by(&mut self, at: usize, words: &[&str]) {
         let path = self.path(at);
         let how = if path.exists() { "open" } else { "create" };
-        // A write beyond what it is allowed is an error to it, and no signal.
-        let mut child = Command::new("sh")
-            .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_mend-space")])
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .arg(env!("CARGO_BIN_EXE_mend-space"))
             .args(["target", &to_hex(&self.space.id)])
             .arg(&path)
             .arg(how)

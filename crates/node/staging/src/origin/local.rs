@@ -7,6 +7,7 @@ use mend_data::record::Version;
 use mend_data::sums::BLOCK;
 use mend_data::uri::{Address, decoded, encoded};
 use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -90,8 +91,13 @@ pub fn holes(file: &File, size: u64) -> Vec<Range> {
         if hole >= size {
             break;
         }
-        // ENXIO: no data behind it.
-        at = rustix::fs::seek(file, SeekFrom::Data(hole)).unwrap_or(size).min(size);
+        at = match rustix::fs::seek(file, SeekFrom::Data(hole)) {
+            Ok(data) => data.min(size),
+            // No data behind it.
+            Err(Errno::NXIO) => size,
+            // It is read instead, and what is wrong is told then.
+            Err(_) => break,
+        };
         holes.push(Range::between(hole, at));
     }
     holes

@@ -19,6 +19,7 @@ use mend_data::space::catalogue::Node;
 use mend_data::sums::BLOCK;
 use mend_data::uri::same_address;
 use mend_space::client::{Client, NotSeen, Upload};
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -80,10 +81,17 @@ impl Sink for Filling {
 /// The space that a destination names, and the path in it. A slash at its end stays: what comes goes into that directory.
 ///
 /// # Errors
-/// If there is no such space.
+/// If there is no such space, or names in it cannot be like that.
 pub fn space_of(path: &[u8]) -> Result<Option<(Arc<Client>, String)>, Failure> {
-    let Some(text) = std::str::from_utf8(path).ok() else { return Ok(None) };
-    let Some((name, path)) = mend_data::space::split(text) else { return Ok(None) };
+    let lossy = String::from_utf8_lossy(path);
+    let Some((name, path)) = mend_data::space::split(&lossy) else { return Ok(None) };
+    let text = match &lossy {
+        Cow::Borrowed(text) => *text,
+        Cow::Owned(shown) => {
+            let hint = format!("choose another name in the space; a file of that name is ./{shown}");
+            return Err(Failure::bad_value(format!("{shown} is no UTF-8, as paths in data spaces are"), hint));
+        }
+    };
     let into = if mend_data::space::is_directory(text) { "/" } else { "" };
     let client = opened(name).map_err(|failure| {
         let hint =
@@ -225,6 +233,12 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_in_a_space_that_is_no_utf_8_is_refused_and_is_no_file() {
+        assert!(space_of(b"input:a\xff").err().unwrap().hint.contains("./input:a"));
+        assert!(space_of(b"./input:a\xff").unwrap().is_none() && space_of(b"a\xff").unwrap().is_none());
+    }
 
     #[test]
     fn a_log_that_cannot_be_written_is_no_fault_of_the_space() {

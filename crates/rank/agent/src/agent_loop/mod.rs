@@ -31,7 +31,7 @@ use crate::capture::quiesced_process::QuiescedProcess;
 use crate::capture::scratch::Scratch;
 use crate::descriptors::attached::Attached;
 use crate::descriptors::kept_files::KeptFiles;
-use crate::descriptors::locks::Due;
+use crate::descriptors::locks::{Due, Patience};
 use crate::descriptors::table;
 use crate::memory::file_fingerprints::FileFingerprints;
 use crate::network::{Frozen, Network};
@@ -68,7 +68,7 @@ const KEEP_UP_TIME: Duration = Duration::from_micros(500);
 /// How often a copy whose receiver takes nothing is looked after.
 const COPY_LOOK: Duration = Duration::from_secs(1);
 /// How long a rank that has moved waits for the locks of its former self.
-const LOCK_LIMIT: Duration = Duration::from_secs(10);
+const LOCK_LIMITS: Patience = Patience { here: Duration::from_secs(10), network: Duration::from_secs(10) };
 
 enum Stage {
     Running,
@@ -413,7 +413,7 @@ impl Agent {
             self.precopy = None;
         }
         self.lets_go = None;
-        let locks = std::mem::take(&mut self.locks).take(LOCK_LIMIT);
+        let locks = std::mem::take(&mut self.locks).take(LOCK_LIMITS);
         let mut quiesced = match std::mem::replace(&mut self.stage, Stage::Running) {
             Stage::Parked { threads, mut fabric } => {
                 if self.lifted.is_some() {

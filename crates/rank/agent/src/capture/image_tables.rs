@@ -4,6 +4,7 @@ use crate::capture::quiesced_process::QuiescedProcess;
 use crate::capture::save_error::SaveError;
 use crate::capture::save_request::SaveRequest;
 use crate::capture::write_job::WriteJob;
+use crate::descriptors::DescriptorError;
 use crate::memory::address_space::AddressSpace;
 use crate::memory::deleted;
 use crate::memory::file_fingerprints::FileFingerprints;
@@ -14,6 +15,7 @@ use crate::process::{self, tasks};
 use crate::track::DirtyScan;
 use mend_image::cpu::CpuNeeds;
 use mend_image::fixed::Fixed;
+use mend_image::handoff::MAX_KEPT;
 use mend_image::launch::{ROLES, Role};
 use mend_image::record::{Kind, Process, Thread, mapping, object, thread};
 use mend_image::{Header, put_text};
@@ -190,6 +192,9 @@ fn build(
     (process.executable, process.executable_length) = layout.text(&executable);
     quiesced.descriptors.link_objects(&mut layout);
     quiesced.files.link_objects(&mut layout);
+    if layout.objects.iter().filter(|object| object.flags & object::KEEP != 0).count() > MAX_KEPT {
+        return Err(DescriptorError::ManyMemoryFiles.into());
+    }
     for plan in layout.plans.iter_mut().filter(|plan| plan.mapping.flags & mapping::SHARED != 0) {
         let held = plan.mapping.object != mapping::NO_OBJECT && layout.objects[plan.mapping.object as usize].flags & object::KEEP != 0;
         if held {

@@ -9,8 +9,7 @@ use crate::memory::file_fingerprints::FileFingerprints;
 use crate::memory::layout::Layout;
 use crate::memory::maps;
 use crate::memory::maps::{Advice, Area};
-use crate::process::origin;
-use crate::process::{tasks, timers};
+use crate::process::{origin, system_v, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
 use mend_messages::needs::NodeNeeds;
 use mend_report::with_causes;
@@ -105,7 +104,8 @@ pub(crate) fn inspect(
     (found, loose)
 }
 
-/// Children but for a copy that writes an image, kernel timers, a first thread that has ended: what the kernel keeps and nobody can give back.
+/// Children but for a copy that writes an image, kernel timers, System V objects, a first thread that has ended: what the kernel keeps and nobody can
+/// give back.
 pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -119,7 +119,14 @@ pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)
             found.push((format!("child process {child} ({})", name.trim_end()), "wait until the program's children have ended"));
         }
     }
+    if let Err(error) = std::fs::File::open("/proc/self/pagemap")
+        && error.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        let hint = "let the program remain dumpable: with PR_SET_DUMPABLE 0 its files in /proc are root's";
+        found.push(("this user may not read the process's own memory (/proc/self/pagemap)".to_string(), hint));
+    }
     found.extend(unreachable::process());
+    found.extend(system_v::obstacles());
     found.extend(origin::obstacles());
     if let Some(what) = timers::obstacle() {
         found.push((what, "use the processor time of the process, or another clock"));

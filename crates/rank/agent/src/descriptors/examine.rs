@@ -15,9 +15,11 @@ use crate::memory::maps::{JVM_COUNTERS, NODE_MEMORY};
 use crate::park::{self, Parked};
 use crate::process::tasks::numbers_in;
 use mend_freestanding::{check, syscall};
+use mend_image::handoff::MAX_KEPT;
 use mend_image::launch::Role;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{FileType, Stat, fstat};
+use std::collections::HashSet;
 use std::io;
 
 /// Largest unlinked file that is saved, bytes.
@@ -50,7 +52,7 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
             return found;
         }
     };
-    let mut known = Known::default();
+    let mut known = Known::new(park::threads_are_parked());
     for fd in numbers {
         if own.contains(&fd) {
             continue;
@@ -73,6 +75,10 @@ pub(crate) fn examine_all(attached: &Attached, own: &[i32], errors: &mut Vec<Des
             }
             Err(_) => {}
         }
+    }
+    let memory = found.opens.iter().filter_map(|open| if let What::Memory { identity, .. } = open.what { Some(identity) } else { None });
+    if memory.collect::<HashSet<_>>().len() > MAX_KEPT {
+        errors.push(DescriptorError::ManyMemoryFiles);
     }
     inotify_watches(&mut found, errors);
     pipes::lonely(&found, errors);
@@ -129,7 +135,12 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
         return Err(DescriptorError::Unsupported { fd, what: format!("file {found}"), hint: unreachable::NAMELESS_HINT });
     }
     let link = String::from_utf8_lossy(link.as_bytes()).into_owned();
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map_err(failed)?;
+    let read = || std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}"));
+    let info = read().map_err(failed)?;
+    let info = match link.as_str() {
+        "anon_inode:[timerfd]" => timerfd::look(borrowed, info, park::threads_are_parked(), read).map_err(failed)?,
+        _ => info,
+    };
     // SAFETY: F_GETFL and F_GET_SEALS only read.
     let control = |command: i32| check(unsafe { syscall(libc::SYS_fcntl, [borrowed.as_raw_fd() as usize, command as usize, 0, 0, 0, 0]) });
     let flags = control(libc::F_GETFL).map_err(|errno| failed(io::Error::from_raw_os_error(errno)))? as i32;
@@ -142,6 +153,8 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
     if let Some((what, hint)) = unreachable::descriptor(&link, stat).or_else(unopenable) {
         return unsupported(what, hint);
     }
+    let magic = || rustix::fs::fstatfs(borrowed).ok().map(|about| about.f_type as u64);
+    let unlinked = || stat.st_nlink == 0 || unreachable::is_removed_on_nfs(&link, magic);
     let what = match FileType::from_raw_mode(stat.st_mode) {
         _ if flags & libc::O_PATH != 0 && !link.ends_with(" (deleted)") => {
             What::Path { path: paths::lasting(link.clone()), kind: PathKind::Place, size: 0 }
@@ -181,7 +194,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
             seals: 0,
             object: None,
         },
-        FileType::RegularFile if stat.st_nlink == 0 && stat.st_size as u64 <= MAX_UNLINKED_BYTES => What::Memory {
+        FileType::RegularFile if unlinked() && stat.st_size as u64 <= MAX_UNLINKED_BYTES => What::Memory {
             // Nobody can open it by name any more: its content in memory serves as well.
             identity: map_identity(identity),
             name: "unlinked".to_string(),
@@ -189,7 +202,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
             seals: 0,
             object: None,
         },
-        FileType::RegularFile if stat.st_nlink == 0 || unreachable::is_deleted(&link, stat) => {
+        FileType::RegularFile if unlinked() || unreachable::is_deleted(&link, stat) => {
             return unsupported(format!("deleted file {link}"), "keep large files that are open until they are closed");
         }
         FileType::RegularFile => What::Path { path: paths::lasting(link.clone()), kind: PathKind::File, size: stat.st_size as u64 },

@@ -7,6 +7,7 @@
 //! Which of several ranks keeps a file does not matter: none of them runs. Nothing is durable before [`KeptFiles::sync`]. Faults
 //! assumed: the directory is not there on this node, disks are full, files are anybody's; then the file is named as not kept.
 
+use crate::descriptors::file_systems::is_shared_file_system;
 use crate::descriptors::locks::Kind;
 use crate::descriptors::table::{Taken, apart, move_high, take};
 use crate::descriptors::{Descriptors, PathKind, What};
@@ -210,25 +211,8 @@ impl OpenFile<'_> {
         fstatfs(self.fd()).map_or(0, |about| about.f_type as u64)
     }
 
-    /// Whether other nodes see the same file (see statfs(2)).
     fn is_shared(&self) -> bool {
-        // NFS, Lustre, GPFS, CIFS, SMB2, FUSE, Ceph, 9P, BeeGFS, OrangeFS, GFS2, OCFS2, AFS.
-        const SHARED: [u64; 13] = [
-            0x6969,
-            0x0bd0_0bd0,
-            0x4750_4653,
-            0xff53_4d42,
-            0xfe53_4d42,
-            0x6573_5546,
-            0x00c3_6400,
-            0x0102_1997,
-            0x1983_0326,
-            0x2003_0528,
-            0x0116_1970,
-            0x7461_636f,
-            0x5346_414f,
-        ];
-        SHARED.contains(&self.magic())
+        is_shared_file_system(self.magic())
     }
 
     /// Whether another change could not bear the same times: a clock ticks, and memory written through a mapping does not show in those

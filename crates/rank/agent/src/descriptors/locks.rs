@@ -3,8 +3,11 @@
 //! A POSIX lock is lost as soon as its process closes any descriptor of the file. So these are taken last of all, and
 //! while the rank runs on, nothing of the agent opens such a file (see [`crate::memory::layout`]).
 
+use crate::descriptors::file_systems::is_shared_file_system;
+use crate::descriptors::table::take;
 use crate::descriptors::{Descriptors, Open};
 use mend_freestanding::{check, syscall};
+use rustix::fs::fstatfs;
 use std::time::{Duration, Instant};
 
 /// What took it.
@@ -67,6 +70,24 @@ impl Lock {
     }
 }
 
+/// Between two tries to take a lock: at first, and at last.
+const SHORT_PAUSE: Duration = Duration::from_millis(5);
+const LONG_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long locks are waited for: of files that this node alone has, and of those that others see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    pub here: Duration,
+    pub network: Duration,
+}
+
+impl Patience {
+    fn for_file(&self, fd: i32) -> Duration {
+        let shared = take(fd).and_then(fstatfs).is_ok_and(|about| is_shared_file_system(about.f_type as u64));
+        if shared { self.network } else { self.here }
+    }
+}
+
 /// Locks to be taken, each with a descriptor and a name for people.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
@@ -84,17 +105,22 @@ impl Due {
         due
     }
 
-    /// Takes all of them; waits at most `patience` for those that somebody else holds.
+    /// Takes all of them; waits at most this long for those that somebody else holds.
     ///
     /// # Errors
     /// The file, and the errno.
-    pub fn take(&self, patience: Duration) -> Result<(), (String, i32)> {
-        let deadline = Instant::now() + patience;
+    pub fn take(&self, patience: Patience) -> Result<(), (String, i32)> {
+        let began = Instant::now();
         for (fd, lock, name) in &self.locks {
+            let mut pause = SHORT_PAUSE;
             loop {
                 match lock.take(*fd) {
                     Ok(()) => break,
-                    Err(libc::EAGAIN | libc::EACCES) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                    Err(libc::EAGAIN | libc::EACCES) if began.elapsed() < patience.for_file(*fd) => {
+                        std::thread::sleep(pause);
+                        // Each try is a question to a file server, perhaps.
+                        pause = (pause * 2).min(LONG_PAUSE);
+                    }
                     Err(errno) => return Err((name.clone(), errno)),
                 }
             }
@@ -125,6 +151,14 @@ mod tests {
         assert_eq!(parse(&info), Ok(vec![lock]));
         let other = file.reopen().unwrap();
         let due = Due { locks: vec![(other.as_raw_fd(), lock, "the file".to_string())] };
-        assert_eq!(due.take(Duration::ZERO), Err(("the file".to_string(), libc::EAGAIN)));
+        let patience = Patience { here: Duration::ZERO, network: Duration::ZERO };
+        assert_eq!(due.take(patience), Err(("the file".to_string(), libc::EAGAIN)));
+        let soon = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(file);
+        });
+        let patience = Patience { here: Duration::from_secs(60), network: Duration::from_secs(60) };
+        assert_eq!(due.take(patience), Ok(()));
+        soon.join().unwrap();
     }
 }

@@ -12,6 +12,7 @@ mod eventfd;
 mod examine;
 pub(crate) mod fdinfo;
 pub(crate) mod file_attributes;
+pub(crate) mod file_systems;
 pub(crate) mod inherited;
 pub(crate) mod kept_files;
 pub(crate) mod locks;
@@ -35,10 +36,12 @@ mod watches;
 use crate::memory::layout::Layout;
 use attached::Attached;
 use locks::{Kind, Lock};
+use mend_image::handoff::MAX_KEPT;
 use mend_image::launch::Role;
 use mend_image::record::object;
+use paths::open_anyway;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::fstat;
+use rustix::fs::{OFlags, fstat};
 use sockets::Socket;
 use std::io;
 use table::{Taken, take};
@@ -57,8 +60,9 @@ pub(crate) enum What {
     Path { path: String, kind: PathKind, size: u64 },
     /// A counter.
     Event { count: u64, semaphore: bool },
-    /// A timer: clock, time left (or, if `absolute`, the time of that clock) and interval in (s, ns), expirations not read yet.
-    Timer { clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64, absolute: bool },
+    /// A timer: clock, time left (or, if the `flags` of timerfd_settime(2) say so, the time of that clock) and interval in (s, ns), expirations
+    /// not read yet.
+    Timer { clock: i32, value: (u64, u64), interval: (u64, u64), ticks: u64, flags: i32 },
     /// Signals by descriptor.
     Signals { mask: u64 },
     /// Watched files.
@@ -118,6 +122,8 @@ pub(crate) enum DescriptorError {
     Unsupported { fd: i32, what: String, hint: &'static str },
     #[error("netlink socket (fd {fd})")]
     Netlink { fd: i32 },
+    #[error("more than {MAX_KEPT} files that are memory (memfd, shared memory, unlinked files)")]
+    ManyMemoryFiles,
     #[error("a call of libmend-data is in progress")]
     DataCall,
     #[error("descriptor {fd} cannot be examined: {source}")]
@@ -131,6 +137,7 @@ impl DescriptorError {
         match self {
             DescriptorError::Unsupported { hint, .. } => hint,
             DescriptorError::Netlink { .. } => "it stayed open for long: close it before a checkpoint",
+            DescriptorError::ManyMemoryFiles => "keep fewer of them open, or in fewer files",
             DescriptorError::DataCall => "it waits for a target or a source of a data space: try again",
             DescriptorError::Examine { source, .. } | DescriptorError::List(source) => mend_report::proc_hint(source),
         }
@@ -141,7 +148,7 @@ impl DescriptorError {
         match self {
             DescriptorError::Netlink { .. } | DescriptorError::DataCall => true,
             DescriptorError::Examine { source, .. } => matches!(source.raw_os_error(), Some(libc::ENOENT | libc::EBADF)),
-            DescriptorError::Unsupported { .. } | DescriptorError::List(_) => false,
+            DescriptorError::Unsupported { .. } | DescriptorError::ManyMemoryFiles | DescriptorError::List(_) => false,
         }
     }
 }
@@ -240,8 +247,8 @@ impl Descriptors {
                 if held.iter().any(|(known, ..)| known == object) {
                     continue;
                 }
-                let file = std::fs::File::open(format!("/proc/self/fd/{fd}")).map_err(|source| DescriptorError::Examine { fd, source })?;
-                held.push((*object, file.into(), *size));
+                let opened = open_anyway(format!("/proc/self/fd/{fd}").as_str(), OFlags::RDONLY | OFlags::CLOEXEC);
+                held.push((*object, opened.map_err(|errno| DescriptorError::Examine { fd, source: errno.into() })?, *size));
             }
         }
         Ok(held)

@@ -6,6 +6,7 @@
 //! Where ranks share the node's `/dev/shm`, its files are left alone.
 
 use crate::descriptors::inherited::Inherited;
+use crate::descriptors::paths::open_anyway;
 use crate::descriptors::{Descriptors, What, map_identity};
 use crate::memory::layout::Layout;
 use crate::memory::maps::{Area, NODE_MEMORY};
@@ -176,7 +177,8 @@ impl NodeFiles {
                 continue;
             }
             let failed = |source| NodeFileError::Unreadable { path: entry.path.clone(), source };
-            let file = File::open(&entry.path).map_err(failed)?;
+            let opened = open_anyway(entry.path.as_path(), OFlags::RDONLY | OFlags::CLOEXEC);
+            let file = File::from(opened.map_err(|errno| failed(errno.into()))?);
             if identity_of(&file.metadata().map_err(failed)?) != *identity {
                 return Err(failed(io::Error::other("it was exchanged")));
             }

@@ -7,6 +7,7 @@ use mend_image::launch::Role;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Stat, accessat, chmod, fstat, ftruncate, open, seek};
 use rustix::io::Errno;
+use rustix::path::Arg;
 use std::time::Duration;
 
 /// How often a file is tried that another process may be opening by [`open_as_owner`], and the pause after each time.
@@ -56,7 +57,7 @@ pub(super) fn denied(link: &str, stat: &Stat, flags: i32) -> Option<(String, &'s
 /// Opens a file whose mode denies that to its owner, as a mode that was given to a new file does, or one that was changed later. The owner may
 /// change it, and does so for a moment; the kernel has no other way. Another process of the job may be at the same file: whoever finds
 /// that the mode denies nothing leaves it alone, and tries again.
-fn open_as_owner(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_as_owner(path: impl Arg, flags: OFlags) -> Result<OwnedFd, Errno> {
     let place = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let by_number = format!("/proc/thread-self/fd/{}", place.as_raw_fd());
     for _ in 0..ATTEMPTS {
@@ -82,6 +83,14 @@ fn open_as_owner(path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     Err(Errno::ACCESS)
 }
 
+/// Opens a file or directory, also one whose mode denies that to its owner.
+pub(super) fn open_anyway<P: Arg + Copy>(path: P, flags: OFlags) -> Result<OwnedFd, Errno> {
+    match open(path, flags, Mode::empty()) {
+        Err(Errno::ACCESS) => open_as_owner(path, flags),
+        opened => opened,
+    }
+}
+
 /// A terminal that isn't there (on another node, in another session): its part is played by the job's own streams.
 pub(super) fn terminal(saved: &Open, inherited: &Inherited) -> Result<OwnedFd, Errno> {
     let role = if saved.flags & libc::O_ACCMODE == libc::O_RDONLY { Role::Stdin } else { Role::Stdout };
@@ -94,10 +103,9 @@ pub(super) fn make(path: &str, kind: PathKind, size: u64, saved: &Open, inherite
     // Never created, never truncated by opening: what is there decides.
     let once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY;
     let flags = OFlags::from_bits_retain((saved.flags & !once | libc::O_CLOEXEC | libc::O_NOCTTY) as u32);
-    let by_path = open(path, flags, Mode::empty());
-    let made = match by_path {
-        Err(Errno::ACCESS) if matches!(kind, PathKind::File | PathKind::Directory) => open_as_owner(path, flags),
-        made => made,
+    let made = match kind {
+        PathKind::File | PathKind::Directory => open_anyway(path, flags),
+        PathKind::Device | PathKind::Place => open(path, flags, Mode::empty()),
     };
     let made = made.map_err(failed)?;
     if kind == PathKind::Place {

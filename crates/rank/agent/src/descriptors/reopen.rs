@@ -32,6 +32,8 @@ pub(crate) fn reopen(descriptors: &Descriptors, inherited: &Inherited) -> Result
         }
         tell(first.fd, open);
     }
+    // The program has closed some of these ends: what hung up by that is told as sets are filled, not once more later.
+    drop(unfinished);
     // Their targets exist by now.
     restore_epolls(descriptors, inherited.above)?;
     Ok(())
@@ -65,8 +67,8 @@ fn make(fd: i32, open: &Open, inherited: &Inherited, unfinished: &mut Unfinished
             other => return other,
         },
         What::Event { count, semaphore } => eventfd::make(*count, *semaphore).map_err(failed("eventfd"))?,
-        What::Timer { clock, value, interval, ticks, absolute } => {
-            timerfd::make(*clock, *value, *interval, *ticks, *absolute).map_err(failed("timerfd"))?
+        What::Timer { clock, value, interval, ticks, flags } => {
+            timerfd::make(*clock, *value, *interval, *ticks, *flags).map_err(failed("timerfd"))?
         }
         What::Inotify { watches } => {
             let made = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).map_err(failed("inotify"))?;

@@ -67,6 +67,10 @@ pub(crate) fn examine(fd: BorrowedFd, inode: u64, still: bool) -> Result<Socket,
             if told.named {
                 return Err(Refusal::Outside("unix socket with a name".to_string()));
             }
+            // A peer that was closed has shut both directions down; one that nobody has accepted yet has no inode either.
+            if told.peer == Some(0) && kind != libc::SOCK_DGRAM && told.shut & 3 != 3 {
+                return Err(Refusal::Outside("unix socket whose connection is not accepted yet".to_string()));
+            }
             (socket.peer, socket.shut) = (told.peer, told.shut);
             if told.peer.is_some() && still {
                 socket.arrived = arrived(fd, kind == libc::SOCK_STREAM)?;
@@ -414,6 +418,20 @@ mod tests {
         let (c, _) = pair(&one, None).unwrap();
         assert_eq!(next(&c), b"rest");
         assert_eq!(next(&c), b"");
+    }
+
+    #[test]
+    fn a_connection_that_is_not_accepted_yet_is_no_closed_one() {
+        let place = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(place.path().join("socket")).unwrap();
+        let client = std::os::unix::net::UnixStream::connect(place.path().join("socket")).unwrap();
+        let inode = rustix::fs::fstat(&client).unwrap().st_ino;
+        let look = || examine(client.as_fd(), inode, true);
+        assert!(matches!(look(), Err(Refusal::Outside(name)) if name.contains("not accepted")));
+        let (accepted, _) = listener.accept().unwrap();
+        assert!(look().unwrap().peer.is_some_and(|peer| peer != 0));
+        drop(accepted);
+        assert_eq!(look().unwrap().peer, Some(0));
     }
 
     #[test]

@@ -20,6 +20,20 @@ pub(crate) fn is_deleted(link: &str, stat: &Stat) -> bool {
     link.ends_with(DELETED) && !rustix::fs::stat(link).is_ok_and(is_it)
 }
 
+/// Whether a file that was removed while it was open is kept under a name of its NFS client's (`.nfs`, hexadecimal digits), which removes it when
+/// it is closed. `magic` tells the file system's (statfs(2)).
+pub(crate) fn is_removed_on_nfs(link: &str, magic: impl FnOnce() -> Option<u64>) -> bool {
+    const NFS: u64 = 0x6969;
+    let name = link.rsplit('/').next().unwrap_or(link);
+    let kept = name.strip_prefix(".nfs").is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    kept && magic() == Some(NFS)
+}
+
+/// The same of a path.
+pub(crate) fn is_removed_on_nfs_at(path: &str) -> bool {
+    is_removed_on_nfs(path, || rustix::fs::statfs(path).ok().map(|about| about.f_type as u64))
+}
+
 /// Why an open file or directory could not be opened again, by name, and what to do.
 pub(crate) fn descriptor(link: &str, stat: &Stat) -> Option<(String, &'static str)> {
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -51,7 +65,7 @@ pub(crate) fn process() -> Vec<(String, &'static str)> {
         let link = std::fs::read_link(format!("/proc/self/{name}")).ok()?;
         let link = link.to_string_lossy().into_owned();
         // A name may end so by itself.
-        let gone = link.ends_with(DELETED) && !std::path::Path::new(&link).exists();
+        let gone = link.ends_with(DELETED) && !std::path::Path::new(&link).exists() || is_removed_on_nfs_at(&link);
         gone.then(|| link.trim_end_matches(DELETED).to_owned())
     };
     let named = |what: &str, link: &str| {
@@ -98,6 +112,9 @@ mod tests {
         assert_eq!(process(), []);
         assert_eq!(nameless(b"/data/f\xe9").unwrap(), "whose name is not UTF-8: /data/f\u{fffd}");
         assert!(["/data/f\u{e9}".as_bytes(), b"/memfd:f\xe9", b"socket:[1]"].iter().all(|link| nameless(link).is_none()));
+        let kept = "/data/.nfs000000000012d68a00000001";
+        assert!(is_removed_on_nfs(kept, || Some(0x6969)) && !is_removed_on_nfs(kept, || Some(0xef53)) && !is_removed_on_nfs(kept, || None));
+        assert!(["/data/.nfs", "/data/.nfsrc", "/data/nfs00", "/.nfs00/file"].iter().all(|link| !is_removed_on_nfs(link, || Some(0x6969))));
         let odd = place.path().join("a (deleted)");
         let there = File::create(&odd).unwrap();
         assert!(!is_deleted(odd.to_str().unwrap(), &stat(&there)) && is_deleted("/tmp/a (deleted)", &stat(&there)));

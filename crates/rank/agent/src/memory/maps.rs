@@ -1,5 +1,6 @@
 //! The address space as `/proc/self/maps` and `smaps` show it.
 
+use crate::descriptors::unreachable::is_removed_on_nfs_at;
 use mend_freestanding::maps::Line;
 use mend_image::record::mapping;
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ pub(crate) struct Area {
     pub identity: (u64, u64),
     /// Path or bracketed name, without " (deleted)".
     pub name: String,
+    /// Also of one that an NFS client keeps for those who have it open.
     pub deleted: bool,
 }
 
@@ -87,7 +89,7 @@ pub(crate) fn parse_all(text: &[u8]) -> io::Result<Vec<Area>> {
 fn parse(line: &[u8]) -> Option<Area> {
     let line = Line::parse(line)?;
     let name = String::from_utf8_lossy(line.name);
-    let (name, deleted) = name.strip_suffix(" (deleted)").map_or((&*name, false), |name| (name, true));
+    let (name, deleted) = name.strip_suffix(" (deleted)").map_or_else(|| (&*name, is_removed_on_nfs_at(&name)), |name| (name, true));
     Some(Area {
         start: line.start,
         end: line.end,

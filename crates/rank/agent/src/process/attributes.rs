@@ -73,11 +73,6 @@ impl Attributes {
         let _lifted = mend_kernel::table::LiftedLimit::new();
         let now = Self::read();
         let set = |option: i32, values: [usize; 2]| control(option, values).is_ok();
-        // 2 (readable by root alone) is the kernel's own to set; 0 keeps others out as well.
-        let dumpable = if self.dumpable == 2 { 0 } else { self.dumpable };
-        if self.dumpable != now.dumpable {
-            note(set(libc::PR_SET_DUMPABLE, [dumpable, 0]), "whether it may be dumped (PR_SET_DUMPABLE)");
-        }
         if self.no_huge_pages != now.no_huge_pages {
             let values = [self.no_huge_pages & 1, self.no_huge_pages & !1];
             note(set(libc::PR_SET_THP_DISABLE, values), "that it has no huge pages (PR_SET_THP_DISABLE)");
@@ -109,6 +104,11 @@ impl Attributes {
             // SAFETY: takes a number. Without MCL_CURRENT nothing that is mapped now is touched.
             let locked = check(unsafe { syscall(libc::SYS_mlockall, [self.locks_future, 0, 0, 0, 0, 0]) });
             note(locked.is_ok(), "that it pins memory to come (mlockall)");
+        }
+        // From here on its files in /proc are root's. 2 (readable by root alone) is the kernel's own to set; 0 keeps others out as well.
+        let dumpable = if self.dumpable == 2 { 0 } else { self.dumpable };
+        if self.dumpable != now.dumpable {
+            note(set(libc::PR_SET_DUMPABLE, [dumpable, 0]), "whether it may be dumped (PR_SET_DUMPABLE)");
         }
         // From here on no memory can be made executable.
         if let Some(wanted) = self.no_exec_gain.filter(|wanted| Some(*wanted) != now.no_exec_gain) {

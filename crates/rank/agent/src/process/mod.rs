@@ -6,6 +6,7 @@ pub(crate) mod rseq;
 pub(crate) mod scheduling;
 pub(crate) mod shared_tables;
 pub(crate) mod state;
+pub(crate) mod system_v;
 pub(crate) mod tasks;
 pub(crate) mod timers;
 

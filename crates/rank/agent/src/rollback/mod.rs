@@ -16,7 +16,7 @@ mod restorer;
 
 use crate::descriptors::table;
 use crate::park::Parked;
-use crate::process::{attributes, origin, tasks};
+use crate::process::{attributes, origin, tasks, timers};
 use mend_image::handoff::{MAX_ROLLBACK_THREADS, ROLLBACK_MAGIC, Rollback};
 use mend_image::launch::{Arguments, ImageFds, Mode, Role};
 use mend_kernel::table::LiftedLimit;
@@ -46,6 +46,8 @@ pub(crate) enum RollbackError {
     Own(String),
     #[error("its oom_score_adj cannot be what it was: {0}")]
     OomScore(std::io::Error),
+    #[error("it has POSIX timers, and before Linux 6.15 the kernel gives their numbers to no others")]
+    Timers,
     #[error("it has more than {MAX_ROLLBACK_THREADS} threads")]
     ManyThreads,
     #[error("the descriptors for it did not come")]
@@ -75,6 +77,9 @@ pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd
     let own = origin::obstacles().into_iter().next().or_else(|| attributes::obstacle(parked));
     if let Some((what, _)) = own {
         return Err(RollbackError::Own(what));
+    }
+    if !timers::can_come_back_here() {
+        return Err(RollbackError::Timers);
     }
     origin::put_back_oom_score().map_err(RollbackError::OomScore)?;
     let files = receive(socket)?;

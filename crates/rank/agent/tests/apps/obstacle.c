@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/sem.h>
 #include <sys/syscall.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -67,7 +69,7 @@ static void *other(void *arg) {
 int main(int argc, char **argv) {
     char line[64];
     const char *what = argv[1];
-    int fd = -1, id = -1, p[2];
+    int fd = -1, id = -1, set = -1, p[2];
     void *shm = NULL, *mapped = NULL;
     pid_t child = 0, stranger = 0;
     timer_t timer;
@@ -80,6 +82,19 @@ int main(int argc, char **argv) {
         id = shmget(IPC_PRIVATE, 4096, 0600);
         shm = shmat(id, NULL, 0);
         shmctl(id, IPC_RMID, NULL);
+    } else if (!strcmp(what, "semaphores")) {
+        set = semget(IPC_PRIVATE, 2, 0600);
+        if (semctl(set, 1, SETVAL, 1)) return 1;
+    } else if (!strcmp(what, "memories")) {
+        struct rlimit files;
+        getrlimit(RLIMIT_NOFILE, &files);
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+        /* One too many, which is closed again. */
+        for (int i = 0; i <= 1000; i++)
+            if ((fd = memfd_create("one of many", 0)) < 0) return 1;
+    } else if (!strcmp(what, "undumpable")) {
+        prctl(PR_SET_DUMPABLE, 0);
     } else if (!strcmp(what, "timer")) {
         struct sigevent event = {.sigev_notify = SIGEV_NONE};
         timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer);
@@ -131,6 +146,8 @@ int main(int argc, char **argv) {
     if (shm) shmdt(shm);
     if (mapped) munmap(mapped, 4096), shm_unlink(argv[2]);
     if (!strcmp(what, "timer")) timer_delete(timer);
+    if (set >= 0) semctl(set, 0, IPC_RMID);
+    prctl(PR_SET_DUMPABLE, 1);
     unblock = 1;
     while (blocked) usleep(1000);
     puts("dropped");

@@ -419,7 +419,7 @@ impl Store {
         if sum_of_pieces(&sums) != sum {
             return Err(Failure::new(Failed::Nonsense, "the bytes are not those that were sent"));
         }
-        self.has_room(bytes.len() as u64)?;
+        self.has_room_in(file, position, range(offset, bytes)?)?;
         let _held = write_guard(self.writing.lock(&(*file, position)));
         // It may have moved meanwhile.
         let known = self.written(file, Some(epoch))?;

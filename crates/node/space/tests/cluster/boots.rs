@@ -1,0 +1,21 @@
+//! Targets whose nodes were started anew.
+
+use crate::cluster::Cluster;
+use std::fs;
+use std::process::Command;
+
+/// In namespaces of its own a target sees another number of the node's start.
+const ANEW: [&str; 4] = ["unshare", "-rm", "sh", "-c"];
+
+/// True where this user may make such namespaces.
+pub fn can_be_made() -> bool {
+    Command::new(ANEW[0]).args([ANEW[1], "true"]).status().is_ok_and(|status| status.success())
+}
+
+/// A target comes back as if its node had lost its power.
+pub fn start_anew(cluster: &mut Cluster, at: usize) {
+    let boot = cluster.directory.path().join("boot");
+    fs::write(&boot, "another start").unwrap();
+    let script = format!("mount --bind '{}' /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"", boot.display());
+    cluster.start_by(at, &[ANEW[0], ANEW[1], ANEW[2], ANEW[3], &script]);
+}

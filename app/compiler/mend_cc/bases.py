@@ -1,16 +1,141 @@
-"""Pointers that always lead to the start of one block: what sections of arrays are counted from."""
+"""What sections of arrays are counted from: objects, and what pointers lead to whose value isn't known. Integers as polynomials."""
 
+from .alone import elements
 from .ir import Expr, Variable
 from .memory import Heap, Mark
-from .polynomials import constant
+from .polynomials import constant, key_of, plus, times
 
 
 class Unclear(Exception):
     """This can't be told here."""
 
 
+def row(kind):
+    """How many elements a row of an array has, as a polynomial, or None."""
+    count = elements(kind)
+    return None if count is None else constant(count)
+
+
 class Bases:
     """The part of Walk that knows them."""
+
+    # ---- polynomials ----
+
+    def symbol(self, place):
+        return (place, self.versions.get(place, 0))
+
+    def poly(self, expr):
+        """An integer expression as a polynomial, or None."""
+        if expr.op == "const":
+            return constant(expr.value) if isinstance(expr.value, int) else None
+        if expr.op in ("var", "member", "deref") and expr.type and expr.type.kind in ("int", "uint"):
+            place = self.alone(expr)
+            if place is None:
+                return None
+            return self.numbers[place] if place in self.numbers else {(self.symbol(place),): 1}
+        if expr.op == "cast":
+            return self.poly(expr.args[0])
+        if expr.op == "unary" and expr.value in "+-":
+            inner = self.poly(expr.args[0])
+            return inner if expr.value == "+" else plus({}, inner, -1)
+        if expr.op == "binary" and expr.value in ("+", "-", "*"):
+            one, other = self.poly(expr.args[0]), self.poly(expr.args[1])
+            return times(one, other) if expr.value == "*" else plus(one, other, 1 if expr.value == "+" else -1)
+        if expr.op == "binary" and expr.value in ("/", "%", ">>"):
+            # Not a polynomial: a symbol of its own.
+            one, other = self.poly(expr.args[0]), self.poly(expr.args[1])
+            if one is not None and other is not None:
+                return {((expr.value, key_of(one), key_of(other)),): 1}
+        return None
+
+    def alone(self, expr):
+        """The location that an expression names where no other memory has it as well, or None: a field of an array's structures is one location for all of them."""
+        places = self.memory.places(expr)
+        if len(places) != 1:
+            return None
+        (place,) = places
+        kind = self.single.type(place)
+        return None if kind is None or kind.kind == "array" or kind.name.startswith("union ") else place
+
+    # ---- pointers and elements ----
+
+    def pointer(self, expr):
+        """(base, offset in elements) of a pointer's value. Unclear: it isn't known."""
+        if expr.op == "cast":
+            return self.pointer(expr.args[0])
+        if expr.op == "addr":
+            return self.element(expr.args[0])
+        if expr.op == "binary" and expr.value in "+-" and expr.args[0].type and expr.args[0].type.kind == "pointer":
+            base, offset = self.pointer(expr.args[0])
+            kind = expr.args[0].type.element
+            self.check_unit(base, kind)
+            moved = plus(offset, times(self.poly(expr.args[1]), row(kind)), 1 if expr.value == "+" else -1)
+            if moved is None:
+                raise Unclear
+            return base, moved
+        if expr.op in ("var", "member", "deref"):
+            places, alone = self.memory.places(expr), self.alone(expr)
+            if alone in self.pointers:
+                return self.pointers[alone]
+            target = self._object(next(iter(places))) if len(places) == 1 else None
+            if target is not None:
+                return ("object", target), {}
+            if alone is not None and isinstance(alone[0], Variable):
+                return ("start", alone, self.versions.get(alone, 0)), {}
+        if expr.op == "index" and expr.type and expr.type.kind == "pointer":
+            # A row of an array of pointers, as long as none of them changes.
+            base, offset = self.element(expr)
+            versions = tuple(sorted((self.symbol(place) for place in self.memory.places(expr)), key=repr))
+            return ("row", base, key_of(offset), expr.type.element.scalar().size, versions), {}
+        raise Unclear
+
+    def element(self, expr):
+        """(base, offset) of an element."""
+        if expr.op == "index":
+            subscript = self.poly(expr.args[1])
+            inner = expr.args[0]
+            base, offset = self.element(inner) if inner.type and inner.type.kind == "array" else self.pointer(inner)
+            self.check_unit(base, expr.type)
+            found = plus(offset, times(subscript, row(expr.type)))
+            if found is None:
+                raise Unclear
+            return base, found
+        if expr.op == "deref":
+            base, offset = self.pointer(expr.args[0])
+            self.check_unit(base, expr.type)
+            return base, offset
+        if expr.op == "cast":
+            return self.element(expr.args[0])
+        if expr.op in ("var", "member"):
+            places = self.memory.places(expr)
+            if len(places) == 1:
+                (place,) = places
+                if expr.op == "var" or self._single(expr):
+                    base = ("object", place)
+                    self.check_unit(base, expr.type)
+                    return base, {}
+        raise Unclear
+
+    @staticmethod
+    def _single(expr):
+        while expr.op == "member":
+            expr = expr.args[0]
+        return expr.op == "var"
+
+    def check_unit(self, base, kind):
+        """Unclear: elements of this type aren't what offsets from the base are counted in, as where a pointer was cast, or in a union."""
+        if base[0] == "row":
+            unit = base[3]
+        else:
+            found = self.memory.type_at(base[1])
+            found = found.scalar() if found is not None else None
+            if base[0] != "object" and found is not None:
+                found = found.element
+            unit = found.scalar().size if found is not None else None
+        if kind is None or kind.scalar().size != unit:
+            raise Unclear
+
+    # ---- arrays as wholes ----
 
     # An array or a section of it, as Fortran has them in expressions: the subscript names the first element, and for each dimension a step and the last multiple of it.
 
@@ -28,6 +153,8 @@ class Bases:
         if None in numbers:
             raise Unclear
         return [(step, last) for step, last in zip(numbers[::2], numbers[1::2]) if last not in ({}, constant(0))]
+
+    # ---- pointers that always lead to the start of one block ----
 
     def from_start(self, place, seen=frozenset()):
         """Whether a pointer at this location always points to the start of an object."""
@@ -91,31 +218,6 @@ class Bases:
         if len(targets) != 1 or not self.from_start(place):
             return None
         (target,) = targets
-        if isinstance(target[0], Mark) or (isinstance(target[0], Heap) and target[0] not in self._once):
+        if isinstance(target[0], Mark) or (isinstance(target[0], Heap) and target[0] not in self.single.once):
             return None
         return target
-
-    def _allocated_once(self):
-        """Heaps of one block: allocated outside of loops, in functions that are called from one place outside of loops."""
-        callers, looped = {}, set()
-        for name, function in self.program.functions.items():
-            jumps = any(stmt.kind == "goto" for stmt in function.body.walk())
-            inside = {id(expr) for loop in function.body.walk() if loop.kind == "loop" for expr in loop.expressions()}
-            for expr in function.body.expressions():
-                for part in expr.walk():
-                    if part.op == "call":
-                        for callee in self.memory.callees(part):
-                            callers.setdefault(callee, []).append((name, jumps or id(expr) in inside))
-                        if jumps or id(expr) in inside:
-                            looped.add(id(part))
-        found = set()
-        for heap in self.memory.sites:
-            name, seen, good = heap.function, set(), id(heap.expr) not in looped
-            while good and name != "main":
-                sites = callers.get(name, [])
-                good = len(sites) == 1 and not sites[0][1] and name not in seen
-                seen.add(name)
-                name = sites[0][0] if good else name
-            if good:
-                found.add(heap)
-        return found

@@ -1,6 +1,7 @@
 """Expressions of all ranks at once: their values, and what evaluating them does to the state of the analysis (lockstep.py)."""
 
 from . import values
+from .alone import elements
 from .externals import HIDDEN_STATE, MPI, NO_RETURN, PURE, UNREPEATABLE, effects
 from .ir import Expr, Variable
 from .memory import Heap, Mark
@@ -30,34 +31,45 @@ class Evaluate:
 
     def _slots(self, expr, state, group):
         """Keys of what an expression names, for each a list of index by rank or None; and whether a write there replaces what was there."""
-        index = None
+        index = pointers = None
         base = expr
         if base.op == "index" and base.args[0].type and base.args[0].type.kind == "array":
-            index = self._eval(base.args[1], state, group)
+            index = self._rows(self._eval(base.args[1], state, group), expr.type, group)
             base = base.args[0]
             while base.op == "index" and base.args[0].type and base.args[0].type.kind == "array":
-                count = base.type.count
-                outer = self._eval(base.args[1], state, group)
-                index = values.binary("+", index, values.binary("*", outer, spread(count if count else OTHER, self.ranks), group), group)
+                outer = self._rows(self._eval(base.args[1], state, group), base.type, group)
+                index = values.binary("+", index, outer, group)
                 base = base.args[0]
-        elif base.op in ("index", "deref"):
+        if base.op in ("index", "deref"):
+            # Of where the pointer leads.
             pointers = self._eval(base.args[0], state, group)
             if base is expr and base.op == "deref" and self._dummy(pointers, group) is not None:
                 return [self._dummy(pointers, group)], None, True, True
-            if base.op == "index":
-                index = self._eval(base.args[1], state, group)
+            inner = self._rows(self._eval(base.args[1], state, group), base.type, group) if base.op == "index" else spread(0, self.ranks)
+            index = inner if index is None else values.binary("+", index, inner, group)
         elif base.op == "member":
             self._inside(base.args[0], state, group)
         places = self.memory.places(expr)
         leaves = [leaf for place in places for leaf in self.memory.leaves(place)]
-        single = len(leaves) == 1 and isinstance(leaves[0][0], Variable)
-        array = index is not None or not single or leaves[0][0].type.kind == "array"
-        exact = single and index is not None and leaves[0][0].type.kind == "array" and expr.op == "index" and expr.args[0].type.kind == "array" and all(isinstance(index[rank], int) for rank in group)
+        kind = self.single.type(leaves[0]) if len(leaves) == 1 else None
+        single = kind is not None
+        array = not single or kind.kind == "array"
+        if pointers is not None:
+            index = values.binary("+", index, tuple(one[3] if isinstance(one, tuple) and one[0] == "ptr" else SAME if one == SAME else OTHER for one in pointers), group)
+            # The pointer must count the array's own elements.
+            single = single and expr.type is not None and expr.type.scalar().size == kind.scalar().size and all(pointers[rank][:3] == ("ptr", *leaves[0]) for rank in group if isinstance(pointers[rank], tuple))
+        index = index if array else None
+        exact = single and array and index is not None and all(isinstance(index[rank], int) for rank in group)
         alike = index is None or uniform(index, group)
         if exact:
             return [leaves[0]], index, True, alike
         whole = expr.op in ("var", "member") and len(places) == 1 and self.memory.whole(expr) and isinstance(next(iter(places))[0], Variable)
         return leaves, None, (single and not array) or whole, alike
+
+    def _rows(self, index, kind, group):
+        """An index of rows as one of elements."""
+        count = elements(kind)
+        return index if count == 1 else values.binary("*", index, spread(OTHER if count is None else count, self.ranks), group)
 
     def _dummy(self, pointers, group):
         """The scalar that a dummy of Fortran stands for in this call, where it is one, or None."""
@@ -98,8 +110,7 @@ class Evaluate:
             return spread(OTHER, self.ranks)
         for leaf in leaves:
             parts = [state.env.get(leaf, spread(OTHER, self.ranks))]
-            if leaf[0].__class__ is Variable and leaf[0].type.kind == "array":
-                parts += [value for key, value in state.env.items() if len(key) == 3 and key[0] is leaf[0] and key[1] == leaf[1]]
+            parts += [value for key, value in state.env.items() if len(key) == 3 and key[0] is leaf[0] and key[1] == leaf[1]]
             for part in parts:
                 made = part if made is None else join(made, part, group)
         if made is None:
@@ -115,6 +126,7 @@ class Evaluate:
             for rank in group:
                 key = (*leaves[0], index[rank])
                 if index[rank] not in range(4096):
+                    self._write_leaf(leaves[0], value, state, (rank,), False)
                     continue
                 self._set(key, put(state.env.get(key, state.env.get(leaves[0], spread(OTHER, self.ranks))), value, (rank,)), state, (rank,))
             return
@@ -122,10 +134,11 @@ class Evaluate:
             self._write_leaf(leaf, value, state, group, replaces and not (isinstance(leaf[0], Variable) and self._holds_array(leaf)))
 
     def _write_leaf(self, leaf, value, state, group, replaces):
-        if replaces:
-            self._set(leaf, value, state, group)
-            return
         keys = [leaf] + [key for key in state.env if len(key) == 3 and key[0] is leaf[0] and key[1] == leaf[1]]
+        if replaces:
+            for key in keys:
+                self._set(key, value, state, group)
+            return
         for key in keys:
             self._set(key, join(state.env.get(key, spread(OTHER, self.ranks)) if key in state.env or not isinstance(leaf[0], Heap) else value, value, group), state, group)
 
@@ -192,11 +205,12 @@ class Evaluate:
     def _pointer_sum(self, expr, one, other):
         made = [OTHER] * self.ranks
         for rank in range(self.ranks):
-            a, b = one[rank], other[rank]
+            a, b, kind = one[rank], other[rank], expr.args[0].type
             if isinstance(b, tuple) and expr.value == "+":
-                a, b = b, a
-            if isinstance(a, tuple) and a[0] == "ptr" and isinstance(b, int) and expr.value in "+-":
-                made[rank] = (*a[:3], a[3] + (b if expr.value == "+" else -b))
+                a, b, kind = b, a, expr.args[1].type
+            count = elements(kind.element) if kind is not None and kind.kind == "pointer" else 1
+            if isinstance(a, tuple) and a[0] == "ptr" and isinstance(b, int) and expr.value in "+-" and count is not None:
+                made[rank] = (*a[:3], a[3] + count * (b if expr.value == "+" else -b))
         return tuple(made)
 
     def _pointer_to(self, target, state, group):
@@ -204,7 +218,7 @@ class Evaluate:
         made = [OTHER] * self.ranks
         if target.op == "index" and not (target.args[0].type and target.args[0].type.kind == "array"):
             # p + i
-            pointers, index = self._eval(target.args[0], state, group), self._eval(target.args[1], state, group)
+            pointers, index = self._eval(target.args[0], state, group), self._rows(self._eval(target.args[1], state, group), target.type, group)
             for rank in group:
                 if isinstance(pointers[rank], tuple) and pointers[rank][0] == "ptr" and isinstance(index[rank], int):
                     made[rank] = (*pointers[rank][:3], pointers[rank][3] + index[rank])
@@ -213,7 +227,7 @@ class Evaluate:
             return self._eval(target.args[0], state, group)
         if target.op in ("var", "index", "member"):
             leaves, index, _, _ = self._slots(target, state, group)
-            if len(leaves) == 1 and isinstance(leaves[0][0], Variable):
+            if len(leaves) == 1 and self.single.type(leaves[0]) is not None:
                 for rank in group:
                     made[rank] = ("ptr", *leaves[0], 0 if index is None and target.op != "index" else index[rank] if index is not None else None)
                 return tuple(OTHER if isinstance(one, tuple) and one[3] is None else one for one in made)

@@ -71,8 +71,14 @@ MPI = {
     "MPI_Type_create_resized": ("---o", "make"), "MPI_Type_create_hvector": ("----o", "make"), "MPI_Get_address": ("-W", "local"), "MPI_Op_create": ("--o", "make"), "MPI_Op_free": ("o", "local"),
     "MPI_Pcontrol": ("-*", "local"),
 }
+# Kinds of functions that start requests, or may complete them: then buffers of persistent ones are read and written.
+STARTS_OR_ENDS = {"start", "startall", "wait", "waitall", "some"}
+# Kinds of functions that ranks must call in step.
+MESSAGES = STARTS_OR_ENDS | {"send", "recv", "sendrecv", "isend", "irecv", "collective", "icollective", "unclear"}
+# Kinds of functions whose buffers have a number of elements and a datatype.
+BUFFERS = {"send", "recv", "sendrecv", "isend", "irecv", "send_init", "recv_init", "collective", "icollective"}
 # Results of these are the same on all ranks of the communicator: arguments that are.
-SAME_EVERYWHERE = {"MPI_Bcast": (0,), "MPI_Allreduce": (1,), "MPI_Allgather": (3,), "MPI_Allgatherv": (3,), "MPI_Ibcast": (0,), "MPI_Iallreduce": (1,), "MPI_Comm_size": (1,), "MPI_Get_version": (0, 1), "MPI_Init_thread": (3,), "MPI_Initialized": (0,)}
+SAME_EVERYWHERE = {"MPI_Bcast": (0,), "MPI_Allreduce": (1,), "MPI_Allgather": (3,), "MPI_Allgatherv": (3,), "MPI_Ibcast": (0,), "MPI_Iallreduce": (1,), "MPI_Comm_size": (1,), "MPI_Get_version": (0, 1), "MPI_Init": (0, 1), "MPI_Init_thread": (0, 1, 3), "MPI_Initialized": (0,)}
 # How many elements `W` covers: position of the count, and whether it counts bytes.
 COUNTS = {"memset": (2, True), "memcpy": (2, True), "MPI_Allreduce": (2, False)}
 
@@ -90,13 +96,12 @@ def buffer_bytes(name, arguments, at):
         if name in ("memcpy", "memmove", "memcmp") and at > 1 or name not in ("memcpy", "memmove", "memcmp") and at:
             return None
         numbers = [number(arguments[one]) if one < len(arguments) else None for one in BYTES[name]]
-    elif name in MPI and MPI[name][1] in ("send", "recv", "sendrecv", "isend", "irecv", "send_init", "recv_init", "collective", "icollective"):
+    elif name in MPI and MPI[name][1] in BUFFERS:
         letters = MPI[name][0]
         if letter(letters, at) not in "rwWb" or at + 2 >= len(letters):
             return None
-        count = 2 if name in REDUCTIONS else at + 1
-        each = FOR_EACH.get(name[4:]) == at or (at == 3 and name in ("MPI_Alltoall", "MPI_Ialltoall")) or "scatter" in name
-        if each or letters[count:count + 2] != "--" or count + 1 >= len(arguments):
+        count = count_of(name, at)
+        if count is None or count + 1 >= len(arguments):
             return -1
         numbers = [number(arguments[count]), datatype_bytes(arguments[count + 1])]
     else:
@@ -105,6 +110,14 @@ def buffer_bytes(name, arguments, at):
     for one in numbers:
         made = None if made is None or one is None else made * one
     return -1 if made is None else made
+
+
+def count_of(name, at):
+    """Which argument of an MPI function counts the elements of a buffer, that of the datatype follows; None: there are several counts, or it is for each rank."""
+    letters = MPI[name][0]
+    count = 2 if name in REDUCTIONS else at + 1
+    each = FOR_EACH.get(name[4:]) == at or (at == 3 and name in ("MPI_Alltoall", "MPI_Ialltoall")) or "scatter" in name
+    return None if each or letters[count:count + 2] != "--" else count
 
 
 def number(expr):

@@ -57,7 +57,8 @@ class Expressions:
                 if not (isinstance(low, int) and isinstance(high, int)):
                     high = None
                     key = (where.name, texts.pop())
-        elif high is None and variable.scope == "param":
+        elif high is None and variable.scope == "param" and not variable.allocatable:
+            # An allocatable one has the bounds of what is passed.
             low = 1 if low is None else low
         if isinstance(low, int) and isinstance(high, int):
             return constant(low), constant(high - low + 1)

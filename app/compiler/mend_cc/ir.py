@@ -18,6 +18,8 @@ inserted there. Expressions are trees. Their operators:
 
 from dataclasses import dataclass, field
 
+UNNAMED = "%"  # how the name of a field begins that has none in the source
+
 
 @dataclass(frozen=True)
 class Place:
@@ -66,6 +68,11 @@ class Type:
     def scalar(self):
         """What an array of arrays is made of."""
         return self.element.scalar() if self.kind == "array" else self
+
+
+def named(path):
+    """The fields on a way into a structure that have names: an unnamed structure's are as if they were those of the one around it."""
+    return tuple(name for name in path if not name.startswith(UNNAMED))
 
 
 def is_plain(kind):

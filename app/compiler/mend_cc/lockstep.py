@@ -9,6 +9,7 @@ where the ways meet, the difference must be the same on both, or is lost for goo
 It assumes that all ranks get the same command line, and that MPI functions that fail end the job."""
 
 from . import values
+from .alone import Alone
 from .evaluate import Ends, Evaluate, Point
 from .externals import MPI, effects
 from .flow import Graph
@@ -45,6 +46,7 @@ class Lockstep(Evaluate, Calls):
 
     def __init__(self, program, memory, graphs):
         self.program, self.memory, self.graphs = program, memory, graphs
+        self.single = Alone(program, memory)
         self.points = {}
         self._limits = {}
         self.talking = self._talking()

@@ -6,7 +6,7 @@ analysis and specialization for the C programming language*, 1994)."""
 
 from dataclasses import dataclass
 
-from .externals import ALLOCATE, MPI, RETURNS, buffer_bytes, effects, in_place, letter
+from .externals import ALLOCATE, MPI, RETURNS, STARTS_OR_ENDS, buffer_bytes, effects, in_place, letter
 from .ir import Variable
 
 
@@ -78,6 +78,7 @@ class Memory:
         self.settled = False  # whether all is learned that pointers may lead to
         self.wild = None  # where a pointer is made from a number: nothing is known of memory then
         self._leaves = {}
+        self._persistent = None
         main = program.functions.get("main")
         if main:
             for parameter in main.params:
@@ -402,9 +403,12 @@ class Memory:
 
     @staticmethod
     def whole(expr):
-        """Whether it names all of a variable's location, not one of many elements."""
+        """Whether it names all of a variable's location, not one of many elements, nor less than a union."""
+        first = expr.type
         while expr.op == "member":
             expr = expr.args[0]
+            if expr.type and expr.type.name.startswith("union ") and (first is None or first.size != expr.type.size or first.name == "bit-field"):
+                return False
         return expr.op == "var" and isinstance(expr.value, Variable) and expr.value.type.kind != "array"
 
     def _call(self, call, certain):
@@ -435,6 +439,9 @@ class Memory:
                     must = certain and what == "W" and len(places) == 1 and argument.op == "addr" and self.whole(argument.args[0])
                     must = must and buffer_bytes(name, call.args[1:], at) in (None, argument.args[0].type.size)
                     yield Access("write", self._all(places), must, argument, external=name)
+            if self.messages(name) in STARTS_OR_ENDS:
+                for kind in ("read", "write"):
+                    yield Access(kind, self._all(self.persistent(kind)), False, call, external=name)
             if name in ("qsort", "bsearch", "MPI_Op_create", "atexit"):
                 for argument in call.args[1:]:
                     for thing, _ in self.targets(argument):
@@ -466,6 +473,18 @@ class Memory:
             if kind is not None and (kind.kind != "array" if size < 0 or not kind.size else size > kind.size):
                 return True
         return False
+
+    def persistent(self, kind):
+        """Where the buffers of persistent requests lie that starting or completing one may read, or write: which one it is isn't told."""
+        if self._persistent is None:
+            self._persistent = {"read": set(), "write": set()}
+            for function in self.program.functions.values():
+                for part in (part for expr in function.body.expressions() for part in expr.walk() if part.op == "call"):
+                    for name in self.callees(part):
+                        found = {"send_init": "read", "recv_init": "write"}.get(self.messages(name))
+                        if found and len(part.args) > 1:
+                            self._persistent[found] |= self.given(name, part.args[1:], 0)
+        return self._persistent[kind]
 
     def messages(self, name):
         """What an MPI function does with messages, or None."""

@@ -2,8 +2,7 @@
 
 from . import values
 from .evaluate import Ends
-from .externals import MPI, SAME_EVERYWHERE, letter
-from .ir import Variable
+from .externals import MPI, SAME_EVERYWHERE, STARTS_OR_ENDS, buffer_bytes, letter
 from .memory import Mark
 from .values import OTHER, SAME, known, spread
 
@@ -28,23 +27,32 @@ class Calls:
         for access in self.memory.accesses(call):
             if access.kind == "call":
                 self._havoc(access.targets, state, group)
+        if MPI[name][1] in STARTS_OR_ENDS:
+            for place in self.memory.persistent("write"):
+                for leaf in self.memory.leaves(place):
+                    if not isinstance(leaf[0], Mark):
+                        self._write_leaf(leaf, spread(OTHER, self.ranks), state, group, False)
         alike = SAME_EVERYWHERE.get(name, ())
         for at, argument in enumerate(call.args[1:]):
             # What these give is stored below, where it goes to; other elements of an array keep their values.
             if letter(letters, at) not in "wWbo" or name == "MPI_Dims_create" or (name == "MPI_Cart_shift" and argument.op == "addr"):
                 continue
             together = at in alike and not self.split and len(group) == self.ranks and self._all_ranks(name, arguments, group)
+            if letter(letters, at) in "Wo" and argument.op == "addr" and MPI[name][1] not in STARTS_OR_ENDS and buffer_bytes(name, call.args[1:], at) is None:
+                # One variable, or one element of an array.
+                self._write(argument.args[0], spread(SAME if together else OTHER, self.ranks), state, group)
+                continue
             targets = self.memory.given(name, call.args[1:], at)
             dummy = self._dummy(arguments[at], group)
             leaves = [dummy] if dummy is not None else [leaf for place in targets for leaf in self.memory.leaves(place)]
             for leaf in leaves:
                 if isinstance(leaf[0], Mark) or (letter(letters, at) == "o" and leaf[0].type is not None and leaf[0].type.scalar().name == "MPI_Request"):
                     continue
-                whole = len(leaves) == 1 and isinstance(leaf[0], Variable) and leaf[0].type.kind != "array" and argument.op == "addr"
+                whole = len(leaves) == 1 and self.single.type(leaf) is not None and self.single.type(leaf).kind != "array" and argument.op == "addr"
                 self._write_leaf(leaf, spread(SAME if together else OTHER, self.ranks), state, group, whole)
 
     def _all_ranks(self, name, arguments, group):
-        if name in ("MPI_Init_thread", "MPI_Initialized", "MPI_Get_version", "MPI_Comm_size"):
+        if name in ("MPI_Init", "MPI_Init_thread", "MPI_Initialized", "MPI_Get_version", "MPI_Comm_size"):
             return True
         at = {"MPI_Bcast": 4, "MPI_Ibcast": 4, "MPI_Allreduce": 5, "MPI_Iallreduce": 5, "MPI_Allgather": 6, "MPI_Allgatherv": 7}[name]
         return all(size == self.ranks for _, size, _ in (self._comm(arguments[at][rank], rank) for rank in group))
@@ -71,9 +79,9 @@ class Calls:
         pointers = self._eval(argument, state, group)
         for rank in group:
             pointer = pointers[rank]
-            if isinstance(pointer, tuple) and pointer[0] == "ptr" and isinstance(pointer[1], Variable):
-                key = (pointer[1], pointer[2], pointer[3]) if pointer[1].type.kind == "array" else (pointer[1], pointer[2])
-                self._set(key, tuple(entries), state, (rank,))
+            kind = self.single.type(pointer[1:3]) if isinstance(pointer, tuple) and pointer[0] == "ptr" else None
+            if kind is not None:
+                self._set(pointer[1:] if kind.kind == "array" else pointer[1:3], tuple(entries), state, (rank,))
 
     def _numbers(self, pointer, count, state, rank):
         """Integers that a pointer leads to, or None."""

@@ -1,6 +1,6 @@
 """What registered things are called in checkpoints, and how C names them where they are registered."""
 
-from .ir import Variable, is_plain
+from .ir import Variable, is_plain, named
 from .memory import Heap
 from .plan import Refused
 
@@ -46,7 +46,7 @@ def fields(kind, before="", base=0):
         for extent in extents(part):
             count *= extent or 0
         if scalar.kind == "struct" and scalar.fields and not is_plain(scalar) and count == 1:
-            found += fields(scalar, f"{before}{name}.", base + offset)
+            found += fields(scalar, f"{before}{name}." if named((name,)) else before, base + offset)
             continue
         known = app_type(scalar)
         if scalar.name == "bit-field":
@@ -78,7 +78,7 @@ def item_names(point):
     for item in sorted(point.items, key=lambda one: isinstance(one.place[0], Heap)):
         thing = item.place[0]
         first = thing.name if isinstance(thing, Variable) else (thing.name or f"block {thing.number}")
-        wanted = ".".join((first, *item.place[1])) if isinstance(thing, Variable) else first
+        wanted = ".".join((first, *named(item.place[1]))) if isinstance(thing, Variable) else first
         name, number = wanted, 2
         level = len(point.chain) if item.level == -1 else item.level
         while (level, name) in taken:

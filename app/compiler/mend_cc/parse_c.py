@@ -9,7 +9,7 @@ import subprocess
 from clang import cindex
 
 from .initial import Initials
-from .ir import Directive, Expr, Function, Place, Program, Stmt, Type, Variable, is_plain
+from .ir import UNNAMED, Directive, Expr, Function, Place, Program, Stmt, Type, Variable, is_plain
 
 # CXBinaryOperatorKind of clang-c/Index.h; 1 and 2 are of C++.
 BINARY = dict(enumerate("* / % + - << >> <=> < > <= >= == != & ^ | && || = *= /= %= += -= <<= >>= &= ^= |= ,".split(), start=3))
@@ -21,6 +21,7 @@ CONSTANTS = {"proc_null": "MPI_PROC_NULL", "any_source": "MPI_ANY_SOURCE", "any_
 VALUES = {"BINARY_OPERATOR", "COMPOUND_ASSIGNMENT_OPERATOR", "CONDITIONAL_OPERATOR", "CSTYLE_CAST_EXPR", "CALL_EXPR"}
 POINTER_BYTES = 8
 POINTEES = 3  # deeper types aren't needed: each expression has its own
+HEADERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "headers")
 INTEGERS = {"SHORT", "INT", "LONG", "LONGLONG", "CHAR_S", "SCHAR", "INT128"}
 UNSIGNED = {"BOOL", "CHAR_U", "UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "UINT128"}
 
@@ -57,7 +58,7 @@ def compiler_flags(compiler):
             found = [word for word in shlex.split(done.stdout) if word.startswith(("-I", "-D", "-isystem"))]
             break
     inner = subprocess.run(["gcc", "-print-file-name=include"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL).stdout.strip()
-    return [*found, "-isystem", inner] if inner else found
+    return [*found, "-isystem", HEADERS, *(("-isystem", inner) if inner else ())]
 
 
 def evaluate(cursor):
@@ -106,7 +107,8 @@ def make_type(given, known=None, followed=0):
         name = ("union " if declared.kind == cindex.CursorKind.UNION_DECL else "") + declared.spelling
         key = (declared.get_usr(), declared.location.offset, followed)
         if key not in known:
-            parts = tuple((part.spelling, bit_field(part) or make_type(part.type, known, followed), part.get_field_offsetof() // 8) for part in given.get_fields()) if followed < POINTEES else ()
+            parts = tuple((field_name(part), bit_field(part) or make_type(part.type, known, followed), part.get_field_offsetof() // 8)
+                          for part in given.get_fields() if part.spelling or not part.is_bitfield()) if followed < POINTEES else ()
             made = Type("struct", size, fields=parts, name=name)
             if declared.kind == cindex.CursorKind.UNION_DECL:
                 # Its parts are one location.
@@ -119,6 +121,21 @@ def make_type(given, known=None, followed=0):
 def bit_field(part):
     """A bit-field's type, or None: it has no address."""
     return Type("int", max(part.type.get_size(), 0), name="bit-field") if part.is_bitfield() else None
+
+
+def field_name(part):
+    """A field's name; a structure or union within another may have none, and libclang describes it then."""
+    return part.spelling if part.spelling.isidentifier() else f"{UNNAMED}{part.get_field_offsetof() // 8}"
+
+
+def unnamed_around(field, base):
+    """The fields without names, outermost first, that lie between a value of this type and a field that is named as if it were its own: libclang leaves the last of them out."""
+    outer = (base.get_canonical().get_pointee() if base.get_canonical().kind == cindex.TypeKind.POINTER else base).get_canonical().get_declaration()
+    found, record = [], field.semantic_parent
+    while record != outer and record.is_anonymous():
+        inner, record = record, record.semantic_parent
+        found += [part for part in record.type.get_fields() if part.type.get_declaration() == inner]
+    return found[::-1]
 
 
 def decayed(kind):
@@ -428,7 +445,10 @@ class _Reader(Initials):
             base = self.expr(children[0])
             if base.type and base.type.kind == "pointer":
                 base = Expr("deref", (base,), None, base.type.element, place)
-            return make("member", base, value=node.spelling)
+            for part in unnamed_around(node.referenced, children[0].type):
+                base = Expr("member", (base,), field_name(part), make_type(part.type), place)
+            kind_of = bit_field(node.referenced) or kind_of
+            return make("member", base, value=field_name(node.referenced))
         if kind == "CALL_EXPR":
             parts = [self.expr(child) for child in children]
             if node.spelling in ("__builtin_expect", "__builtin_expect_with_probability"):

@@ -4,21 +4,16 @@ from dataclasses import dataclass, field
 
 from .after import exposed_after
 from .directives import excluded_names
-from .externals import ALLOCATE, HIDDEN_STATE, MPI, STREAMS, WRITES
-from .ir import Variable, parent_map
+from .externals import HIDDEN_STATE, MPI
+from .ir import Variable, named, parent_map
 from .liveness import NoChain
 from .memory import Heap, Mark
+from .skips import Refused, Skips
 
-# Share of the program's cost from which on a loop gets a place for checkpoints, and from which on a restart leaves a part out though more must be registered for that.
-LOOP_SHARE, SKIP_SHARE, SKIP_GROWS = 0.05, 0.01, 0.2
+# Share of the program's cost from which on a loop gets a place for checkpoints.
+LOOP_SHARE = 0.05
 ITERATIONS = 100  # of a loop whose number isn't known
 FEW = 10  # fewer iterations than this make a loop a bad place
-REQUIRED = {"setup", "end", "dup", "split", "make", "cart", "send_init", "recv_init", "request_free"}
-REQUIRED_NAMES = {"free", "fopen", "fclose", "freopen", "tmpfile", "opendir", "closedir", "setvbuf", "MPI_Comm_free", "MPI_Type_commit", "MPI_Type_free", "MPI_Group_free", "MPI_Op_free", "mend_cc allocate", *ALLOCATE}
-
-
-class Refused(Exception):
-    """No checkpoint can be taken at a place: why."""
 
 
 def blocks_of(memory, variables, named):
@@ -73,14 +68,14 @@ class Plan:
     considered: list = field(default_factory=list)  # (statement, share of the cost, what came of it)
 
 
-class Planner:
+class Planner(Skips):
     """Decides by the results of the analysis. `drop`: names that aren't registered though they should be (tests)."""
 
     def __init__(self, program, memory, flow, lockstep, drop=()):
         self.program, self.memory, self.flow, self.lockstep, self.drop = program, memory, flow, lockstep, set(drop)
         self.above = {name: parent_map(function.body) for name, function in program.functions.items()}
         self.tainted = flow.unrepeatable()
-        self._costs = {}
+        self._costs, self._taken = {}, {}
         self.plan = Plan()
 
     # ---- costs ----
@@ -319,7 +314,7 @@ class Planner:
         """As the report and the checkpoint name it."""
         thing = place[0]
         first = thing.name if isinstance(thing, Variable) else (thing.name or f"block {thing.number}")
-        return ".".join((first, *place[1]))
+        return ".".join((first, *named(place[1])))
 
     def _object(self, point, why):
         """A reason against a place; a directive decides against the reason."""
@@ -396,12 +391,15 @@ class Planner:
                 return thing, path[:depth]
             kind = dict((part, below) for part, below, _ in kind.fields).get(name, kind)
             if kind.name == "bit-field":
-                return thing, path[:depth]
-        return place
+                path = path[:depth]
+                break
+        while path and not named(path[-1:]):
+            path = path[:-1]
+        return thing, path
 
     def _add(self, point, place, why, names):
         place = self._nameable(place)
-        if any(item.place == place or (isinstance(place[0], Heap) and item.place[0] is place[0]) for item in point.items):
+        if any(item.place[0] is place[0] and (isinstance(place[0], Heap) or item.place[1] == place[1][:len(item.place[1])]) for item in point.items):
             return
         thing = place[0]
         if isinstance(thing, Variable):
@@ -430,15 +428,17 @@ class Planner:
                 return self._object(point, f"{thing.expr.place}: the allocation comes out of a macro")
         chain = [caller for caller, _, _ in point.chain] + [point.function]
         level = chain.index(thing.function) if isinstance(thing, Variable) and thing.scope in ("local", "param") else -1
+        # Parts of it aren't registered besides.
+        point.items = [item for item in point.items if item.place[0] is not thing or item.place[1][:len(place[1])] != place[1]]
         point.items.append(Item(place, why, level))
         return None
 
     def _close(self, point, names):
         """What registered pointers lead to must be registered as well."""
-        at = 0
-        while at < len(point.items):
-            place = point.items[at].place
-            at += 1
+        done = set()
+        while left := [item for item in point.items if item not in done]:
+            done.add(left[0])
+            place = left[0].place
             leaves = sorted(self.memory.leaves((place[0], ()) if isinstance(place[0], Heap) else place), key=self._order)
             for leaf in leaves:
                 kind = self.memory.type_at(leaf)
@@ -467,124 +467,3 @@ class Planner:
         found |= set(self.memory.sites)
         return {thing for thing in found if thing not in registered and not any(place[0] is thing for place in live | point.kept)
                 and not (isinstance(thing, Variable) and (thing.scope == "static" or thing.qualifiers if hasattr(thing, "qualifiers") else False))}
-
-    # ---- what a restart leaves out ----
-
-    def _skips(self):
-        for point in self.plan.points:
-            left_out = set()
-            chain = [(caller, node) for caller, node, _ in point.chain] + [(point.function, self.flow.graphs[point.function].point[point.stmt])]
-            for function, target in reversed(chain):
-                for stmt in reversed(self._before(function, target)):
-                    self._may_skip(point, function, stmt, target, left_out)
-
-    def _before(self, function, target):
-        """Loops and calls in a function's blocks before a node, in order."""
-        above, stmt, found = self.above[function], target.stmt, []
-        while stmt in above:
-            parent = above[stmt]
-            if parent.kind == "block":
-                found = [one for one in parent.parts[:parent.parts.index(stmt)] if one.kind in ("loop", "expr")] + found
-            stmt = parent
-        return found
-
-    def _may_skip(self, point, function, stmt, target, left_out):
-        """Whether a restart can leave out a loop or a call; what is registered for that is added to the point's."""
-        nodes = {node for inner in stmt.walk() for node in inner.nodes}
-        share = self._share(function, stmt)
-        loops = stmt.kind == "loop" or any(inner.kind == "loop" for name in self.flow.called(nodes) if name in self.program.functions for inner in self.program.functions[name].body.walk())
-        if share < SKIP_SHARE or not loops:
-            return False
-        kept, before = list(point.items), set(point.kept)
-        left = set(left_out)
-        generous = share >= SKIP_GROWS or any(one.loop is stmt for one in self.plan.points)
-        chosen = self._leave_out(point, function, stmt, target, left, generous)
-        if chosen is None:
-            point.items, point.kept = kept, before
-            return False
-        left_out |= left
-        for one in chosen:
-            if point.number not in self.plan.skips.setdefault(one, []):
-                self.plan.skips[one].append(point.number)
-        return True
-
-    def _leave_out(self, point, function, stmt, target, left_out, generous):
-        """The statements that must be left out together, or None. Those that read what this one writes go with it."""
-        nodes = {node for inner in stmt.walk() for node in inner.nodes}
-        known = self.lockstep.points.get(stmt)
-        called = self.flow.called(nodes)
-        if stmt.place.macro or known is None or (known.why or "").startswith("only some") or any(inner.kind in ("return", "goto") for inner in stmt.walk()):
-            return None
-        if any(name in REQUIRED_NAMES or name in HIDDEN_STATE or (name in MPI and MPI[name][1] in REQUIRED) for name in called):
-            return None
-        if self._moves_a_stream(point, nodes, called):
-            return None
-        inner = {one.variable for one in stmt.walk() if one.variable is not None}
-        written = {place for place in self.flow.changed({function: nodes}, ()) if place[0] not in inner}
-        left_out |= nodes
-        chosen = [stmt]
-        for reader in self._readers(point, function, stmt, target, left_out, written):
-            more = self._leave_out(point, function, reader, target, left_out, generous) if reader is not None and generous else None
-            if more is None:
-                return None
-            chosen += more
-        grows = [place for place in written if place in point.kept]
-        if grows and not generous:
-            return None
-        names = {caller for caller, _, _ in point.chain} | {point.function}
-        try:
-            for place in sorted(grows, key=self._order):
-                self._add(point, place, f"a restart leaves out what makes it (line {stmt.place.line})", names)
-                point.kept.discard(place)
-            self._close(point, names)
-        except Refused:
-            return None
-        return chosen
-
-    def _moves_a_stream(self, point, nodes, called):
-        """Whether something reads or writes that would be elsewhere for what comes after it. Files that are open at the place, and are written alone, are set to where they were."""
-        exprs = [node.expr for node in nodes if node.expr is not None] + [expr for name in called if name in self.program.functions for expr in self.program.functions[name].body.expressions()]
-        for call in (part for expr in exprs for part in expr.walk() if part.op == "call"):
-            for name in set(self.memory.callees(call)) & set(STREAMS):
-                stream = call.args[1 + STREAMS[name]] if STREAMS[name] is not None and 1 + STREAMS[name] < len(call.args) else None
-                while stream is not None and stream.op == "cast":
-                    stream = stream.args[0]
-                if stream is not None and stream.op == "var" and stream.value.name in ("stdout", "stderr"):
-                    continue
-                if stream is None or name not in WRITES or not self.memory.places(stream) <= point.kept:
-                    return True
-        return False
-
-    def _readers(self, point, function, stmt, target, left_out, written):
-        """Statements beside this one, on the way to the point, that read what it writes; None: others do."""
-        graph = self.flow.graphs[function]
-        start = {one for inner in stmt.walk() for node in inner.nodes for one in node.succ}
-        between = self._on_the_way(graph, start, target) - left_out
-        siblings = self.above[function][stmt].parts
-        later = siblings[siblings.index(stmt) + 1:] if stmt in siblings else ()
-        found = []
-        for node in between:
-            if not self._reads(node, written):
-                continue
-            home = [one for one in later if any(node in part.nodes for part in one.walk())]
-            found.append(home[0] if home and home[0].kind in ("expr", "loop", "if") else None)
-        inside = [(caller, node) for caller, node, _ in point.chain] + [(point.function, self.flow.graphs[point.function].point[point.stmt])]
-        at = [caller for caller, _ in inside].index(function)
-        for deeper, place in inside[at + 1:]:
-            ways = self._on_the_way(self.flow.graphs[deeper], [self.flow.graphs[deeper].entry], place) - left_out
-            if any(self._reads(node, written) for node in ways):
-                found.append(None)
-        return list(dict.fromkeys(found))
-
-    @staticmethod
-    def _on_the_way(graph, start, target):
-        """Nodes between, until the target is first reached."""
-        return {node for node in graph.reached(start, (target,)) if target in graph.reached([node])}
-
-    def _reads(self, node, written):
-        for access in self.flow.steps(node):
-            if access.kind == "read" and access.places & written:
-                return True
-            if any(self.flow.may_read.get(name, frozenset()) & written for name in access.targets):
-                return True
-        return False

@@ -3,7 +3,7 @@
 import os
 
 from . import names
-from .ir import Variable
+from .ir import Variable, named
 
 
 def _where(place):
@@ -38,7 +38,7 @@ def report(program, memory, plan, lockstep):
             lines.append(f"    {called[item]} ({_where(where)}; {size_text(kind)}; {whose}): {item.why}")
         if not point.items:
             lines.append("    nothing")
-        kept = sorted({planned for planned in (f"{place[0].name}{''.join('.' + part for part in place[1])}" for place in point.kept if isinstance(place[0], Variable))})
+        kept = sorted({planned for planned in (f"{place[0].name}{''.join('.' + part for part in named(place[1]))}" for place in point.kept if isinstance(place[0], Variable))})
         if kept:
             lines.append(f"  Needed, but made again when the program runs again: {', '.join(kept)}")
         lines += [f"  Warning: {warning}" for warning in point.warnings]

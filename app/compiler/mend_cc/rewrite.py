@@ -4,7 +4,7 @@ import re
 
 from . import names
 from .directives import shape_of
-from .ir import Variable, parent_map
+from .ir import Variable, named, parent_map
 from .memory import Heap
 from .plan import Refused, blocks_of
 
@@ -173,7 +173,7 @@ class Rewriter:
         made = []
         owner = self.program.functions[function]
         for thing in sorted(point.dead, key=str):
-            if isinstance(thing, Variable) and thing.function == function and thing.scope in ("local", "param") and names.visible(owner, thing, offset) and thing.addressable and thing.type.kind != "opaque":
+            if isinstance(thing, Variable) and thing.function == function and thing.scope in ("local", "param") and names.visible(owner, thing, offset) and thing.addressable and not thing.type.holds("opaque"):
                 made.append(f"mend_cc_poison(&{thing.name}, sizeof {thing.name});")
             elif isinstance(thing, Variable) and thing.function is None and function == point.function and names.visible(owner, thing, offset) and thing.place.file == owner.place.file and thing.place.start < offset:
                 made.append(f"mend_cc_poison(&{thing.name}, sizeof {thing.name});")
@@ -220,7 +220,7 @@ class Rewriter:
         place = item.place
         kind = self.memory.type_at(place)
         scalar = kind.scalar()
-        text = ".".join((place[0].name, *place[1]))
+        text = ".".join((place[0].name, *named(place[1])))
         known = names.app_type(scalar)
         dims = names.extents(kind)
         at = f"&{text}" if kind.kind != "array" else text

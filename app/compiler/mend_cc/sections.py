@@ -4,11 +4,12 @@ A section is a set of elements: offset + sum of coefficient x [0 .. extent], whe
 a[i] for i = 1 .. n makes such a section; a later read of a part of it needs nothing from before. This is array privatization as P. Tu and D. Padua have it
 (*Automatic array privatization*, 1993), for sections that loops of step 1 make. What isn't understood counts as read."""
 
+from .alone import Alone
 from .bases import Bases, Unclear
-from .externals import COUNTS, datatype_bytes, effects, letter
+from .externals import BUFFERS, COUNTS, STARTS_OR_ENDS, count_of, datatype_bytes, effects, letter
 from .ir import Variable
 from .memory import Heap
-from .polynomials import Section, at_least_zero, constant, key_of, plus, times
+from .polynomials import Section, at_least_zero, constant, plus
 
 
 class Walk(Bases):
@@ -20,111 +21,8 @@ class Walk(Bases):
         self.versions, self.numbers, self.pointers = {}, {}, {}
         self.written, self.lasting = [], []
         self.loops, self.uncertain, self.stack, self.entry = [], 0, [], ([], [])
-        self._once = self._allocated_once()
+        self.single = Alone(program, memory)
         self._starts = {}
-
-    # ---- polynomials ----
-
-    def symbol(self, place):
-        return (place, self.versions.get(place, 0))
-
-    def poly(self, expr):
-        """An integer expression as a polynomial, or None."""
-        if expr.op == "const":
-            return constant(expr.value) if isinstance(expr.value, int) else None
-        if expr.op in ("var", "member", "deref") and expr.type and expr.type.kind in ("int", "uint"):
-            places = self.memory.places(expr)
-            if len(places) != 1:
-                return None
-            (place,) = places
-            if place in self.numbers:
-                return self.numbers[place]
-            return {(self.symbol(place),): 1} if isinstance(place[0], Variable) or place[1] else None
-        if expr.op == "cast":
-            return self.poly(expr.args[0])
-        if expr.op == "unary" and expr.value in "+-":
-            inner = self.poly(expr.args[0])
-            return inner if expr.value == "+" else plus({}, inner, -1)
-        if expr.op == "binary" and expr.value in ("+", "-", "*"):
-            one, other = self.poly(expr.args[0]), self.poly(expr.args[1])
-            return times(one, other) if expr.value == "*" else plus(one, other, 1 if expr.value == "+" else -1)
-        if expr.op == "binary" and expr.value in ("/", "%", ">>"):
-            # Not a polynomial: a symbol of its own.
-            one, other = self.poly(expr.args[0]), self.poly(expr.args[1])
-            if one is not None and other is not None:
-                return {((expr.value, key_of(one), key_of(other)),): 1}
-        return None
-
-    # ---- bases ----
-
-    def pointer(self, expr):
-        """(base, offset in elements) of a pointer's value. Unclear: it isn't known."""
-        if expr.op == "cast":
-            return self.pointer(expr.args[0])
-        if expr.op == "addr":
-            return self.element(expr.args[0])
-        if expr.op == "binary" and expr.value in "+-" and expr.args[0].type and expr.args[0].type.kind == "pointer":
-            base, offset = self.pointer(expr.args[0])
-            moved = plus(offset, self.poly(expr.args[1]), 1 if expr.value == "+" else -1)
-            if moved is None:
-                raise Unclear
-            return base, moved
-        if expr.op in ("var", "member", "deref"):
-            places = self.memory.places(expr)
-            if len(places) == 1:
-                (place,) = places
-                if place in self.pointers:
-                    return self.pointers[place]
-                target = self._object(place)
-                if target is not None:
-                    return ("object", target), {}
-                if isinstance(place[0], Variable):
-                    return ("start", place, self.versions.get(place, 0)), {}
-        if expr.op == "index":
-            # A row of an array of pointers.
-            base, offset = self.element(expr)
-            return ("row", base, key_of(offset)), {}
-        raise Unclear
-
-    def element(self, expr):
-        """(base, offset) of an element."""
-        if expr.op == "index":
-            subscript = self.poly(expr.args[1])
-            if subscript is None:
-                raise Unclear
-            inner = expr.args[0]
-            if inner.type and inner.type.kind == "array":
-                base, offset = self.element(inner)
-                kind, size = inner.type.element, 1
-                while kind.kind == "array":
-                    if kind.count is None:
-                        raise Unclear
-                    size, kind = size * kind.count, kind.element
-                return base, plus(offset, times(subscript, constant(size)))
-            base, offset = self.pointer(inner)
-            kind, size = expr.type, 1
-            while kind is not None and kind.kind == "array":
-                if kind.count is None:
-                    raise Unclear
-                size, kind = size * kind.count, kind.element
-            return base, plus(offset, times(subscript, constant(size)))
-        if expr.op == "deref":
-            return self.pointer(expr.args[0])
-        if expr.op == "cast":
-            return self.element(expr.args[0])
-        if expr.op in ("var", "member"):
-            places = self.memory.places(expr)
-            if len(places) == 1:
-                (place,) = places
-                if expr.op == "var" or self._single(expr):
-                    return ("object", place), {}
-        raise Unclear
-
-    @staticmethod
-    def _single(expr):
-        while expr.op == "member":
-            expr = expr.args[0]
-        return expr.op == "var"
 
     # ---- reads and writes ----
 
@@ -361,6 +259,11 @@ class Walk(Bases):
                     for leaf in self.memory.leaves(place):
                         if not self._is_array(leaf) or leaf[0].type is not None:
                             self.change(leaf)
+        if self.memory.messages(name) in STARTS_OR_ENDS:
+            self.exposed.update(leaf for place in self.memory.persistent("read") for leaf in self.memory.leaves(place) if self._is_array(leaf))
+            for place in self.memory.persistent("write"):
+                for leaf in self.memory.leaves(place):
+                    self.change(leaf)
 
     def _buffer(self, name, arguments, at, reads):
         """A buffer of `count` elements from a pointer on."""
@@ -369,7 +272,7 @@ class Walk(Bases):
             if self.memory.overflows(name, arguments, at):
                 raise Unclear
             base, offset = self.pointer(arguments[at])
-            count = self._length(name, arguments, at)
+            count = self._length(name, arguments, at, base)
         except (Unclear, IndexError):
             if reads:
                 self.exposed.update(place for place in places if self._is_array(place))
@@ -380,19 +283,17 @@ class Walk(Bases):
         else:
             self.write_section(section)
 
-    def _length(self, name, arguments, at):
-        size = arguments[at].type.element.size if arguments[at].type and arguments[at].type.element else None
+    def _length(self, name, arguments, at, base):
         pointed = arguments[at]
         while pointed.op == "cast":
             pointed = pointed.args[0]
-        if pointed.type and pointed.type.element:
-            size = pointed.type.element.size
+        kind = pointed.type.element.scalar() if pointed.type and pointed.type.element else None
+        size = kind.size if kind is not None else None
+        self.check_unit(base, kind)
         if name in COUNTS:
             number, in_bytes = COUNTS[name]
-        elif name.startswith("MPI_") and name.replace("MPI_I", "MPI_").lower() in ("mpi_send", "mpi_ssend", "mpi_rsend", "mpi_sendrecv", "mpi_bcast") and at == 0:
-            number, in_bytes = 1, False
-        elif name in ("MPI_Reduce", "MPI_Allreduce", "MPI_Scan") and at == 0:
-            number, in_bytes = 2, False
+        elif self.memory.messages(name) in BUFFERS and count_of(name, at) is not None:
+            number, in_bytes = count_of(name, at), False
         else:
             raise Unclear
         if not in_bytes and (not size or datatype_bytes(arguments[number + 1]) != size):
@@ -550,12 +451,10 @@ class Walk(Bases):
         condition, advance = stmt.expr, stmt.advance
         if stmt.form != "for" or condition is None or advance is None or condition.op != "binary" or condition.value not in ("<", "<="):
             return nothing
-        places = self.memory.places(condition.args[0])
-        if condition.args[0].op == "cast":
-            places = self.memory.places(condition.args[0].args[0])
-        if len(places) != 1 or not self._steps_by_one(advance, places):
+        counted = condition.args[0].args[0] if condition.args[0].op == "cast" else condition.args[0]
+        place = self.alone(counted)
+        if place is None or not self._steps_by_one(advance, {place}):
             return nothing
-        (place,) = places
         written = set()
         for expr in stmt.parts[0].expressions():
             for access in self.memory.accesses(expr):

@@ -72,6 +72,28 @@ class Places(unittest.TestCase):
         self.assertFalse(self.safe("int on = 0, *p = &on;", f"*p = 1; if (on) {self.SEND}"))
         self.assertFalse(self.safe("long number = argc; int *p = (int *)number;", "*p = 1;"))
 
+    def test_arrays_in_structures(self):
+        decide = f"if (s.on[1]) {self.SEND}"
+        self.assertTrue(self.safe("struct { int n, on[2]; } s; s.on[0] = 1; s.on[1] = 0;", decide))
+        self.assertFalse(self.safe("struct { int n, on[2]; } s; s.on[0] = 0; s.on[1] = 1;", decide))
+        self.assertTrue(self.safe("struct { int n, on[2]; } s; s.on[1] = 1; memset(&s, 0, sizeof s);", decide))
+        self.assertTrue(self.safe("struct { int n, on[2]; } *s = malloc(sizeof *s); s->on[0] = 1; s->on[1] = 0;", decide.replace("s.", "s->")))
+        # Of several structures.
+        self.assertFalse(self.safe("struct { struct { int n, on[2]; } c[2]; } s; s.c[0].n = 1; s.c[1].n = 0;", f"if (s.c[0].n) {self.SEND}"))
+        self.assertFalse(self.safe("struct { int on[2]; } c[2]; c[0].on[1] = 1; c[1].on[1] = 0;", f"if (c[0].on[1]) {self.SEND}"))
+        self.assertFalse(self.safe("struct { int on[2]; } *c = malloc(2 * sizeof *c); c[0].on[1] = 1; c[1].on[1] = 0;", f"if (c[0].on[1]) {self.SEND}"))
+
+    def test_elements_through_pointers(self):
+        outside = f"static void tell(const int *on, int x) {{ if (on[1]) {self.SEND} }}"
+        for first, safe in (("1, 0", True), ("0, 1", False)):
+            self.assertEqual(self.safe(f"int on[2] = {{{first}}};", "tell(on, x);", outside=outside), safe)
+        self.assertFalse(self.safe("int a[2][4] = {{0}}, (*p)[4] = &a[1]; memset(a, 0, sizeof a); (*p)[0] = 1; a[0][0] = 0;", f"if (a[1][0]) {self.SEND}"))
+        self.assertFalse(self.safe("int a[2][3][4]; memset(a, 0, sizeof a); a[1][0][0] = 1; a[0][1][0] = 0;", f"if (a[1][0][0]) {self.SEND}"))
+        self.assertFalse(self.safe("static int a[8000]; a[5000] = 1;", f"if (a[5000]) {self.SEND}"))
+
+    def test_the_command_line_is_the_same_after_the_start(self):
+        self.assertTrue(self.safe("steps = argc > 1 ? atoi(argv[1]) : 3;", ""))
+
     def test_threads(self):
         self.assertFalse(self.safe("", f"\n#pragma omp parallel\n{{ {self.SEND} MPI_Recv(&x, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); }}"))
 
@@ -125,6 +147,64 @@ class Registered(unittest.TestCase):
     def test_blocks_of_one_place_are_not_one(self):
         body = "int *old = now; now = malloc(50 * sizeof *now); for (int i = 0; i < 50; i++) now[i] = step; for (int i = 0; i < 50; i++) x += old[i]; free(old);"
         self.assertIn("now", self.names("int *now = calloc(50, sizeof *now);", body, self.PRINT))
+
+    FIELDS = "struct field { int n; double *v; };"
+
+    def test_a_field_of_one_structure_is_not_that_of_all(self):
+        """What is written through one structure of an array covers nothing that is read through another."""
+        each = "for (int k = 0; k < 2; k++) { f[k].n = 50 + k; f[k].v = calloc(60, 8); }"
+        loop = "for (int i = 0; i < %s; i++) %s"
+        fill, add = loop % ("f[0].n", "f[0].v[i] = step;"), loop % ("f[1].n", "x += f[1].v[i] += f[0].v[i];")
+        self.assertIn("v", self.names(f"struct field f[2]; {each}", fill + add, self.PRINT, outside=self.FIELDS))
+        functions = """static void fill(struct field *f, double v) { for (int i = 0; i < f->n; i++) f->v[i] = v; }
+            static double add(struct field *f, struct field *g) { double s = 0; for (int i = 0; i < f->n; i++) s += f->v[i] += g->v[i]; return s; }"""
+        self.assertIn("v", self.names(f"struct field f[2]; {each}", "fill(&f[0], step); x += add(&f[1], &f[0]);", self.PRINT, outside=self.FIELDS + functions))
+        lengths = (loop % ("f[0].n", "a[i] = step;")) + loop % ("f[1].n", "x += a[i];")
+        for declared in ("struct field f[2];", "struct field *f = malloc(2 * sizeof *f);"):
+            self.assertIn("a", self.names(f"double a[60] = {{0}}; {declared} {each}", lengths, self.PRINT, outside=self.FIELDS))
+        # One that is alone is known.
+        one = (loop % ("f->n", "f->v[i] = step;")) + loop % ("f->n", "x += f->v[i];")
+        for declared in ("struct field *f = malloc(sizeof *f);", "struct field g, *f = &g;"):
+            self.assertNotIn("v", self.names(f"{declared} f->n = 50; f->v = calloc(60, 8);", one, self.PRINT, outside=self.FIELDS))
+
+    def test_rows_that_are_exchanged(self):
+        before = "double *a[2], *b; for (int i = 0; i < 2; i++) a[i] = calloc(50, 8);"
+        fill, read = "for (int i = 0; i < 50; i++) a[0][i] = step;", "for (int i = 0; i < 50; i++) x += a[0][i];"
+        # The pointers, and what they lead to.
+        self.assertEqual(self.names(before, f"{fill} b = a[0]; a[0] = a[1]; a[1] = b; {read}", self.PRINT).count("a"), 2)
+        self.assertEqual(self.names(before, f"{fill} {read}", self.PRINT).count("a"), 0)
+
+    def test_elements_of_another_size(self):
+        loop = "for (int i = 0; i < 50; i++) "
+        read = f"{loop} x += a[i];"
+        for write in (f"char *c = (char *)a; {loop} c[i] = 0;", f"void *v = a; char *c = v; {loop} c[i] = 0;", "char *c = (char *)a; memset(c, 0, 50);", f"{loop} ((char *)a)[i] = 0;",
+                      f"double *b = (double *)((char *)a + 8); {loop} b[i - 1] = 0;", f"{loop} u.f[i] = 0;"):
+            with self.subTest(write=write):
+                where = "u.a" if "u.f" in write else "a"
+                declared = "union { double a[60]; float f[120]; } u;" if "u.f" in write else "static double a[60];"
+                self.assertIn("u" if "u.f" in write else "a", self.names(declared, write + read.replace("a[i]", f"{where}[i]"), self.PRINT + f" x = {where}[1];"))
+        self.assertNotIn("a", self.names("double a[50];", f"double *b = (double *)(void *)a; {loop} b[i] = step; {read}", self.PRINT))
+
+    def test_rows_of_an_array(self):
+        rows = "for (int i = 0; i < %d; i++) for (int j = 0; j < 10; j++) "
+        read = (rows % 5) + "x += a[i][j];"
+        self.assertNotIn("a", self.names("double a[5][10];", (rows % 5) + "a[i][j] = step;" + read, self.PRINT))
+        self.assertNotIn("a", self.names("double a[5][10];", "double (*b)[10] = a; " + (rows % 5) + "(*(b + i))[j] = step;" + read, self.PRINT))
+        self.assertIn("a", self.names("double a[5][10] = {{0}};", "double (*b)[10] = a + 1; " + (rows % 4) + "b[i][j] = step;" + read, self.PRINT))
+        self.assertIn("a", self.names("double a[5][10] = {{0}}, b[5][10];", "for (int j = 0; j < 10; j++) a[0][j] = step; memcpy(b, a, sizeof a); x += b[1][1];", self.PRINT))
+
+    def test_less_than_a_union(self):
+        declared = "union { struct { int low, high; } part; long whole; struct { unsigned on : 1; unsigned more : 31; } bits; } u; u.whole = 0;"
+        for body, saved in (("u.part.low = step; u.part.high += 2;", True), ("u.bits.on = 1;", True), ("u.whole = step;", False)):
+            with self.subTest(body=body):
+                self.assertEqual("u" in self.names(declared, body, 'printf("%ld\\n", u.whole);'), saved)
+
+    def test_what_is_gathered_is_read_as_far_as_it_is_sent(self):
+        loop = "for (int i = 0; i < 50; i++) "
+        for call, saved in (("MPI_Allgather(a, 50, MPI_INT, b, 50, MPI_INT, MPI_COMM_WORLD);", False), ("MPI_Allgather(a, 51, MPI_INT, b, 51, MPI_INT, MPI_COMM_WORLD);", True),
+                            ("MPI_Gather(a, 50, MPI_INT, b, 50, MPI_INT, 0, MPI_COMM_WORLD);", False), ("MPI_Alltoall(a, 50, MPI_INT, b, 50, MPI_INT, MPI_COMM_WORLD);", True)):
+            with self.subTest(call=call):
+                self.assertEqual("a" in self.names("int a[60] = {0}, *b = malloc(60 * 4 * size);", f"{loop} a[i] = step; {call} x += b[3];", self.PRINT), saved)
 
     def test_a_datatype_of_another_size(self):
         self.assertIn("a", self.names("double a[50] = {0}, b[50] = {1};", "MPI_Allreduce(b, a, 50, MPI_CHAR, MPI_MAX, MPI_COMM_WORLD); for (int i = 0; i < 50; i++) x += a[i] > 0;", self.PRINT))

@@ -241,6 +241,15 @@ class Partners(InFortran):
         outside = "module m\ncontains\n  subroutine total(x, s)\n    use mpi\n    real(8) :: x, s\n    integer :: ierr\n    call mpi_allreduce(x, s, 1, mpi_double_precision, mpi_sum, mpi_comm_world, ierr)\n  end subroutine\nend module\n"
         self.assertIn("u", self.names("    call total(u(1), x)\n    call total(u(2), y)\n    u(1) = u(1) + x\n    if (y > 3) exit", outside=outside, uses="  use m", before="  u = 1"))
 
+    def test_elements_through_dummies(self):
+        """An allocatable dummy has the bounds of what is passed."""
+        outside = "module m\ncontains\n  subroutine give(x)\n    use mpi\n    integer%s :: x(:)\n    x(%d) = %s\n  end subroutine\nend module\n"
+        for dummy, at, value, safe in (("", 3, "mpi_proc_null", True), ("", 3, "0", False), ("", 2, "0", True), (", allocatable", 2, "0", False)):
+            with self.subTest(dummy=dummy, at=at, value=value):
+                before = f"  u = 1\n  allocate(list(0:4))\n  list(1) = mpi_proc_null\n  list(2) = {'mpi_proc_null' if value == '0' else '0'}\n  call give(list)\n  to = list(2)\n  from = mpi_proc_null"
+                text = self.text(self.SEND, "integer, allocatable :: list(:)\n  integer :: to, from\n  real(8) :: u(1000)", before, outside % (dummy, at, value), "  use m")
+                self.assertEqual(len(self.found(text).plan.points), int(safe))
+
 
 class Placed(InFortran):
     def test_names_without_a_declaration(self):

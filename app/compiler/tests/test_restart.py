@@ -17,6 +17,8 @@ CASES = {
     "solver": (["solver.c"], 12, 7, 3, 30, 3 * 202 * 8 + 3 * 8 + 3 * 4),
     "mixed": (["mixed.c"], 60, 45, 7, 42, 5 * 7 * 8 + 4 * (3 * 8 + 16 + 4) + 10 * 4 + 4 + 8 + 16 + 4),
     "stencil": (["stencil.c"], 80, 70, 9, 63, 26 * 26 * 8 + 16 * 8 + 8 + 4),
+    # Both copies of a field, and the packed faces: what one call allocates is saved together.
+    "halo": (["halo.c"], 40, 33, 7, 28, 4 * 14 * 12 * 10 * 8 + 2 * 2 * 2 * (10 * 8 + 12 * 8 + 12 * 10) * 8 + 4 * 16 + 3 * 8 + 4),
     "phases": (["phases.c"], 60, 45, 7, 203, 2 * 100 * 8 + 3 * 8 + 4),
 }
 
@@ -86,6 +88,9 @@ class Restart(InDirectory):
 
     def test_rows_structures_and_a_pointer_that_moves(self):
         self.goes_on("mixed")
+
+    def test_persistent_requests_in_a_structure(self):
+        self.goes_on("halo")
 
     def test_state_of_the_caller_by_pointers(self):
         self.goes_on("stencil")

@@ -129,6 +129,27 @@ class Rewritten(InRoom):
         self.assertIn('"f", &f, MEND_APP_BYTES', text)
         self.refused("a bit-field", declared.replace("int n", "char *n"), "f.mode += x;", 'printf("%d\\n", f.mode);')
 
+    def test_nothing_is_registered_twice(self):
+        declared = "struct { struct { unsigned mode : 3, on : 1; int n; } in; int m; } f = {{0, 0, 0}, 0};"
+        for order in ("f.in.mode += x; f.in.n += x; f.m += x;", "f.m += x; f.in.n += x; f.in.mode += x;"):
+            found = self.analysed(FRAME % ("", declared, order, 'printf("%d %d %d\\n", f.in.mode, f.in.n, f.m);'))
+            self.assertEqual({item.place[1] for item in found.plan.points[0].items if item.place[0].name == "f"}, {("in",), ("m",)})
+
+    def test_structures_without_names(self):
+        declared = """struct { union { struct { double x, y; }; double v[2]; }; int n; } p = {{{0, 0}}, 0};
+            struct { struct { double a; struct { int b; }; unsigned : 4; }; double *next; union { int i; float f; }; } q = {0}, *all = calloc(3, sizeof *all);
+            struct { struct { unsigned on : 1; int m; }; int k; } r = {{0, 0}, 0};"""
+        body = "p.x += 1; p.v[1] += 1; p.n += 2; q.a += 2; q.b += 1; all[1].a += 2; all[2].i += 1; r.on += x; r.m += x;"
+        used = 'printf("%g %d %g %d %g %d %d %d\\n", p.v[0], p.n, q.a, q.b, all[1].a, all[2].i, r.on, r.m);'
+        text = self.rewritten(self.analysed(FRAME % ("", declared, body, used)))
+        for one in ('"p", &p, MEND_APP_BYTES', '"q.a", &q.a, MEND_APP_DOUBLE', '"q.b", &q.b, MEND_APP_INT32', '{"%0", 0, MEND_APP_BYTES, 16}, {"next", 16, MEND_APP_POINTER, 1}', '"r", &r, MEND_APP_BYTES'):
+            self.assertIn(one, text)
+        self.assertNotRegex(text, "anonymous|unnamed")
+
+    def test_assertions(self):
+        text = self.rewritten(self.analysed("#include <assert.h>\n" + FRAME % ("", "double u = 0;", "assert(u >= 0 && rank < size); u += x;", 'assert(x); printf("%g\\n", u);')))
+        self.assertIn("mend_cc_checkpoint(1);", text)
+
     def test_structures_in_structures(self):
         outside = "typedef struct { double *data; int n; } Field; typedef struct { Field f; double t; } Patch; typedef struct { Patch p; int k; } Block; static Block blocks[4];"
         body = "for (int i = 0; i < 4; i++) { blocks[i].p.t += x; blocks[i].p.f.data[1] += x; }"

@@ -155,7 +155,8 @@ class Slow(Live):
         _, told = verb.communicate()
         self.assertEqual(verb.returncode, 1)
         self.assertIn("cancelled", told)
-        self.assertLess(self.received("node3"), before + FOOTPRINT * MIB)
+        # All of it would be a little less than the footprint.
+        self.assertLess(self.received("node3"), before + FOOTPRINT * MIB * 3 // 4)
         self.stays(job, name)
 
     def test_urgent(self):

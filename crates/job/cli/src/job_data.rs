@@ -86,7 +86,11 @@ impl JobData {
     pub fn put_into(self, env: &mut Vec<(String, String)>) -> Result<Vec<String>, Failure> {
         let from = if self.data.is_some() { "--data" } else { mounts::VARIABLE };
         let text = self.data.as_deref().unwrap_or_else(|| mounts::of_environment(env));
-        let mounts = mounts::read(text).map_err(|why| Failure::usage(format!("{from}: {why}"), SPACES_HINT))?;
+        let refuse = |why: String| Failure::usage(format!("{from}: {why}"), SPACES_HINT);
+        let mounts = mounts::read(text).map_err(refuse)?;
+        if let Some(why) = mounts::obstacle(&mounts) {
+            return Err(refuse(why));
+        }
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));

@@ -291,3 +291,45 @@ impl Periodic {
         self.last.take_if(|last| gone.contains(&last.number));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_coordination::pmi::PmiServer;
+    use mend_messages::control::Phases;
+    use mend_policy::schedule::Incremental;
+
+    fn publication(number: u64, bytes: u64, base: Option<u64>) -> Publication {
+        let id = ImageId::default();
+        let image = PublishedImage { rank: 0, node: 0, bytes, checksum: 0, id, base, sequence: 0, needs: Default::default() };
+        Publication {
+            number,
+            images: vec![image],
+            worlds: PmiServer::new(1, &[0; 16]).into(),
+            files: Vec::new(),
+            phases: Phases::default(),
+            stopped_us: 1,
+            durable_us: 1,
+            periodic: true,
+        }
+    }
+
+    #[test]
+    fn where_the_one_to_build_on_is_gone_there_must_be_room_for_a_full_one() {
+        let plan = CheckpointPlan {
+            interval: Interval::Every(10),
+            incremental: Incremental::Count(5),
+            keep: None,
+            mtbf_hours: 1,
+            averted_percent: 0,
+            space_percent: None,
+        };
+        let mut periodic = Periodic::new(&plan, 1, true, &Restarts::default(), 0, 0);
+        periodic.taken(1, &publication(1, 100, None));
+        periodic.taken(2, &publication(2, 10, Some(1)));
+        let room = Some(FreeSpace { left: 50, all: 1000 });
+        assert_eq!(periodic.weigh(3, room), SpaceVerdict::Enough);
+        periodic.removed(&[2].into());
+        assert_eq!(periodic.weigh(4, room), SpaceVerdict::NewlyShort(100, 0));
+    }
+}

@@ -366,6 +366,44 @@ fn who_syncs_what_both_copies_have_lost_is_told_once() {
 }
 
 #[test]
+fn a_copy_that_is_made_of_one_that_has_lost_it_does_not_count() {
+    if !boots::can_be_made() {
+        eprintln!("this user may make no namespaces: no node can seem to be started anew");
+        return;
+    }
+    let mut cluster = Cluster::new(3);
+    let (client, writer, entry) = with_file(&cluster, b"first");
+    let [one, other] = written(&client, &entry.id).objects[0];
+    writer.write(&entry.id, 0, b"later").unwrap();
+    cluster.kill(other.into());
+    boots::start_anew(&mut cluster, other.into());
+    cluster.kill(one.into());
+    writer.write(&entry.id, 100, b"more").unwrap();
+    assert!(!written(&client, &entry.id).objects[0].contains(&one));
+    let told = writer.sync(&entry.id).unwrap_err();
+    assert!(told.to_string().contains("started anew"), "{told}");
+    writer.sync(&entry.id).unwrap();
+}
+
+#[test]
+fn a_file_of_one_copy_is_written_on_when_its_node_has_lost_what_was_not_synced() {
+    if !boots::can_be_made() {
+        eprintln!("this user may make no namespaces: no node can seem to be started anew");
+        return;
+    }
+    let mut cluster = Cluster::new(3);
+    cluster.space.copies = 1;
+    let (client, writer, entry) = with_file(&cluster, b"first");
+    let [at, _] = written(&client, &entry.id).objects[0];
+    writer.write(&entry.id, 0, b"later").unwrap();
+    cluster.kill(at.into());
+    boots::start_anew(&mut cluster, at.into());
+    assert!(writer.sync(&entry.id).is_err());
+    writer.write(&entry.id, 0, b"again").unwrap();
+    writer.sync(&entry.id).unwrap();
+}
+
+#[test]
 fn all_copies_tell_the_same_time_also_one_that_is_made_later() {
     let cluster = Cluster::new(3);
     let (client, writer, entry) = with_file(&cluster, &[7; 3000]);

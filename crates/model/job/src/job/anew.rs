@@ -93,7 +93,9 @@ impl Job {
                 _ => false,
             };
         let by_files = is_for_files(failure);
-        if !(by_ranks || by_files) || self.anew.again >= MOST_ANEW || self.ending.is_some() {
+        // A move would be in the way of the last checkpoint.
+        let too_late = mover.is_some() && self.time_up.is_some();
+        if !(by_ranks || by_files) || self.anew.again >= MOST_ANEW || self.ending.is_some() || too_late {
             self.anew.again = 0;
             return false;
         }

@@ -128,12 +128,17 @@ impl Job {
         }
     }
 
-    /// The place in the queue of a rank that waits to leave its node, if a verb asks for the same rank: it is moved once, as the verb says.
+    /// The place in the queue of a rank that waits to leave its node, if a verb asks for the same rank: it is moved once, as the verb says, and as soon as it must.
     pub(crate) fn place_of_leaver(&mut self, ask: &mut Ask, asker: Asker) -> Option<usize> {
-        let (Ask::Migrate { rank, mode, .. }, Asker::Verb(_)) = (ask, asker) else { return None };
+        let (Ask::Migrate { rank, mode, deadline_ms, .. }, Asker::Verb(_)) = (ask, asker) else { return None };
         let leaves = |(_, its, _): &(Ask, Asker, u64)| matches!(its, Asker::Leaving(leaver, _) if leaver == rank);
         let place = self.waiting.iter().position(leaves)?;
-        let (before, ..) = self.waiting.remove(place)?;
+        let (before, _, since) = self.waiting.remove(place)?;
+        if let Ask::Migrate { deadline_ms: Some(before_ms), .. } = before {
+            let due_us = since.saturating_add(before_ms.saturating_mul(1000));
+            let left_ms = due_us.saturating_sub(self.now_us) / 1000;
+            *deadline_ms = Some(deadline_ms.map_or(left_ms, |own_ms| own_ms.min(left_ms)));
+        }
         if matches!(before, Ask::Migrate { mode: MoveMode::Frozen, .. }) && mode.storage().is_none() {
             *mode = MoveMode::Frozen;
         }

@@ -325,7 +325,7 @@ impl Job {
         if let Err(failure) = &result {
             let (rank, Manner { mode, bounds, .. }) = (machine.rank(), machine.manner());
             let deadline_ms = bounds.deadline_us.map(|due_us| due_us.saturating_sub(self.now_us) / 1000);
-            if let (Failure::TakesNone { node }, false, None) = (failure, named, &self.ending) {
+            if let (Failure::TakesNone { node }, false, None, None) = (failure, named, &self.ending, &self.time_up) {
                 // Another node will do.
                 avoid.push(self.roster.node_name(*node).to_owned());
                 let ask = Ask::Migrate { rank, to: None, avoid, mode, deadline_ms };

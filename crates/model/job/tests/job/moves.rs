@@ -151,3 +151,15 @@ fn a_rank_that_several_want_off_its_node_moves_once() {
     // The last one does not want it where it is now.
     assert_eq!(asked_target(&mut world), Some(3));
 }
+
+#[test]
+fn a_move_that_goes_nowhere_is_not_in_the_way_of_the_last_checkpoint() {
+    let mut world = with_nodes(3);
+    world.handle(Event::Ask { verb: 1, ask: migrate(1, None, &[]) });
+    let leaving = Some(Leaving { mode: MoveMode::Live, left_ms: None, why: "hot".into() });
+    world.handle(Event::Leave { node: 2, reason: LeaveReason::Health, leaving });
+    world.handle(Event::TimeUp { signal: 15 });
+    (0..3).for_each(|_| drop(answer_once(&mut world, reply)));
+    assert!(matches!(answers(&world)[..], [(1, Outcome::Failed(_))]), "{:?}", answers(&world));
+    assert!(world.effects.iter().any(|effect| matches!(effect, Effect::Prepare { .. })), "{:?}", world.effects);
+}

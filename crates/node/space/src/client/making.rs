@@ -68,7 +68,8 @@ impl Writer {
         if self.client.names().obstacle(path).is_some() {
             return Err(Refused::NotDirectory);
         }
-        self.alone(path, || Ok(there()?.map(|entry| (entry, false))), || self.make(path, mode).map(|entry| (entry, true)))
+        let found = || Ok(there()?.map(|entry| (entry, false)));
+        self.alone(path, found, || self.make(path, mode, found))
     }
 
     /// Makes something of a path while no other client does; if `there` says that one has made it, that counts.
@@ -150,17 +151,22 @@ impl Writer {
         made.insert(file);
     }
 
-    /// Makes a file, on other targets if one that was chosen is lost, or takes nothing.
-    fn make(&self, path: &str, mode: u32) -> Result<Entry, Refused> {
+    /// Makes a file, on other targets if one that was chosen is lost, or takes nothing. True with it, unless `found` has found that somebody else has made it.
+    fn make(&self, path: &str, mode: u32, found: impl Fn() -> Result<Option<(Entry, bool)>, Refused>) -> Result<(Entry, bool), Refused> {
         for _ in 1..PLACED {
             match self.make_once(path, mode) {
                 Err(Refused::Fault(Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Medium | Failed::Full, .. })) => {
-                    self.client.look_for_room_again()
+                    self.client.look_for_room_again();
+                    // A target that says nothing is waited for, maybe longer than a claim lasts.
+                    self.client.claim_path::<Refused>(path, self.who, || Ok(false))?;
+                    if let Some(there) = found()? {
+                        return Ok(there);
+                    }
                 }
-                made => return made,
+                made => return made.map(|entry| (entry, true)),
             }
         }
-        self.make_once(path, mode)
+        self.make_once(path, mode).map(|entry| (entry, true))
     }
 
     fn make_once(&self, path: &str, mode: u32) -> Result<Entry, Refused> {

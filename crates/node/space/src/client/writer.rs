@@ -92,14 +92,23 @@ impl Refused {
     }
 }
 
+/// A copy that has what is not synced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unsynced {
+    /// The start of its node: after another one it has lost that.
+    boot: Id,
+    /// Which map the first of it was written by. A copy that was made for a later one lacks it if the one that it was made from does.
+    epoch: u32,
+}
+
 /// Ranges of objects, by their places and targets, that other copies have refused, and why.
 pub(super) type Apart = BTreeMap<(u16, u16), (Range, Fault)>;
 
 /// What is known here of a file that somebody has open.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Objects and their targets that were written since they were synced, and since which start of the node.
-    pub unsynced: Mutex<BTreeMap<(u16, u16), Id>>,
+    /// Objects and their targets that were written since they were synced.
+    pub unsynced: Mutex<BTreeMap<(u16, u16), Unsynced>>,
     /// Copies of objects that took what another copy of the same object refused.
     pub apart: Mutex<Apart>,
     /// When it was claimed for appending.
@@ -299,10 +308,10 @@ impl Writer {
         }
     }
 
-    pub(super) fn note_unsynced(state: &State, position: u16, at: u16, answer: Answer, peer: &Peer) -> Result<(), Fault> {
+    pub(super) fn note_unsynced(state: &State, epoch: u32, (position, at): (u16, u16), answer: Answer, peer: &Peer) -> Result<(), Fault> {
         let Answer::Held { boot } = answer else { return Err(nonsense(peer)) };
         // What was written first is the oldest that may be lost.
-        held(&state.unsynced).entry((position, at)).or_insert(boot);
+        held(&state.unsynced).entry((position, at)).or_insert(Unsynced { boot, epoch });
         Ok(())
     }
 
@@ -341,7 +350,7 @@ impl Writer {
             for position in known.positions(at) {
                 let length = known.object_length(usize::from(position), length);
                 let (answer, _) = peer.ask(&Request::Cut { file: *file, epoch: known.epoch, position, length, changed_ns }, &[])?;
-                Self::note_unsynced(&state, position, at, answer, peer)?;
+                Self::note_unsynced(&state, known.epoch, (position, at), answer, peer)?;
                 held(&took).insert((position, at));
             }
             Ok(())
@@ -378,11 +387,11 @@ impl Writer {
             let (_, known) = self.now(file)?;
             let written = std::mem::take(&mut *held(&state.unsynced));
             // A copy that is elsewhere now was synced there when it was made.
-            let written: BTreeMap<(u16, u16), Id> =
+            let written: BTreeMap<(u16, u16), Unsynced> =
                 written.into_iter().filter(|((position, at), _)| known.objects[usize::from(*position)].contains(at)).collect();
             let targets = distinct(written.keys().map(|(_, at)| *at));
             let done = self.client.each(&targets, |at, peer| -> Result<(), Fault> {
-                for ((position, _), boot) in written.iter().filter(|((_, of), _)| *of == at) {
+                for ((position, _), Unsynced { boot, .. }) in written.iter().filter(|((_, of), _)| *of == at) {
                     peer.ask(&Request::Sync { file: *file, epoch: known.epoch, position: *position, boot: *boot }, &[])?;
                 }
                 Ok(())
@@ -394,17 +403,25 @@ impl Writer {
                 state.lacking.store(whole.is_err(), Ordering::Relaxed);
                 return gone.map_or(whole, |why: Fault| Err(why.into()));
             }
-            let positions: BTreeSet<u16> = written.keys().map(|(position, _)| *position).collect();
-            let mut unsynced = held(&state.unsynced);
-            for (copy, boot) in written {
-                unsynced.entry(copy).and_modify(|later| *later = boot).or_insert(boot);
-            }
-            drop(unsynced);
+            held(&state.unsynced).extend(written.iter().map(|(copy, noted)| (*copy, *noted)));
             match outcome {
                 Outcome::Done | Outcome::Moved => self.hear_of(file, again > 0),
                 Outcome::Lost(lost, why) => {
-                    if positions.iter().any(|position| known.whole(*position).iter().all(|at| lost.contains(at))) {
+                    // Another copy that took all that this one did.
+                    let has = |(position, noted): (u16, &Unsynced)| {
+                        let same = |((of, at), other): (&(u16, u16), &Unsynced)| {
+                            *of == position && other.epoch <= noted.epoch && !lost.contains(at)
+                        };
+                        written.iter().any(same)
+                    };
+                    let mut of_lost = written.iter().filter(|((_, at), _)| lost.contains(at));
+                    if of_lost.any(|((position, _), noted)| !has((*position, noted))) {
                         gone.get_or_insert(why.clone());
+                        if known.has_one_copy() && matches!(why, Fault::Failed { kind: Failed::Absent, .. }) {
+                            // Nobody else has it, and the target takes what is written from now on.
+                            held(&state.unsynced).retain(|(_, at), _| !lost.contains(at));
+                            return Err(why.into());
+                        }
                     }
                     self.move_away(file, &Lost::Targets(&lost), &why)?;
                     // What takes their place has it, and durably.

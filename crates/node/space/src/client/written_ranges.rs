@@ -71,7 +71,7 @@ impl<'a> Outgoing<'a> {
         let request =
             Request::WriteRange { file: self.file, epoch, position, offset: place, length, sum, changed_ns: self.changed_ns, appends };
         let (answer, _) = peer.ask(&request, bytes)?;
-        Writer::note_unsynced(state, position, at, answer, peer)?;
+        Writer::note_unsynced(state, epoch, (position, at), answer, peer)?;
         held(&self.took).insert((number, at, epoch));
         Ok(())
     }

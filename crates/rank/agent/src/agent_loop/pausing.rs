@@ -2,9 +2,12 @@
 
 use super::{Agent, Stage, refused};
 use crate::capture::quiesced_process::HeldAllocator;
+use crate::descriptors::file_systems::is_shared_file_system;
+use crate::memory::maps;
 use crate::network::Network;
 use crate::park::{Parked, park};
 use crate::rollback::{possible, roll_back};
+use mend_freestanding::{check, syscall};
 use mend_messages::agent::{FromAgent, Reply, Request, ToAgent};
 use mend_report::with_causes;
 use std::io;
@@ -59,7 +62,11 @@ impl Agent {
                 }
             }
         };
-        self.link.send(&FromAgent::Reply { seq, reply: Reply::Paused })?;
+        let reply = match sync_mapped_files() {
+            Ok(()) => FromAgent::Reply { seq, reply: Reply::Paused },
+            Err(error) => fail(format!("files that it has mapped cannot be written: {error}")),
+        };
+        self.link.send(&reply)?;
         loop {
             let ToAgent::Request { seq, request } = self.link.receive()? else { continue };
             let reply = match (request, self.link.take_descriptor()) {
@@ -74,4 +81,18 @@ impl Agent {
             self.link.send(&FromAgent::Reply { seq, reply })?;
         }
     }
+}
+
+/// Has servers of files that other nodes see take what the program wrote through its mappings. A node that kept it would write it later, over what is put back.
+fn sync_mapped_files() -> io::Result<()> {
+    let is_shared = |path: &str| rustix::fs::statfs(path).is_ok_and(|about| is_shared_file_system(about.f_type as u64));
+    for area in maps::read()? {
+        let is_written = area.shared && area.protection & libc::PROT_WRITE as u32 != 0 && area.identity != (0, 0) && !area.deleted;
+        if is_written && is_shared(&area.name) {
+            let arguments = [area.start as usize, (area.end - area.start) as usize, libc::MS_SYNC as usize, 0, 0, 0];
+            // SAFETY: changes no memory.
+            check(unsafe { syscall(libc::SYS_msync, arguments) }).map_err(io::Error::from_raw_os_error)?;
+        }
+    }
+    Ok(())
 }

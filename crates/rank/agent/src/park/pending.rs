@@ -95,9 +95,9 @@ pub(crate) fn hand_to_first(parked: &Parked) {
         return;
     }
     let mut taken = Vec::new();
-    // With one of a number those go that are the thread's own already.
+    // One that is the thread's own already is due anyway: the kernel keeps a second one of its number only while that waits for the process.
     while taken.len() < MAX_SIGNALS
-        && let Some(info) = next(parked, first, |(_, shared)| shared & wanted)
+        && let Some(info) = next(parked, first, |(own, shared)| shared & wanted & !own)
     {
         taken.push(info);
     }

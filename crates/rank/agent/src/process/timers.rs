@@ -3,6 +3,7 @@
 
 use crate::park::Parked;
 use mend_freestanding::{check, syscall};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Kernels that cannot be told a number count up from 0; beyond this that would take too long.
 const HIGHEST_COUNTED: i32 = 1_000_000;
@@ -52,9 +53,13 @@ fn own_thread_clock(clock: i32) -> bool {
     clock < 0 && clock & 4 != 0 && !(clock >> 3) == 0
 }
 
+/// Set for good once an image had timers: their numbers are used up, also where the program has deleted them.
+static HAD_TIMERS: AtomicBool = AtomicBool::new(false);
+
 /// All timers of the process, whose threads are parked.
 pub(crate) fn read(parked: &Parked) -> Option<Vec<Timer>> {
     let mut timers = parse(&std::fs::read_to_string("/proc/self/timers").unwrap_or_default())?;
+    HAD_TIMERS.fetch_or(!timers.is_empty(), Ordering::Relaxed);
     for timer in &mut timers {
         // SAFETY: timer_gettime writes four words.
         check(unsafe { syscall(libc::SYS_timer_gettime, [timer.number as usize, timer.setting.as_mut_ptr() as usize, 0, 0, 0, 0]) })
@@ -128,7 +133,8 @@ fn numbers_can_be_told() -> bool {
 
 /// Whether timers can be made again in a process that has had some: before Linux 6.15 no number is given twice.
 pub(crate) fn can_come_back_here() -> bool {
-    std::fs::read_to_string("/proc/self/timers").map_or(true, |text| text.is_empty()) || numbers_can_be_told()
+    let has_none = std::fs::read_to_string("/proc/self/timers").map_or(true, |text| text.is_empty());
+    has_none && !HAD_TIMERS.load(Ordering::Relaxed) || numbers_can_be_told()
 }
 
 /// Makes them again.

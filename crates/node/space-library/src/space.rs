@@ -6,7 +6,7 @@
 use mend_data::space::catalogue::Node;
 use mend_data::space::{Entry, Id, is_path};
 use mend_space::Fault;
-use mend_space::client::{Client, Holds, Pattern, Reader, Refused, Repairer, Writer, find};
+use mend_space::client::{Client, Holds, Pattern, Reader, Refused, Repairer, Writer, as_it_is_now, find};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 /// How often targets are told which files are open for writing.
 const TELL_HOLDS: Duration = Duration::from_secs(1);
-/// How often a path is looked up whose file goes each time.
-const AGAIN: usize = 16;
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
 
@@ -168,13 +166,7 @@ impl Space {
 
     /// Does something with what is at a path now. If a file is removed meanwhile, or another one takes its name, it is done with what is there then.
     fn as_it_is_now<T>(&self, work: impl Fn() -> Result<T, Problem>) -> Result<T, Problem> {
-        for _ in 1..AGAIN {
-            match self.after_hearing(&work) {
-                Err(problem) if problem.errno == libc::ESTALE => {}
-                done => return done,
-            }
-        }
-        self.after_hearing(work)
+        as_it_is_now(|problem: &Problem| problem.errno == libc::ESTALE, || self.after_hearing(&work))
     }
 
     fn about(&self, entry: &Entry) -> Result<About, Problem> {

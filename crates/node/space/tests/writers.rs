@@ -347,7 +347,6 @@ fn what_could_not_be_synced_when_a_file_was_closed_is_left_for_who_opens_it_next
 #[test]
 fn who_syncs_what_both_copies_have_lost_is_told_once() {
     if !boots::can_be_made() {
-        eprintln!("this user may make no namespaces: no node can seem to be started anew");
         return;
     }
     let mut cluster = Cluster::new(3);
@@ -368,7 +367,6 @@ fn who_syncs_what_both_copies_have_lost_is_told_once() {
 #[test]
 fn a_copy_that_is_made_of_one_that_has_lost_it_does_not_count() {
     if !boots::can_be_made() {
-        eprintln!("this user may make no namespaces: no node can seem to be started anew");
         return;
     }
     let mut cluster = Cluster::new(3);
@@ -388,7 +386,6 @@ fn a_copy_that_is_made_of_one_that_has_lost_it_does_not_count() {
 #[test]
 fn a_file_of_one_copy_is_written_on_when_its_node_has_lost_what_was_not_synced() {
     if !boots::can_be_made() {
-        eprintln!("this user may make no namespaces: no node can seem to be started anew");
         return;
     }
     let mut cluster = Cluster::new(3);

@@ -71,6 +71,21 @@ pub struct Client {
     hedge: Duration,
 }
 
+/// How often a path is looked up whose file goes each time.
+const LOOKED_UP: usize = 16;
+
+/// Does something with what is at a path. If a file is removed meanwhile, or another one takes its name, which `is_stale` tells by the error, it is done with what is
+/// there then.
+pub fn as_it_is_now<T, E>(is_stale: impl Fn(&E) -> bool, work: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    for _ in 1..LOOKED_UP {
+        match work() {
+            Err(error) if is_stale(&error) => {}
+            done => return done,
+        }
+    }
+    work()
+}
+
 impl Client {
     /// With the user's secret. A target that is silent for longer than `patience` is lost. With `create` directories of targets are made.
     #[must_use]

@@ -5,15 +5,12 @@
 //! looks whether the file has changed before each read.
 
 use super::view::{Files, Handle, MAX_READ, below};
-use crate::client::{Refused, Seen, Writer};
+use crate::client::{Refused, Seen, Writer, as_it_is_now};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use mend_data::space::{BLOCK, Entry, Id, MAX_NAME, is_path};
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// How often a path is looked up whose file goes each time.
-const AGAIN: usize = 16;
 
 /// What is to be changed of a file.
 #[derive(Debug, Default)]
@@ -83,13 +80,7 @@ impl Files {
 
     /// Does something with what is at a path. If a file is removed meanwhile, or another one takes its name, it is done with what is there then.
     pub(super) fn as_it_is_now<T>(work: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
-        for _ in 1..AGAIN {
-            match work() {
-                Err(Errno::ESTALE) => {}
-                done => return done,
-            }
-        }
-        work()
+        as_it_is_now(|error| matches!(error, &Errno::ESTALE), work)
     }
 
     /// What is known of a file that was made just now.

@@ -7,9 +7,13 @@ use std::process::Command;
 /// In namespaces of its own a target sees another number of the node's start.
 const ANEW: [&str; 4] = ["unshare", "-rm", "sh", "-c"];
 
-/// True where this user may make such namespaces.
+/// True where this user may make such namespaces; else it is said.
 pub fn can_be_made() -> bool {
-    Command::new(ANEW[0]).args([ANEW[1], "true"]).status().is_ok_and(|status| status.success())
+    let may = Command::new(ANEW[0]).args([ANEW[1], "true"]).status().is_ok_and(|status| status.success());
+    if !may {
+        eprintln!("this user may make no namespaces: no node can seem to be started anew");
+    }
+    may
 }
 
 /// A target comes back as if its node had lost its power.

@@ -2,7 +2,7 @@
 
 use super::{Agent, Stage, refused};
 use crate::capture::quiesced_process::HeldAllocator;
-use crate::descriptors::file_systems::is_shared_file_system;
+use crate::descriptors::file_systems::{is_shared_file_system, magic_at};
 use crate::memory::maps;
 use crate::network::Network;
 use crate::park::{Parked, park};
@@ -85,7 +85,7 @@ impl Agent {
 
 /// Has servers of files that other nodes see take what the program wrote through its mappings. A node that kept it would write it later, over what is put back.
 fn sync_mapped_files() -> io::Result<()> {
-    let is_shared = |path: &str| rustix::fs::statfs(path).is_ok_and(|about| is_shared_file_system(about.f_type as u64));
+    let is_shared = |path: &str| magic_at(path).is_some_and(is_shared_file_system);
     for area in maps::read()? {
         let is_written = area.shared && area.protection & libc::PROT_WRITE as u32 != 0 && area.identity != (0, 0) && !area.deleted;
         if is_written && is_shared(&area.name) {

@@ -3,6 +3,7 @@
 use super::attached::Attached;
 use super::data_calls;
 use super::epoll::{self, Target};
+use super::file_systems::magic_of;
 use super::locks::{self, Kind};
 use super::sharing::Known;
 use super::sockets::{self, Refusal, Socket};
@@ -153,8 +154,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
     if let Some((what, hint)) = unreachable::descriptor(&link, stat).or_else(unopenable) {
         return unsupported(what, hint);
     }
-    let magic = || rustix::fs::fstatfs(borrowed).ok().map(|about| about.f_type as u64);
-    let unlinked = || stat.st_nlink == 0 || unreachable::is_removed_on_nfs(&link, magic);
+    let unlinked = || stat.st_nlink == 0 || unreachable::is_removed_on_nfs(&link, || magic_of(borrowed));
     let what = match FileType::from_raw_mode(stat.st_mode) {
         _ if flags & libc::O_PATH != 0 && !link.ends_with(" (deleted)") => {
             What::Path { path: paths::lasting(link.clone()), kind: PathKind::Place, size: 0 }

@@ -7,7 +7,7 @@
 //! Which of several ranks keeps a file does not matter: none of them runs. Nothing is durable before [`KeptFiles::sync`]. Faults
 //! assumed: the directory is not there on this node, disks are full, files are anybody's; then the file is named as not kept.
 
-use crate::descriptors::file_systems::is_shared_file_system;
+use crate::descriptors::file_systems::{is_shared_file_system, magic_of};
 use crate::descriptors::locks::Kind;
 use crate::descriptors::table::{Taken, apart, move_high, take};
 use crate::descriptors::{Descriptors, PathKind, What};
@@ -16,8 +16,8 @@ use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, KeepOrder, Keepin
 use mend_sealed::{Key, Sealer};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, StatxTimestamp, fchmod, fstat, fstatfs, fsync, ftruncate, linkat, mkdirat, open, openat,
-    statx, unlinkat,
+    AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, StatxTimestamp, fchmod, fstat, fsync, ftruncate, linkat, mkdirat, open, openat, statx,
+    unlinkat,
 };
 use rustix::io::{Errno, pread};
 use std::collections::btree_map::Entry;
@@ -208,7 +208,7 @@ impl OpenFile<'_> {
     }
 
     fn magic(&self) -> u64 {
-        fstatfs(self.fd()).map_or(0, |about| about.f_type as u64)
+        magic_of(self.fd()).unwrap_or(0)
     }
 
     fn is_shared(&self) -> bool {

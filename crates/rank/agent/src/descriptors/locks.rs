@@ -3,11 +3,10 @@
 //! A POSIX lock is lost as soon as its process closes any descriptor of the file. So these are taken last of all, and
 //! while the rank runs on, nothing of the agent opens such a file (see [`crate::memory::layout`]).
 
-use crate::descriptors::file_systems::is_shared_file_system;
+use crate::descriptors::file_systems::{is_shared_file_system, magic_of};
 use crate::descriptors::table::take;
 use crate::descriptors::{Descriptors, Open};
 use mend_freestanding::{check, syscall};
-use rustix::fs::fstatfs;
 use std::time::{Duration, Instant};
 
 /// What took it.
@@ -83,7 +82,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     fn for_file(&self, fd: i32) -> Duration {
-        let shared = take(fd).and_then(fstatfs).is_ok_and(|about| is_shared_file_system(about.f_type as u64));
+        let shared = take(fd).is_ok_and(|file| magic_of(file).is_some_and(is_shared_file_system));
         if shared { self.network } else { self.here }
     }
 }

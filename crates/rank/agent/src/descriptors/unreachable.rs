@@ -1,5 +1,6 @@
 //! What a process has that no other one can be given by its name: what is deleted, and what belongs to a process that will not be there.
 
+use super::file_systems::{NFS, magic_at};
 use rustix::fs::{FileType, Stat};
 
 /// Ending of the name of what is deleted, in `/proc` (proc(5)).
@@ -23,7 +24,6 @@ pub(crate) fn is_deleted(link: &str, stat: &Stat) -> bool {
 /// Whether a file that was removed while it was open is kept under a name of its NFS client's (`.nfs`, hexadecimal digits), which removes it when
 /// it is closed. `magic` tells the file system's (statfs(2)).
 pub(crate) fn is_removed_on_nfs(link: &str, magic: impl FnOnce() -> Option<u64>) -> bool {
-    const NFS: u64 = 0x6969;
     let name = link.rsplit('/').next().unwrap_or(link);
     let kept = name.strip_prefix(".nfs").is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     kept && magic() == Some(NFS)
@@ -31,7 +31,7 @@ pub(crate) fn is_removed_on_nfs(link: &str, magic: impl FnOnce() -> Option<u64>)
 
 /// The same of a path.
 pub(crate) fn is_removed_on_nfs_at(path: &str) -> bool {
-    is_removed_on_nfs(path, || rustix::fs::statfs(path).ok().map(|about| about.f_type as u64))
+    is_removed_on_nfs(path, || magic_at(path))
 }
 
 /// Why an open file or directory could not be opened again, by name, and what to do.

@@ -157,7 +157,9 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         Err(present) => {
             let error = match present {
                 Present::Leaving => format!("ranks of an earlier start of job {} do not end on this node", introduction.id),
-                Present::Here { epoch } if epoch == introduction.epoch => format!("job {} is on this node already", introduction.id),
+                Present::Here { epoch } if epoch == introduction.epoch => {
+                    format!("job {} is on this node already: another of its hosts is the same mendd under another name; name each node once", introduction.id)
+                }
                 Present::Here { .. } => format!("a later start of job {} is on this node", introduction.id),
             };
             // A controller that does not listen learns it from the closed connection.

@@ -173,7 +173,7 @@ fn a_crowd_holds_nothing_open(own: bool, provider: &str, every: usize) {
 #[test]
 fn nothing_of_a_closed_port_stays_open() {
     // Closing takes `ofi_rxm` a fifth of a second: of the cases it gets a part, of every kind.
-    for (provider, own, every) in [("tcp", false, 1), ("tcp", true, 1), ("tcp;ofi_rxm", false, 9), ("sockets", false, 1)] {
+    for (provider, own, every) in [("tcp", false, 1), ("tcp", true, 1), ("tcp;ofi_rxm", false, 9), ("sockets", true, 1)] {
         // What a provider opens once and keeps.
         drop(port(own, provider));
         for check in [a_connection_closes_at_any_stage, a_silent_connection_goes_with_the_port, a_crowd_holds_nothing_open] {

@@ -7,6 +7,8 @@
 //! - `FI_OFI_RXM_USE_SRX` is 1, as `ofi_rxm` has it over `tcp` by itself. Without a queue of receives that all connections share, it closes
 //!   a connection before it looks at what has come over it, and gives the buffer back to the endpoint that is gone: libfabric 2.5
 //!   crashes there when a peer that suspends has closed its end (mended upstream in August 2026).
+//! - `FI_SOCKETS_DEF_CONN_MAP_SZ` is 32768, where `sockets` begins with room for 128 connections. When that is full it moves its table, and
+//!   writes on through addresses of the old one (libfabric 2.5).
 
 use crate::Variable;
 use std::ffi::{CString, OsString};
@@ -17,6 +19,9 @@ const FILTER: &str = "FI_PROVIDER";
 const PATH: &str = "FI_PROVIDER_PATH";
 const MONITOR: &str = "FI_MR_CACHE_MONITOR";
 const SHARED_RECEIVES: &str = "FI_OFI_RXM_USE_SRX";
+const CONNECTIONS: &str = "FI_SOCKETS_DEF_CONN_MAP_SZ";
+/// More than a process may have descriptors, as a rule; the memory is not touched before it is used.
+const MOST_CONNECTIONS: &str = "32768";
 const OURS: &str = "libmend-fi.so";
 
 /// The variables of an instance for this core provider, made of the program's. `is_file` looks at a path.
@@ -27,6 +32,7 @@ pub fn of_instance(program: &[(OsString, OsString)], provider: &str, is_file: &d
         (PATH, given(PATH).and_then(|path| without_ours(&path, is_file))),
         (MONITOR, given(MONITOR).filter(|monitor| monitor != "memhooks" && !monitor.is_empty()).or_else(|| Some("disabled".to_owned()))),
         (SHARED_RECEIVES, given(SHARED_RECEIVES).filter(|word| !word.is_empty()).or_else(|| Some("1".to_owned()))),
+        (CONNECTIONS, given(CONNECTIONS).filter(|word| !word.is_empty()).or_else(|| Some(MOST_CONNECTIONS.to_owned()))),
     ];
     let others = program.iter().filter(|(name, _)| decided.iter().all(|(known, _)| name != known));
     let mut variables: Vec<Variable> = others
@@ -93,6 +99,13 @@ mod tests {
         assert_eq!(value(&[(MONITOR, "memhooks")], "verbs", MONITOR).as_deref(), Some("disabled"));
         assert_eq!(value(&[(MONITOR, "userfaultfd")], "verbs", MONITOR).as_deref(), Some("userfaultfd"));
     }
+
+    #[test]
+    fn sockets_has_room_for_all_connections_from_its_start() {
+        assert_eq!(value(&[], "sockets", CONNECTIONS).as_deref(), Some("32768"));
+        assert_eq!(value(&[(CONNECTIONS, "64")], "sockets", CONNECTIONS).as_deref(), Some("64"));
+    }
+
     #[test]
     fn connections_share_their_receives_unless_the_user_says_otherwise() {
         assert_eq!(value(&[], "verbs;ofi_rxm", SHARED_RECEIVES).as_deref(), Some("1"));

@@ -53,14 +53,19 @@ pub fn probe(pagemap: i32, clear_refs: i32) -> Result<SoftDirtySupport, i32> {
     ];
     // SAFETY: a new mapping at an address of the kernel's choice, unmapped below.
     let base = check(unsafe { syscall(libc::SYS_mmap, arguments) })?;
-    let result = tells(pagemap, clear_refs, base.next_multiple_of(TABLE_SPAN_BYTES));
-    // SAFETY: the mapping made above, no longer used; what was moved away from it lies in it.
-    unsafe { syscall(libc::SYS_munmap, [base, 3 * TABLE_SPAN_BYTES, 0, 0, 0, 0]) };
+    let (place, end) = (base.next_multiple_of(TABLE_SPAN_BYTES), base + 3 * TABLE_SPAN_BYTES);
+    let mut given_up = (place, place);
+    let result = tells(pagemap, clear_refs, place, &mut given_up);
+    // What the program maps meanwhile may lie where the move left nothing.
+    for (start, end) in [(base, given_up.0), (given_up.1, end)] {
+        // SAFETY: of the mapping made above, no longer used.
+        unsafe { syscall(libc::SYS_munmap, [start, end - start, 0, 0, 0, 0]) };
+    }
     result
 }
 
-/// With two tables' worth of new memory.
-fn tells(pagemap: i32, clear_refs: i32, place: usize) -> Result<SoftDirtySupport, i32> {
+/// With two tables' worth of new memory. `given_up`: addresses of it at which others may have mapped something by now.
+fn tells(pagemap: i32, clear_refs: i32, place: usize, given_up: &mut (usize, usize)) -> Result<SoftDirtySupport, i32> {
     // A huge page is another thing. SAFETY: advice on memory of the caller's.
     unsafe { syscall(libc::SYS_madvise, [place, TABLE_SPAN_BYTES, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0]) };
     let touch = || {
@@ -82,8 +87,11 @@ fn tells(pagemap: i32, clear_refs: i32, place: usize) -> Result<SoftDirtySupport
     }
     clear(clear_refs)?;
     let (to, how) = (place + TABLE_SPAN_BYTES, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+    // A move that fails may have unmapped its target.
+    *given_up = (to, to + TABLE_SPAN_BYTES);
     // SAFETY: both are the caller's, and nobody refers to what is there.
     check(unsafe { syscall(libc::SYS_mremap, [place, TABLE_SPAN_BYTES, TABLE_SPAN_BYTES, how as usize, to, 0]) })?;
+    *given_up = (place, to);
     Ok(if changed(to)? { SoftDirtySupport::WritesAndMoves } else { SoftDirtySupport::Writes })
 }
 
@@ -92,6 +100,7 @@ mod tests {
     use super::*;
     use std::fs::{File, OpenOptions};
     use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_probe_agrees_with_itself() {
@@ -99,5 +108,36 @@ mod tests {
         let clear_refs = OpenOptions::new().write(true).open("/proc/self/clear_refs").unwrap();
         let first = probe(pagemap.as_raw_fd(), clear_refs.as_raw_fd()).unwrap();
         assert_eq!(probe(pagemap.as_raw_fd(), clear_refs.as_raw_fd()).unwrap(), first);
+    }
+
+    /// Also in the place that the probe moves memory away from.
+    #[test]
+    fn what_others_map_during_a_probe_stays() {
+        const LEN: usize = 33 * PAGE_SIZE;
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let clear_refs = OpenOptions::new().write(true).open("/proc/self/clear_refs").unwrap();
+        let over = AtomicBool::new(false);
+        let lost = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut lost = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+                    // SAFETY: new mappings of this test's own; msync(2) tells of what is not mapped.
+                    unsafe {
+                        let at: Vec<_> = (0..8).map(|_| libc::mmap(std::ptr::null_mut(), LEN, protection, flags, -1, 0)).collect();
+                        std::thread::yield_now();
+                        lost += at.iter().filter(|at| libc::msync(**at, LEN, libc::MS_ASYNC) != 0).count();
+                        at.iter().for_each(|at| assert_eq!(libc::munmap(*at, LEN), 0));
+                    }
+                }
+                lost
+            });
+            for _ in 0..300 {
+                probe(pagemap.as_raw_fd(), clear_refs.as_raw_fd()).unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+            other.join().unwrap()
+        });
+        assert_eq!(lost, 0);
     }
 }

@@ -32,6 +32,11 @@ pub(crate) fn undo_unless(now: &mut [u64; 4], before: [u64; 4], told: impl FnOnc
 }
 
 impl Timer {
+    /// Its clock was the processor time of a thread that has ended: it is as one that is off, and no such clock can be had any more.
+    fn rest(&mut self) {
+        (self.clock, self.notify, self.thread, self.setting) = (libc::CLOCK_MONOTONIC, libc::SIGEV_NONE, 0, [0; 4]);
+    }
+
     /// See [`undo_unless`]; `told`: whether there is a signal of the timer with this number.
     pub fn undo_unless(&mut self, before: &Timer, told: impl FnOnce(i32) -> bool) {
         if self.notify & !libc::SIGEV_THREAD_ID != libc::SIGEV_NONE {
@@ -50,7 +55,12 @@ pub(crate) fn obstacle() -> Option<String> {
 
 /// The clock is the processor time of whichever thread made the timer; nobody tells which that was.
 fn own_thread_clock(clock: i32) -> bool {
-    clock < 0 && clock & 4 != 0 && !(clock >> 3) == 0
+    thread_of_clock(clock) == Some(0)
+}
+
+/// The thread whose processor time the clock is, as the process calls it (`pthread_getcpuclockid`); 0: the one that made the timer.
+fn thread_of_clock(clock: i32) -> Option<i32> {
+    (clock < 0 && clock & 4 != 0).then_some(!(clock >> 3))
 }
 
 /// Set for good once an image had timers: their numbers are used up, also where the program has deleted them.
@@ -70,6 +80,11 @@ pub(crate) fn read(parked: &Parked) -> Option<Vec<Timer>> {
                 // The thread has ended, and nobody is told any more.
                 None => (timer.notify, timer.thread) = (libc::SIGEV_NONE, 0),
             }
+        }
+        if let Some(thread) = thread_of_clock(timer.clock)
+            && !parked.threads().any(|slot| slot.tid == thread)
+        {
+            timer.rest();
         }
     }
     Some(timers)
@@ -146,11 +161,18 @@ pub(crate) fn restore(timers: &[Timer]) -> Result<(), (i32, i32)> {
         return Ok(());
     }
     let told = restore_numbers(1);
-    let result = timers.iter().try_for_each(|timer| make(timer, told).map_err(|errno| (timer.number, errno)));
+    let result = restore_in_order(timers, told);
     if told {
         restore_numbers(0);
     }
     result
+}
+
+/// From the least number on: a kernel that cannot be told one counts up, and `/proc` lists the newest timer first.
+fn restore_in_order(timers: &[Timer], told: bool) -> Result<(), (i32, i32)> {
+    let mut timers: Vec<&Timer> = timers.iter().collect();
+    timers.sort_by_key(|timer| timer.number);
+    timers.into_iter().try_for_each(|timer| make(timer, told).map_err(|errno| (timer.number, errno)))
 }
 
 fn make(timer: &Timer, told: bool) -> Result<(), i32> {
@@ -194,6 +216,46 @@ mod tests {
         assert_eq!((timers[0].notify, timers[0].thread, timers[0].clock), (libc::SIGEV_THREAD_ID, 2634, 1));
         assert_eq!((timers[1].notify, timers[1].thread, timers[1].clock), (libc::SIGEV_NONE, 0, -6));
         assert!(own_thread_clock(-2) && !own_thread_clock(-6) && !own_thread_clock(1));
+        let clock_of = |thread: i32| !thread << 3 | 6;
+        assert_eq!((thread_of_clock(clock_of(4711)), thread_of_clock(-6), thread_of_clock(1)), (Some(4711), None, None));
+    }
+
+    /// Their clock is as that of a timer whose thread has ended.
+    #[test]
+    fn a_timer_of_an_ended_thread_is_made_again_and_is_off() {
+        let mut timer = timer(50, 7);
+        timer.clock = !libc::pid_t::MAX << 3 | 6;
+        assert!(restore(std::slice::from_ref(&timer)).is_err(), "there is no such thread");
+        timer.rest();
+        restore(&[timer]).unwrap();
+        let mut setting = [9u64; 4];
+        // SAFETY: the timer made above; timer_gettime writes four words.
+        unsafe {
+            check(syscall(libc::SYS_timer_gettime, [50, setting.as_mut_ptr() as usize, 0, 0, 0, 0])).unwrap();
+            syscall(libc::SYS_timer_delete, [50, 0, 0, 0, 0, 0]);
+        }
+        assert_eq!(setting, [0; 4]);
+    }
+
+    /// In a process that has had none.
+    #[test]
+    fn timers_come_back_in_any_order_where_no_number_can_be_told() {
+        let timers = [timer(45, 2000), timer(40, 1000)];
+        // SAFETY: the child makes timers and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let made = restore_in_order(&timers, false);
+            // SAFETY: without what other threads of the parent left undone.
+            unsafe { libc::_exit(made.map_or_else(|(_, errno)| errno, |()| 0)) };
+        }
+        let mut status = 0;
+        // SAFETY: our child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(libc::WEXITSTATUS(status), 0, "errno of the child, whose status is {status:#x}");
+    }
+
+    fn timer(number: i32, left: u64) -> Timer {
+        Timer { number, signal: 0, value: 5, notify: libc::SIGEV_NONE, thread: 0, clock: libc::CLOCK_MONOTONIC, setting: [0, 0, left, 0] }
     }
 
     #[test]
@@ -213,15 +275,6 @@ mod tests {
 
     #[test]
     fn a_timer_comes_back_under_its_number() {
-        let timer = |number, left| Timer {
-            number,
-            signal: 0,
-            value: 5,
-            notify: libc::SIGEV_NONE,
-            thread: 0,
-            clock: libc::CLOCK_MONOTONIC,
-            setting: [0, 0, left, 0],
-        };
         restore(&[timer(40, 1000), timer(45, 2000)]).unwrap();
         let text = std::fs::read_to_string("/proc/self/timers").unwrap();
         let found = parse(&text).unwrap();

@@ -41,6 +41,9 @@ pub mod write;
 pub use error::ImageError;
 pub use header::{FORMAT, HEADER_SIZE, Header, put_text, read_header};
 
+/// No mapping of an image reaches beyond it: what a process gets that asks for no higher address (4-level page tables).
+pub const END_OF_ADDRESSES: u64 = 0x7fff_ffff_f000;
+
 /// Zones of addresses, of which the restorer keeps one for itself while it builds a process. The image says which
 /// ([`Header::zone`]) and maps nothing there. Linux on x86-64 places executables, libraries, heaps and stacks far from all of them, but
 /// programs that choose addresses themselves do not: V8 draws some below 0x4000_0000_0000. Further zones are only ever appended.

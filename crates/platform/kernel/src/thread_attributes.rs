@@ -132,7 +132,7 @@ impl ThreadAttributes {
             note(set(PR_SET_IO_FLUSHER, [wanted, 0, 0]), "its part as an I/O flusher (PR_SET_IO_FLUSHER)");
         }
         if let Some(policy) = self.memory_policy.filter(|policy| Some(*policy) != now.memory_policy) {
-            note(policy.set_for_this_thread(), "its memory policy (set_mempolicy)");
+            note(policy.set_for_this_thread().is_ok(), "its memory policy (set_mempolicy)");
         }
         if self.personality != now.personality {
             note(personality(self.personality).is_ok(), "its personality(2)");
@@ -216,26 +216,36 @@ impl MemoryPolicy {
         check(unsafe { syscall(libc::SYS_get_mempolicy, arguments) }).ok().map(|_| policy)
     }
 
-    fn set_for_this_thread(&self) -> bool {
+    /// As [`Self::set_for`].
+    fn set_for_this_thread(&self) -> Result<(), i32> {
         let (nodes, bits) = self.argument();
         // SAFETY: set_mempolicy reads so many bits.
-        check(unsafe { syscall(libc::SYS_set_mempolicy, [self.mode as usize, nodes, bits, 0, 0, 0]) }).is_ok()
+        as_far_as_possible(unsafe { syscall(libc::SYS_set_mempolicy, [self.mode as usize, nodes, bits, 0, 0, 0]) })
     }
 
-    /// Gives it to memory. Pages that are there stay where they are.
+    /// Gives it to memory. Pages that are there stay where they are. Nothing happens where it names memory nodes that the machine lacks, or
+    /// that the process may not use: it was meant for another machine.
     ///
     /// # Errors
-    /// The errno; `EINVAL` where the kernel lacks a node of it.
+    /// The errno.
     pub fn set_for(&self, start: u64, end: u64) -> Result<(), i32> {
         let (nodes, bits) = self.argument();
         let arguments = [start as usize, (end - start) as usize, self.mode as usize, nodes, bits, 0];
         // SAFETY: mbind reads so many bits; it changes no content.
-        check(unsafe { syscall(libc::SYS_mbind, arguments) }).map(drop)
+        as_far_as_possible(unsafe { syscall(libc::SYS_mbind, arguments) })
     }
 
     /// `MPOL_DEFAULT`, and `MPOL_LOCAL`, come without nodes. The kernel takes one bit less than it is told.
     fn argument(&self) -> (usize, usize) {
         if self.nodes == [0; NODE_WORDS] { (0, 0) } else { (self.nodes.as_ptr() as usize, NODE_WORDS * 64) }
+    }
+}
+
+/// The result of a call that gives `EINVAL` for memory nodes that are not there.
+fn as_far_as_possible(result: isize) -> Result<(), i32> {
+    match check(result) {
+        Err(libc::EINVAL) => Ok(()),
+        result => result.map(drop),
     }
 }
 
@@ -309,5 +319,24 @@ mod tests {
         .unwrap();
         assert_ne!(before, changed);
         assert_eq!(after, changed);
+    }
+
+    /// As on a node that has fewer.
+    #[test]
+    fn memory_nodes_that_are_not_there_are_done_without() {
+        const MPOL_BIND: i32 = 2;
+        let mut absent = MemoryPolicy { mode: MPOL_BIND, ..MemoryPolicy::default() };
+        absent.nodes[NODE_WORDS - 1] = 1 << 62;
+        let (restored, after) = std::thread::spawn(move || {
+            let wanted = ThreadAttributes { memory_policy: Some(absent), ..ThreadAttributes::of_this_thread() };
+            (wanted.restore(), MemoryPolicy::of_this_thread())
+        })
+        .join()
+        .unwrap();
+        assert_eq!(restored, Ok(()));
+        assert_ne!(after, Some(absent));
+        let page = vec![0u8; 8192];
+        let start = (page.as_ptr() as u64).next_multiple_of(4096);
+        assert_eq!(absent.set_for(start, start + 4096), Ok(()));
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn rebuild(quiesced: &QuiescedProcess, handoff: &Handoff) -> Result<D
     unsafe { syscall(libc::SYS_munmap, [handoff.restorer_start as usize, length, 0, 0, 0, 0]) };
     let mut inherited = Inherited::new(handoff, quiesced.descriptors.top());
     inherited.files_put_back = quiesced.files_kept && inherited.restart;
-    guards::install(&quiesced.guards).map_err(|(start, errno)| RebuildError::Guards(start, errno))?;
+    guards::install(&quiesced.guards, &quiesced.layout.plans).map_err(|(start, errno)| RebuildError::Guards(start, errno))?;
     quiesced.files.bring_back(&inherited).map_err(|(path, errno)| RebuildError::NodeFile { path, errno })?;
     quiesced.state.restore()?;
     quiesced.file_attributes.restore_memory(&quiesced.descriptors, &inherited);

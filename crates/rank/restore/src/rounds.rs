@@ -23,7 +23,7 @@ use mend_image::rounds::{RoundEnd, RoundKind, Rounds, TAKEN};
 use mend_image::{Header, ImageError, ZONES, kept};
 
 /// Highest address of user space with 4-level page tables.
-pub(crate) const TOP: u64 = 0x7fff_ffff_f000;
+pub(crate) const TOP: u64 = mend_image::END_OF_ADDRESSES;
 /// A sender may be busy with its own node's affairs for so long between two records, milliseconds.
 const PATIENCE_MS: i32 = 600_000;
 /// What must be the same of a mapping and of an area for the one to take the other's place.

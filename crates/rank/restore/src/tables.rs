@@ -12,7 +12,7 @@ use mend_image::record::{Kind, Mapping, Object, Process, Thread, mapping, object
 use xxhash_rust::xxh3::Xxh3;
 
 /// Highest address of user space with 4-level page tables.
-const TOP: u64 = 0x7fff_ffff_f000;
+const TOP: u64 = mend_image::END_OF_ADDRESSES;
 
 /// Everything before the pages.
 #[derive(Clone, Copy, Default)]

@@ -233,6 +233,17 @@ impl Layout {
         }
     }
 
+    /// Files that are mapped and may be written through that, with their inodes.
+    pub fn written_files(&self, areas: &[Area]) -> Vec<(String, u64)> {
+        let paths = self.objects.iter().filter(|object| object.flags & object::WRITABLE != 0).filter_map(|object| {
+            let path = self.strings.get(object.text as usize..)?.get(..object.text_length as usize)?;
+            std::str::from_utf8(path).ok()
+        });
+        paths
+            .filter_map(|path| areas.iter().find(|area| area.shared && area.name == path).map(|area| (path.to_owned(), area.identity.1)))
+            .collect()
+    }
+
     fn add(&mut self, object: Object) -> u32 {
         self.objects.push(object);
         (self.objects.len() - 1) as u32
@@ -256,6 +267,9 @@ fn cut(text: &str, most: usize) -> &str {
 
 /// Why an area cannot be saved, if so.
 fn unsupported(area: &Area) -> Option<&'static str> {
+    if area.end > mend_image::END_OF_ADDRESSES {
+        return Some("memory beyond 2^47 (5-level page tables) cannot be saved yet");
+    }
     let name = area.name.as_str();
     if name.starts_with("/SYSV") {
         return Some("System V shared memory belongs to several processes");
@@ -294,14 +308,15 @@ mod tests {
              7f0000000000-7f0000001000 rw-s 00000000 00:01 42 /SYSV00000000\n\
              7f0000001000-7f0000002000 r--p 00000000 08:01 43 /nonexistent/library.so\n\
              7f0000002000-7f0000003000 r-xp 00001000 08:01 43 /nonexistent/library.so\n\
-             7f0000003000-7f0000004000 rw-s 00000000 00:05 44 /dev/accelerator\n"
+             7f0000003000-7f0000004000 rw-s 00000000 00:05 44 /dev/accelerator\n\
+             ffff00000000-ffff00001000 rw-p 00000000 00:00 0 \n"
         );
         let areas = maps::parse_all(text.as_bytes()).unwrap();
         let (layout, errors) = Layout::survey(&areas, &Advice::new(), &mut FileFingerprints::default().files(&[]));
         assert_eq!((layout.plans.len(), layout.objects.len()), (3, 1));
         let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 3, "{told:?}");
-        for (error, name) in told.iter().zip(["/SYSV00000000", "/nonexistent/library.so", "/dev/accelerator"]) {
+        assert_eq!(told.len(), 4, "{told:?}");
+        for (error, name) in told.iter().zip(["/SYSV00000000", "/nonexistent/library.so", "/dev/accelerator", "0xffff00000000"]) {
             assert!(error.contains(name), "{told:?}");
         }
     }

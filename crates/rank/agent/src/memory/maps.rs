@@ -105,9 +105,11 @@ fn parse(line: &[u8]) -> Option<Area> {
 /// Reads what `maps` does not tell. Takes some ten milliseconds per GiB of small pages, so it is read before threads are
 /// parked and matched by address.
 pub(crate) fn advice() -> Advice {
+    smaps().map_or_else(|_| Advice::new(), |text| parse_smaps(&String::from_utf8_lossy(&text)))
+}
+
+fn parse_smaps(text: &str) -> Advice {
     let mut advice = Advice::new();
-    let Ok(text) = smaps() else { return advice };
-    let text = String::from_utf8_lossy(&text);
     let mut area: Option<(u64, Advised)> = None;
     for line in text.lines() {
         let kibibytes = || line.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
@@ -133,6 +135,9 @@ pub(crate) fn advice() -> Advice {
             advised.flags = flags.split_whitespace().map(flag_bit).fold(mapping::RESERVED, |bits, bit| bits ^ bit);
             if flags.split_whitespace().any(|flag| flag == "ss") {
                 advised.obstacle = Some("a shadow stack cannot be saved yet");
+            }
+            if flags.split_whitespace().any(|flag| flag == "sf") {
+                advised.obstacle = Some("a file in persistent memory (MAP_SYNC) cannot be saved yet");
             }
             advice.insert(*start, *advised);
             area = None;
@@ -239,6 +244,14 @@ mod tests {
         assert!(parse(b"1000-9000 rw-s 00000000 00:01 77 /tmp/hsperfdata_me/1000").unwrap().is_shared_memory());
         assert!(!parse(b"1000-9000 r--p 00000000 00:01 77 /tmp/hsperfdata_me/1000").unwrap().is_shared_memory());
         assert!(parse(b"garbage").is_none());
+    }
+
+    #[test]
+    fn what_smaps_tells_of_persistent_memory_is_an_obstacle() {
+        let of =
+            |flags: &str| parse_smaps(&format!("1000-2000 rw-s 00000000 00:01 77 /mnt/pmem/file\nVmFlags: {flags}\n"))[&0x1000].obstacle;
+        assert_eq!(of("rd wr sh mr mw me ms"), None);
+        assert!(of("rd wr sh mr mw me ms sf").unwrap().contains("MAP_SYNC"));
     }
 
     #[test]

@@ -129,6 +129,7 @@ pub(crate) fn obstacle(parked: &Parked) -> Option<(String, &'static str)> {
     what.map(|what| (what, hint))
         .or_else(keyring)
         .or_else(protection_key)
+        .or_else(tagged_addresses)
         .or_else(landlock)
         .or_else(ports)
         .or_else(|| seen_by_tracer(parked))
@@ -140,6 +141,18 @@ fn confined(parked: &Parked) -> Option<(String, &'static str)> {
     let administrates = ThreadAttributes::of_this_thread().may_be_confined();
     let mut asked = parked.threads().filter(|slot| administrates || slot.registration.attributes.may_be_confined());
     asked.find_map(|slot| origin::own_landlock(slot.tid, parked.landlock_layers(slot)))
+}
+
+/// Addresses have tags that the processor leaves out of account (`ARCH_ENABLE_TAGGED_ADDR`).
+fn tagged_addresses() -> Option<(String, &'static str)> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    is_tagging(&status)
+        .then(|| ("the program has tags in addresses (ARCH_ENABLE_TAGGED_ADDR)".to_owned(), "let the program do without tags in addresses"))
+}
+
+fn is_tagging(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("untag_mask:"));
+    mask.is_some_and(|mask| mask.trim() != "0xffffffffffffffff")
 }
 
 fn uses_ports(thread: i32) -> (String, &'static str) {
@@ -226,4 +239,16 @@ fn locked_memory() -> io::Result<String> {
 fn control(option: i32, [a, b]: [usize; 2]) -> Result<usize, i32> {
     // SAFETY: the options of this file take plain numbers, or the address of a live int.
     check(unsafe { syscall(libc::SYS_prctl, [option as usize, a, b, 0, 0, 0]) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_in_addresses_are_seen() {
+        assert!(!is_tagging("Threads:\t1\nuntag_mask:\t0xffffffffffffffff\n") && !is_tagging("Threads:\t1\n"));
+        assert!(is_tagging("untag_mask:\t0x81ffffffffffffff\n"));
+        assert_eq!(tagged_addresses(), None);
+    }
 }

@@ -84,7 +84,12 @@ impl From<ManifestError> for Failure {
 
 impl From<ImagesError> for Failure {
     fn from(error: ImagesError) -> Self {
-        Self::of(&error, error.hint(), 65)
+        let code = match error {
+            ImagesError::OfCheckpoint { .. } => 64,
+            ImagesError::Write { .. } => 1,
+            _ => 65,
+        };
+        Self::of(&error, error.hint(), code)
     }
 }
 

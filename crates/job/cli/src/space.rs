@@ -198,7 +198,7 @@ pub struct Offload {
     /// Seconds for which a file must not have changed. Default: MEND_OFFLOAD_SETTLE_S
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub settle: Option<u32>,
-    /// Where the credentials are: env:PREFIX, file:PATH or profile:NAME
+    /// Where the credentials are: env:PREFIX, file:PATH or profile:NAME. Default: MEND_OFFLOAD_CREDENTIALS
     #[arg(long, value_name = "REFERENCE", value_parser = reference)]
     pub credentials: Option<String>,
     /// Server of s3 addresses, if it is not Amazon's; default: AWS_ENDPOINT_URL
@@ -229,6 +229,8 @@ impl Offload {
             .map_err(|why| Failure::usage(why, "for example file:///archive/run7, s3://BUCKET/run7, sftp://HOST/PATH"))?;
         let set = || mend_settings::OFFLOAD_SETTLE.number().map_err(|error| Failure::usage(error.to_string(), "see `mend settings`"));
         let settle_ms = settle.map_or_else(set, |settle| Ok(settle.into()))?.saturating_mul(1000);
+        let set = || Some(mend_settings::OFFLOAD_CREDENTIALS.text()).filter(|reference| !reference.is_empty());
+        let credentials = credentials.or_else(set);
         let options = OffloadOptions { credentials, endpoint, settle_ms, force, dry_run, quiet, json, job: None };
         Ok(SpaceRequest::Offload { place, uri, options })
     }

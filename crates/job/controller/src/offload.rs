@@ -177,7 +177,8 @@ impl Offloads {
                     format!("{} may not be sent to {}", what.space, what.uri)
                 };
                 spaces.push((what.space.clone(), what.uri.clone()));
-                mend_report::tell!("mend: {left}: {why}; `mend data offload {}: {}` goes on", what.space, what.uri);
+                let by = self.options.credentials.as_ref().map(|reference| format!(" --credentials {reference}")).unwrap_or_default();
+                mend_report::tell!("mend: {left}: {why}; `mend data offload {}: {}{by}` goes on", what.space, what.uri);
             } else if !quiet && told.news.files > 0 {
                 mend_report::tell!("mend: what ranks wrote into {} has arrived at {}", what.space, what.uri);
             }

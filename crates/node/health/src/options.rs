@@ -130,7 +130,11 @@ fn disks() -> Vec<PathBuf> {
     let mut disks = vec![PathBuf::from("/dev/shm")];
     disks.extend(Some(temporary).filter(|temporary| !crate::disks::is_shared(temporary)));
     let tiers = mend_settings::TIERS.text();
-    let local = tiers.split(',').filter_map(|tier| tier.trim().strip_prefix("local:")).map(|tier| tier.split('@').next().unwrap_or(tier));
+    let local = tiers.split(',').filter_map(|tier| tier.trim().strip_prefix("local:")).map(|tier| match tier.rsplit_once('@') {
+        // How many checkpoints it keeps; any other `@` is of the directory's name.
+        Some((directory, keep)) if !keep.is_empty() && keep.bytes().all(|byte| byte.is_ascii_digit()) => directory,
+        _ => tier,
+    });
     disks.extend(local.map(PathBuf::from));
     disks
 }

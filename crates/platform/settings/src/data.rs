@@ -154,7 +154,7 @@ pub const OFFLOAD_CREDENTIALS: Setting = Setting {
     name: "MEND_OFFLOAD_CREDENTIALS",
     kind: Kind::Text,
     default: "",
-    meaning: "Where the credentials are by which a job's files are sent away: env:PREFIX, file:PATH or profile:NAME.",
+    meaning: "Where the credentials are by which files are sent away: env:PREFIX, file:PATH or profile:NAME. A job's stays in its environment, so that a restart has the same.",
 };
 /// Where ranks see spaces.
 pub const SPACES: Setting = Setting {

@@ -1,13 +1,25 @@
 //! Settings that a job has from the environment of its program, which is in its checkpoints.
 
 use crate::{
-    CHANNELS, DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT, OFFLOAD, OFI_LIBFABRIC, OFI_PROVIDER,
-    PID_NAMESPACE, SPACE_CACHE, SPACE_COPY_DELAY, SPACE_HEDGE, SPACE_PROBE, SPACE_THREADS, SPACE_TIMEOUT, SPACE_VERIFY, SPACES, Setting,
-    TRACKING, UNEXPECTED,
+    ALL, CHANNELS, DATA_ATTEMPTS, DATA_PLUGINS, DATA_READERS, DATA_REQUEST, DATA_STREAMS, DATA_TIMEOUT, FOLLOW_DATA, OFFLOAD,
+    OFFLOAD_CREDENTIALS, OFFLOAD_SETTLE, OFI_LIBFABRIC, OFI_PROVIDER, PID_NAMESPACE, SPACE_CACHE, SPACE_COPY_DELAY, SPACE_HEDGE,
+    SPACE_PROBE, SPACE_THREADS, SPACE_TIMEOUT, SPACE_VERIFY, SPACES, Setting, TRACKING, UNEXPECTED,
 };
 
 /// Those that act from there alone: a restart has the same, whatever its own environment says.
-pub const OF_PROGRAM: [Setting; 8] = [CHANNELS, OFI_PROVIDER, OFI_LIBFABRIC, TRACKING, UNEXPECTED, PID_NAMESPACE, SPACES, OFFLOAD];
+pub const OF_PROGRAM: [Setting; 11] = [
+    CHANNELS,
+    OFI_PROVIDER,
+    OFI_LIBFABRIC,
+    TRACKING,
+    UNEXPECTED,
+    PID_NAMESPACE,
+    SPACES,
+    OFFLOAD,
+    OFFLOAD_CREDENTIALS,
+    OFFLOAD_SETTLE,
+    FOLLOW_DATA,
+];
 
 /// Those of the mounts by which a job's ranks see data spaces, and of what such a mount repairs. Where the program's environment has none, mendd's counts.
 pub const OF_MOUNTS: [Setting; 13] = [
@@ -25,6 +37,13 @@ pub const OF_MOUNTS: [Setting; 13] = [
     DATA_READERS,
     DATA_PLUGINS,
 ];
+
+/// Whether this is the name of a setting that no rank's environment decides.
+#[must_use]
+pub fn is_of_command(name: &str) -> bool {
+    let named = |setting: &&Setting| setting.name == name;
+    ALL.iter().any(|setting| setting.name == name) && !OF_PROGRAM.iter().chain(&OF_MOUNTS).any(|setting| named(&setting))
+}
 
 impl Setting {
     /// What an environment has for it; `None` if that has nothing, or an empty text, which is the same.

@@ -89,6 +89,8 @@ int main(void) {
   char *light = anonymous(SIZE, PROT_READ | PROT_WRITE);
   memset(light, 7, SIZE);
   int light_guards = !madvise(light + 4096 * 3, 4096 * 2, 102 /* MADV_GUARD_INSTALL */);
+  // It locks all but the guards, and says that it could not lock these.
+  (void)mlock(light, SIZE);
   char *hidden = anonymous(SIZE, PROT_READ | PROT_WRITE);
   strcpy(hidden + 9000, "hidden");
   NEED(!mprotect(hidden, SIZE, PROT_NONE));

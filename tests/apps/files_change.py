@@ -1,14 +1,12 @@
 """Has a file open at a checkpoint and changes it afterwards, in one of several ways.
 
-    files_change.py HOW     HOW: truncate, rename, replace, delete, recreate, sqlite, append, mapped
+    files_change.py HOW     HOW: truncate, rename, replace, delete, recreate, sqlite, append
 
 Prints "open" when the file is open and written to, waits for a file `change`, changes what it has, prints "changed", waits for a file
 `go`, and prints a last line with a digest of all that it read back, the same in every run.
 """
 
-import ctypes
 import hashlib
-import mmap
 import os
 import sqlite3
 import sys
@@ -120,25 +118,6 @@ def append():
         say("changed")
         wait_for("go")
         file.write(block(3))
-    with open("data", "rb") as file:
-        note(file.read())
-
-
-def mapped():
-    """A counter in a file that is mapped and closed. At the checkpoint the program has not touched its page yet."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    with open("data", "w+b", buffering=0) as file:
-        file.write(block(1))
-        at = libc.mmap(None, 100_000, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file.fileno(), 0)
-    assert at != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
-    counter = ctypes.c_uint64.from_address(at + 81920)
-    changes()
-    counter.value += 1
-    say("changed")
-    wait_for("go")
-    counter.value += 1
     with open("data", "rb") as file:
         note(file.read())
 

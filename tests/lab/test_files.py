@@ -82,9 +82,6 @@ class Files(OnMachine):
     def test_a_file_that_is_appended_to(self):
         self.is_kept("append")
 
-    def test_a_file_that_is_mapped_and_closed(self):
-        self.is_kept("mapped")
-
     def test_a_database_in_the_middle_of_a_transaction(self):
         self.is_kept("sqlite")
 

@@ -114,7 +114,7 @@ fn text(value: OsString) -> Result<String, Failure> {
 /// `env` with variables given as NAME, VALUE, ….
 ///
 /// # Errors
-/// If a name cannot be a variable's, or is that of a setting which counts elsewhere.
+/// If a name cannot be a variable's.
 pub fn with(env: &[(String, String)], given: &[String]) -> Result<Vec<(String, String)>, Failure> {
     let mut env = env.to_vec();
     for pair in given.chunks_exact(2) {
@@ -122,9 +122,8 @@ pub fn with(env: &[(String, String)], given: &[String]) -> Result<Vec<(String, S
         if name.is_empty() || name.contains('=') {
             return Err(Failure::usage(format!("`{name}` is not a variable's name"), "write -env NAME VALUE"));
         }
-        if mend_settings::is_of_command(name) {
-            let what = format!("{name} has no effect in the environment of ranks: `mend run` itself reads it");
-            return Err(Failure::usage(what, format!("set it where you call mend run: {name}={value} mend run …")));
+        if mend_settings::is_of_run(name) {
+            mend_report::tell!("mend: {name} has no effect in the environment of ranks (hint: set it where you call mend run)");
         }
         env.retain(|(other, _)| other != name);
         env.push((name.clone(), value.clone()));
@@ -140,14 +139,6 @@ mod tests {
         let program = line.split(' ').filter(|word| !word.is_empty()).map(OsString::from).collect();
         let env = vec![("HOME".to_owned(), "/h".to_owned()), ("A".to_owned(), "0".to_owned())];
         Given { ranks, env, own: vec!["A".to_owned(), "1".to_owned()], wdir: Some("w".into()), program }
-    }
-
-    #[test]
-    fn a_setting_that_counts_elsewhere_is_refused() {
-        let given = |name: &str| with(&[], &[name.to_owned(), "auto".to_owned()]);
-        assert!(given("MEND_CHANNELS").is_ok() && given("MEND_FOLLOW_DATA").is_ok() && given("MEND_SPACE_CACHE_MB").is_ok());
-        assert!(given("MEND_OF_THE_PROGRAM_S_OWN").is_ok());
-        assert!(given("MEND_INTERVAL").is_err());
     }
 
     #[test]

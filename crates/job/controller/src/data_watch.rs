@@ -44,16 +44,10 @@ impl TrafficFeed {
     }
 }
 
-/// Whether a program's ranks follow their data: as its environment has it, else as the setting.
-///
-/// # Errors
-/// If the word is none of the setting's.
-pub(crate) fn mode(program: &Program) -> Result<Mode, SettingError> {
-    let set = program.env.iter().find(|(name, _)| name == mend_settings::FOLLOW_DATA.name).and_then(|(_, word)| Mode::of(word));
-    match set {
-        Some(mode) => Ok(mode),
-        None => Ok(Mode::of(mend_settings::FOLLOW_DATA.choice()?).unwrap_or_default()),
-    }
+/// Whether a program's ranks follow their data, as its environment has it, where a restart has it from, too.
+pub(crate) fn mode(program: &Program) -> Mode {
+    let setting = mend_settings::FOLLOW_DATA;
+    setting.of(&program.env).and_then(Mode::of).or_else(|| Mode::of(setting.default)).unwrap_or_default()
 }
 
 /// What is looked at.
@@ -70,7 +64,7 @@ impl DataWatch {
     pub(crate) fn of(program: &Program, id: &str, nodes: &[String], places: &[NodeIndex]) -> Result<Option<Self>, SettingError> {
         let spaces = mounts::names(&mounts::read(mounts::of_environment(&program.env)).unwrap_or_default());
         let pause = mend_settings::FOLLOW_DATA_PAUSE.milliseconds()?;
-        let wanted = !spaces.is_empty() && mode(program)? != Mode::Off && places.len() > 1 && nodes.len() > 1;
+        let wanted = !spaces.is_empty() && mode(program) != Mode::Off && places.len() > 1 && nodes.len() > 1;
         let Some(found) = mend_settings::find_part(PROGRAM).filter(|_| wanted) else { return Ok(None) };
         let mut slots: BTreeMap<String, u32> = BTreeMap::new();
         for name in places.iter().filter_map(|place| nodes.get(*place as usize)) {

@@ -54,10 +54,9 @@ fn wanted(env: &[(String, String)]) -> (Vec<Offload>, Option<String>) {
     (all, lack)
 }
 
-/// What the program's environment says, else this one's.
+/// What the program's environment says, where a restart has it from, too.
 fn value(program: &Program, setting: &Setting) -> String {
-    let of_program = program.env.iter().find(|(name, _)| name == setting.name).map(|(_, value)| value.clone());
-    of_program.unwrap_or_else(|| setting.text())
+    setting.of(&program.env).unwrap_or(setting.default).to_owned()
 }
 
 impl Offloads {

@@ -325,7 +325,7 @@ pub(crate) async fn begin(
         // Of one program alone: the machine has one measure for all ranks.
         program_rates: program.argv.first().filter(|_| program.further.is_empty()).and_then(|program| programs::rates(program)),
         goes_back: mend_settings::BACK_MIGRATION.choice()? == "on",
-        follows_data: data_watch::mode(&program)?,
+        follows_data: data_watch::mode(&program),
         time_left_s: time_left_s(beginning.run_began, beginning.batch.as_ref()).await?,
         worlds: beginning.worlds,
         gone: beginning.gone,

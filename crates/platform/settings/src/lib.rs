@@ -34,7 +34,7 @@ pub use migration::{
     PRECOPY_THRESHOLD,
 };
 pub use pipe::{PIPE_CHUNK, PIPE_MEMORY, PIPE_PORT, PIPE_THREADS, PIPE_TIMEOUT};
-pub use program::{OF_MOUNTS, OF_PROGRAM, is_of_command};
+pub use program::{OF_MOUNTS, OF_PROGRAM, is_of_run};
 pub use tiers::{TIER_HOURS, TIER_RATE, TIER_WRITERS, TIERS, WIDE_FAILURES};
 
 use mend_image::cpu::Features;

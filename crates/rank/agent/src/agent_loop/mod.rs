@@ -390,10 +390,7 @@ impl Agent {
                 None => return Ok(()),
             },
             Request::KeepFiles(order) => match &self.stage {
-                Stage::Parked { threads, .. } => {
-                    let areas = threads.space.as_ref().map_or(&[][..], |space| &space.areas);
-                    Reply::Kept(self.kept_files.keep(&threads.descriptors, &threads.layout.written_files(areas), &order))
-                }
+                Stage::Parked { threads, .. } => Reply::Kept(self.kept_files.keep(&threads.descriptors, &order)),
                 _ => refused("files are kept only while the rank stands still"),
             },
             Request::Precopy { answered, compression } => self.begin_precopy(answered, compression),

@@ -197,8 +197,7 @@ fn build(
         return Err(DescriptorError::ManyMemoryFiles.into());
     }
     if request.files_kept && layout.objects.iter().any(|object| object.flags & object::WRITABLE != 0) {
-        let mapped = layout.written_files(areas);
-        layout.mark_kept(&kept_files::written(&quiesced.descriptors, &mapped));
+        layout.mark_kept(&kept_files::written(&quiesced.descriptors));
     }
     for plan in layout.plans.iter_mut().filter(|plan| plan.mapping.flags & mapping::SHARED != 0) {
         let held = plan.mapping.object != mapping::NO_OBJECT && layout.objects[plan.mapping.object as usize].flags & object::KEEP != 0;

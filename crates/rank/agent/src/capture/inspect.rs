@@ -50,7 +50,7 @@ pub(crate) fn inspect(
 ) -> (Inspection, u64) {
     let (mut loose, mut needs) = (0, Box::<NodeNeeds>::default());
     let Surroundings { ref excluded, provider_open, copy, main_process, .. } = *surroundings;
-    let (mut obstacles, mut mapped) = (Vec::new(), Vec::new());
+    let mut obstacles = Vec::new();
     let mut add = |what: String, hint: &str| obstacles.push(Obstacle { what, hint: hint.to_string() });
     if !main_process {
         add(
@@ -77,7 +77,6 @@ pub(crate) fn inspect(
                     add(with_causes(error), error.hint());
                 }
                 fingerprints.tidy();
-                mapped = layout.written_files(&areas);
                 if wanted {
                     *needs = NodeNeeds {
                         files: needed_files::files(&layout, descriptors),
@@ -98,7 +97,7 @@ pub(crate) fn inspect(
         image_bytes: resident_bytes(),
         fabric_in_use,
         executable: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
-        written_files: kept_files::written(descriptors, &mapped),
+        written_files: kept_files::written(descriptors),
         tracking: Tracking::default(),
         needs,
     };

@@ -1,4 +1,4 @@
-//! Files that the program has open, or maps to write to them, are kept with a checkpoint while all ranks of the job stand still.
+//! Files that the program has open are kept with a checkpoint while all ranks of the job stand still.
 //!
 //! ```text
 //! each file ─ claim its name in N.part/files (O_EXCL) ┬ taken ─► another rank keeps it
@@ -16,8 +16,8 @@ use mend_messages::files::{FileState, FileUse, KEPT_DIRECTORY, KeepOrder, Keepin
 use mend_sealed::{Key, Sealer};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, StatxTimestamp, fchmod, fstat, fsync, ftruncate, linkat, mkdirat, open, openat, stat,
-    statx, unlinkat,
+    AtFlags, CWD, Mode, OFlags, Stat, StatxFlags, StatxTimestamp, fchmod, fstat, fsync, ftruncate, linkat, mkdirat, open, openat, statx,
+    unlinkat,
 };
 use rustix::io::{Errno, pread};
 use std::collections::btree_map::Entry;
@@ -47,7 +47,7 @@ pub(crate) struct KeptFiles {
     unsynced: Vec<PathBuf>,
 }
 
-/// A file that the program has open, once for all of its descriptors, or that it maps without one.
+/// A file that the program has open, once for all of its descriptors.
 struct OpenFile<'a> {
     path: &'a str,
     usage: FileUse,
@@ -59,14 +59,14 @@ struct OpenFile<'a> {
 }
 
 impl KeptFiles {
-    /// Keeps what is to be kept. All threads of all ranks of the job are parked. `mapped`: see [`written`].
-    pub fn keep(&mut self, descriptors: &Descriptors, mapped: &[(String, u64)], order: &KeepOrder) -> Vec<KeptFile> {
+    /// Keeps what is to be kept. All threads of all ranks of the job are parked.
+    pub fn keep(&mut self, descriptors: &Descriptors, order: &KeepOrder) -> Vec<KeptFile> {
         self.unsynced.clear();
         let directory = Directory::open(&order.checkpoint);
         let mut last = std::mem::take(&mut self.last);
         let mut found = Vec::new();
         let mut read = 0;
-        for file in open_files(descriptors, mapped) {
+        for file in open_files(descriptors) {
             read += usize::from(file.usage == FileUse::Read);
             if file.usage == FileUse::Read && read > MAX_READ_FILES {
                 continue;
@@ -123,13 +123,13 @@ impl KeptFiles {
     }
 }
 
-/// Files that are written to but not only appended to, with their lengths. `mapped`: those that are mapped to be written to, with their inodes.
-pub(crate) fn written(descriptors: &Descriptors, mapped: &[(String, u64)]) -> Vec<(String, u64)> {
-    let written = open_files(descriptors, mapped).into_iter().filter(|file| file.usage == FileUse::Write);
+/// Files that are written to but not only appended to, with their lengths.
+pub(crate) fn written(descriptors: &Descriptors) -> Vec<(String, u64)> {
+    let written = open_files(descriptors).into_iter().filter(|file| file.usage == FileUse::Write);
     written.map(|file| (file.path.to_owned(), file.stat.st_size as u64)).collect()
 }
 
-fn open_files<'a>(descriptors: &'a Descriptors, mapped: &'a [(String, u64)]) -> Vec<OpenFile<'a>> {
+fn open_files(descriptors: &Descriptors) -> Vec<OpenFile<'_>> {
     let mut found: BTreeMap<(u64, u64), OpenFile> = BTreeMap::new();
     for (index, open) in descriptors.opens.iter().enumerate() {
         let What::Path { path, kind: PathKind::File, .. } = &open.what else { continue };
@@ -157,22 +157,7 @@ fn open_files<'a>(descriptors: &'a Descriptors, mapped: &'a [(String, u64)]) -> 
             }
         }
     }
-    for (path, inode) in mapped {
-        // Nothing that the program has open is opened again: its POSIX locks would go when that is closed.
-        let closed = stat(path).is_ok_and(|stat| stat.st_ino == *inode && !found.contains_key(&(stat.st_dev, stat.st_ino)));
-        if let Some(file) = closed.then(|| mapped_file(path, *inode)).flatten() {
-            found.insert((file.stat.st_dev, file.stat.st_ino), file);
-        }
-    }
     found.into_values().collect()
-}
-
-/// A file that is mapped and has no descriptor. Not if its name leads to another one by now.
-fn mapped_file(path: &str, inode: u64) -> Option<OpenFile<'_>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let taken = Taken::Duplicate(high(open(path, flags, Mode::empty())).ok()?);
-    let stat = fstat(&taken).ok().filter(|stat| stat.st_ino == inode)?;
-    Some(OpenFile { path, usage: FileUse::Write, taken, readable: true, locked: false, stat })
 }
 
 impl OpenFile<'_> {

@@ -10,7 +10,7 @@ fn order(checkpoint: &Path) -> KeepOrder {
 /// The one file below `place`; the test's process has more.
 fn kept(files: &mut KeptFiles, order: &KeepOrder, path: &Path) -> KeptFile {
     let descriptors = examine_all(&Attached::default(), &[], &mut Vec::new());
-    let found = files.keep(&descriptors, &[], order);
+    let found = files.keep(&descriptors, order);
     found.into_iter().find(|file| Path::new(&file.path) == path).unwrap()
 }
 
@@ -87,23 +87,4 @@ fn copies_are_encrypted_where_images_are() {
     let bytes = std::fs::read(place.join("1.part/files").join(name)).unwrap();
     assert_eq!(bytes.len() as u64, *stored);
     assert!(mend_sealed::is_sealed(&bytes) && !bytes.windows(6).any(|window| window == b"nobody"));
-}
-
-#[test]
-fn a_file_that_is_mapped_and_closed_is_kept_while_its_name_is_its_own() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().canonicalize().unwrap();
-    let path = place.join("data");
-    std::fs::write(&path, b"as it was").unwrap();
-    let inode = std::fs::metadata(&path).unwrap().ino();
-    let descriptors = examine_all(&Attached::default(), &[], &mut Vec::new());
-    let mapped = [(path.display().to_string(), inode)];
-    let found = |mapped: &[(String, u64)]| written(&descriptors, mapped).into_iter().find(|(name, _)| Path::new(name) == path);
-    assert_eq!(found(&mapped), Some((mapped[0].0.clone(), 9)));
-    std::fs::create_dir(place.join("1.part")).unwrap();
-    let kept = KeptFiles::default().keep(&descriptors, &mapped, &order(&place.join("1.part")));
-    let kept = kept.into_iter().find(|file| Path::new(&file.path) == path).unwrap();
-    assert!(matches!(kept.keeping, Keeping::Content { stored: 9, .. }), "{kept:?}");
-    // Another file has the name by now.
-    assert_eq!(found(&[(mapped[0].0.clone(), inode + 1)]), None);
 }

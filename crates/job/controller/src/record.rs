@@ -375,11 +375,13 @@ pub fn ended(directory: &JobDirectory, record: &JobRecord) -> u64 {
     if let Some((ended, _)) = record.ended {
         return ended;
     }
-    let written = |name: &str| {
-        let modified = fs::metadata(directory.path().join(name)).and_then(|found| found.modified()).ok()?;
+    let written = |path: PathBuf| {
+        let modified = fs::metadata(path).and_then(|found| found.modified()).ok()?;
         Some(modified.duration_since(UNIX_EPOCH).ok()?.as_secs())
     };
-    ["job.json", "shown.json", "shown.log", "spool", "checkpoints"].into_iter().filter_map(written).max().unwrap_or(record.started)
+    // Some change at the start alone, others only if ranks print or checkpoints are taken.
+    let own = ["job.json", "journal", "told", "shown.json", "shown.log", "spool"].map(|name| directory.path().join(name));
+    own.into_iter().chain([record.checkpoints.clone()]).filter_map(written).max().unwrap_or(record.started)
 }
 
 /// In a batch script its own jobs are meant where no name is given, if there are any: the user may have others.

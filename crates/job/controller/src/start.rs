@@ -478,7 +478,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     }
     let plan = plan(&spec.periodic, None)?;
     let healing = spec.healing.begin()?;
-    removal::expire(spec.quiet)?;
+    let expiry = removal::expiry()?;
     let tiers = configured(spec.tiers.take())?;
     drop_credentials(&mut spec.program, &tiers);
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
@@ -542,6 +542,8 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         run_began: process_began(),
     };
     let name = beginning.id.clone();
+    // Not for one that is refused.
+    expiry.into_iter().for_each(|days| removal::expire(days, spec.quiet));
     let begun = begin(beginning, reached, embedded).await;
     let life = begun.inspect_err(|error| put_failure_on_record(&name, lock.identity(), error))?(lock);
     let (options, encryption_key, quiet) = (spec.healing, spec.encryption_key, spec.quiet);

@@ -14,7 +14,8 @@ use crate::failover::watch::LockWatch;
 use crate::healing_options::HealingOptions;
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct, slots};
-use crate::input::{InputFile, InputReader, Source};
+use crate::input::{InputReader, Source};
+use crate::input_file::InputFile;
 use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
@@ -541,9 +542,9 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         any_owner: false,
         run_began: process_began(),
     };
-    let name = beginning.id.clone();
     // Not for one that is refused.
     expiry.into_iter().for_each(|days| removal::expire(days, spec.quiet));
+    let name = beginning.id.clone();
     let begun = begin(beginning, reached, embedded).await;
     let life = begun.inspect_err(|error| put_failure_on_record(&name, lock.identity(), error))?(lock);
     let (options, encryption_key, quiet) = (spec.healing, spec.encryption_key, spec.quiet);

@@ -5,6 +5,7 @@ use crate::batch::{InBatch, daemons_of};
 use crate::branch::Branch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch;
+use crate::drained;
 use crate::embedded::Embedded;
 use crate::end_on_record::put_end_on_record;
 use crate::error::RunError;
@@ -280,6 +281,15 @@ pub(crate) async fn begin(
     notes.into_iter().for_each(|event| journal.record(event));
     for node in &reached {
         journal.record_of(Some(&node.name), None, Happened::NodeReached { address: node.address.to_string() });
+    }
+    // `mend drain` finds the job from now on. Who is restarted by itself is waited for there.
+    if beginning.from.is_none()
+        && embedded.is_none()
+        && let Some(host) = drained::any_of(places.iter().filter_map(|node| record.hosts.get(*node as usize)))?
+    {
+        let error = RunError::Drained { host };
+        journal.end_for(error.exit_code(), journaling::cause_of(&error));
+        return Err(error);
     }
     if !quiet {
         mend_report::tell!("mend: job {id}: {} rank(s) on {}", places.len() - beginning.gone.len(), record.hosts.join(", "));

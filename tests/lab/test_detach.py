@@ -509,11 +509,10 @@ class Heals(Counts):
     def is_killed_while_nobody_reads(self, machine, *options):
         """Ranks print more than anybody takes, and the job hears of its end all the same."""
         program = shutil.copy(shutil.which("yes"), os.path.join(self.directory, "chatter"))
-        pipe = subprocess.PIPE
-        job = subprocess.Popen(
-            machine.command("run", "-n", "2", *options, program), env=machine.environment, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe
-        )
-        self.addCleanup(job.kill)
+        command, pipe = machine.command("run", "-n", "2", *options, program), subprocess.PIPE
+        job = subprocess.Popen(command, env=machine.environment, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        for pipe in (job.stdout, job.stderr):
+            self.addCleanup(pipe.close)
         until(lambda: len(processes_of(program)) == 2, "both print")
         # All that waits is full.
         time.sleep(3)

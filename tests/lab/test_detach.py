@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -12,7 +13,7 @@ import time
 import unittest
 
 from cases import InDirectory, OnMachine
-from cluster import BIN, MEND, PATIENCE, Failed, Lab, compile_mpi
+from cluster import BIN, MEND, PATIENCE, Failed, Lab, compile_mpi, processes_of
 
 # Prints lines until there is a file `end`, some to standard error; stays at the 1000th until there is a file `go`; without a child.
 COUNTER = """i=0
@@ -23,6 +24,8 @@ while [ ! -e end ]; do
 done"""
 # Prints what it reads, and stays where it is told to, without a child.
 READER = 'while read -r line; do echo "got $line"; case $line in stay*) while [ ! -e go ]; do :; done;; esac; done; echo end'
+# The same, for another file each time.
+STOPPER = 'n=0; while read -r line; do echo "got $line"; case $line in stay*) n=$((n + 1)); while [ ! -e go-$n ]; do :; done;; esac; done; echo end'
 # Stays until there is a file `go`, and ends with 3.
 STAYS = 'echo begun; echo remark >&2; while [ ! -e go ]; do sleep 0.05; done; echo "over"; exit 3'
 
@@ -502,6 +505,78 @@ class Heals(Counts):
         self.touch("go")
         self.assertEqual(lab.mend("wait", name).returncode, 0)
         self.assertEqual(lab.mend("logs", name).stdout, "".join(f"got {line}\n" for line in text.splitlines()) + "end\n")
+
+    def is_killed_while_nobody_reads(self, machine, *options):
+        """Ranks print more than anybody takes, and the job hears of its end all the same."""
+        program = shutil.copy(shutil.which("yes"), os.path.join(self.directory, "chatter"))
+        command, pipe = machine.command("run", "-n", "2", *options, program), subprocess.PIPE
+        job = subprocess.Popen(command, env=machine.environment, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        for pipe in (job.stdout, job.stderr):
+            self.addCleanup(pipe.close)
+        until(lambda: len(processes_of(program)) == 2, "both print")
+        # All that waits is full.
+        time.sleep(3)
+        [name] = [one["id"] for one in machine.verb("ps")]
+        killing = subprocess.Popen(machine.command("kill", name), env=machine.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        until(lambda: not processes_of(program), "they are ended")
+        _, err = job.communicate(timeout=PATIENCE)
+        self.assertEqual((job.returncode, killing.wait(PATIENCE)), (137, 0), err)
+
+    def test_nobody_reads_and_it_is_killed(self):
+        self.lab = self.enterContext(Lab(2))
+        self.is_killed_while_nobody_reads(self.lab, "--hosts", "node1,node2")
+
+    def test_nobody_reads_and_it_is_killed_where_there_may_be_a_successor(self):
+        self.lab = self.enterContext(Lab(2))
+        self.lab.set("MEND_SUCCESSOR", None)
+        self.is_killed_while_nobody_reads(self.lab, "--hosts", "node1,node2")
+
+    def goes_on_in_another_file(self, lose):
+        """A job is restarted with a file that is new input, and loses something in the middle of that: no line is missing, and none comes twice."""
+        lab = self.lab = self.enterContext(Lab(1))
+        for setting in ("MEND_ON_FAILURE", "MEND_SUCCESSOR"):
+            lab.set(setting, None)
+        # Pieces of standard input end where lines do.
+        lines = lambda what, stays: [f"{'stay' if i in stays else what} {i:010}" for i in range(30000)]
+        inputs = {"one": lines("line", [0]), "two": lines("more", [1, 20000])}
+        for name, text in inputs.items():
+            with open(os.path.join(self.directory, name), "w", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in text))
+        with open(os.path.join(self.directory, "one"), encoding="utf-8") as file:
+            name = lab.mend("run", "--detach", "--hosts", "node1", "bash", "-c", STOPPER, cwd=self.directory, stdin=file).stdout.strip()
+        has_read = lambda line: until(lambda: f"got {line}\n" in lab.mend("logs", name).stdout, line)
+        has_read(inputs["one"][0])
+        lab.verb("checkpoint", name)
+        lab.mend("kill", name)
+        with open(os.path.join(self.directory, "two"), encoding="utf-8") as file:
+            done = lab.mend("restart", "--detach", name, cwd=self.directory, stdin=file)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.touch("go-1")
+        has_read(inputs["two"][1])
+        lab.verb("checkpoint", name)
+        self.touch("go-2")
+        has_read(inputs["two"][20000])
+        lose(lab, name)
+        self.touch("go-3")
+        self.assertEqual(lab.mend("wait", name).returncode, 0, lab.mend("logs", name).stderr)
+        said = lab.mend("logs", name).stdout.splitlines()
+        read = said.index(f"got {inputs['two'][0]}")
+        self.assertEqual(said, [f"got {line}" for line in inputs["one"][:read] + inputs["two"]] + ["end"])
+
+    def test_a_rank_is_killed_and_its_new_input_is_read_on(self):
+        def lose(lab, name):
+            self.assertTrue(lab.kill_rank("node1", 0, signal.SIGKILL))
+            until(lambda: lab.mend("logs", name).stderr.count("restored and run") == 2, "it has gone on")
+
+        self.goes_on_in_another_file(lose)
+
+    def test_a_controller_is_killed_and_the_new_input_is_read_on(self):
+        def lose(lab, name):
+            record = json.loads(lab.on("head", "sh", "-c", f"cat $MEND_HOME/jobs/{name}/job.json").stdout)
+            lab.on(record["controller_host"], "kill", "-KILL", str(record["controller_pid"]))
+            until(lambda: any(one["event"] == "took_over" for one in lab.verb("log", name)), "another one goes on")
+
+        self.goes_on_in_another_file(lose)
 
 
 if __name__ == "__main__":

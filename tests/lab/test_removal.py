@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 import unittest
 
 from cases import OnMachine
@@ -68,6 +69,26 @@ class Removal(OnMachine):
         for wrong in (["--older", "7d"], ["--ended", new], ["--ended", "--older", "soon"], []):
             self.assertEqual(self.machine.mend("rm", *wrong).returncode, 2, wrong)
         self.assertEqual(self.directories(), [new])
+
+    def test_one_that_has_run_for_long_and_has_just_crashed_is_not_old(self):
+        base = os.path.join(self.directory, "elsewhere")
+        os.mkdir(base)
+        job = self.machine.start(self.directory, "run", "--checkpoint-dir", base, self.count, "400", "500", "go")
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint", name)
+        job.process.kill()
+        job.finish(-9)
+        of_job = os.path.join(self.machine.home, "jobs", name)
+        # What changed last when it began.
+        begun = time.time() - 10 * 86_400
+        for one in os.listdir(of_job):
+            if one != "journal":
+                os.utime(os.path.join(of_job, one), (begun, begun))
+        self.assertEqual(self.machine.verb("rm", "--ended", "--older", "7d")["removed"], [])
+        self.assertEqual((self.directories(), os.listdir(os.path.join(base, name))), ([name], ["1"]))
+        for one in (os.path.join(of_job, "journal"), os.path.join(base, name)):
+            os.utime(one, (begun, begun))
+        self.assertEqual([one["id"] for one in self.machine.verb("rm", "--ended", "--older", "7d")["removed"]], [name])
 
     def test_a_job_that_begins_removes_those_that_are_expired(self):
         old, new = self.ended(), self.ended()

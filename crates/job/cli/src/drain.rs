@@ -6,7 +6,7 @@ use crate::migrate::{self, Manner, Running, mode};
 use crate::{nodes, report};
 use mend_controller::client;
 use mend_controller::record;
-use mend_controller::{drained, hosts};
+use mend_controller::{drained, failover, hosts};
 use mend_messages::control::{Answer, Ask, MigrationDone};
 use mend_messages::job::Rank;
 use serde::Serialize;
@@ -49,7 +49,7 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
             sleep(Duration::from_secs(1)).await;
             all = ranks_on(&node).await?;
         }
-        let there = all.into_iter().filter(|one| !one.comes).map(|one| (one.job, one.rank));
+        let there = all.into_iter().filter(|one| !one.comes).filter_map(|one| Some((one.job, one.rank?)));
         let here: Vec<_> = there.filter(|(job, rank)| tried.insert((job.1.id.clone(), *rank))).collect();
         if here.is_empty() {
             break;
@@ -62,7 +62,8 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
             left.push(Left { job, rank, moved, error });
         }
     }
-    let stayed: Vec<String> = ranks_on(&node).await?.iter().map(|one| format!("{}:{}", one.job.1.id, one.rank)).collect();
+    let named = |one: &OnNode| one.rank.map_or_else(|| one.job.1.id.clone(), |rank| format!("{}:{rank}", one.job.1.id));
+    let stayed: Vec<String> = ranks_on(&node).await?.iter().map(named).collect();
     tell(&arguments, &node, left, &stayed)?;
     Ok(i32::from(!stayed.is_empty()))
 }
@@ -143,27 +144,39 @@ fn name(text: &str) -> Result<String, Failure> {
 /// A rank that is on a node, or is on its way to it.
 struct OnNode {
     job: Running,
-    rank: Rank,
+    /// `None`: any of a job's whose ranks cannot be asked for just now.
+    rank: Option<Rank>,
     comes: bool,
 }
 
 /// Those of all jobs that run. A job that ends meanwhile is passed over.
 async fn ranks_on(node: &str) -> Result<Vec<OnNode>, Failure> {
     let mut all = Vec::new();
-    // Between two lives a job has no rank anywhere, and its next life leaves drained nodes out.
-    for (directory, record) in record::list()?.into_iter().filter(|(directory, record)| directory.is_running() && !record.goes_on) {
-        match client::ask(&directory, &record, &Ask::Status, |_| {}).await {
-            Ok(Answer::Status(status)) => {
-                let job = Arc::new((directory, record));
-                let living = status.ranks.iter().filter(|rank| !rank.ended);
-                let found = living.filter(|rank| rank.host == node || rank.to.as_deref() == Some(node));
-                all.extend(found.map(|rank| OnNode { job: Arc::clone(&job), rank: rank.rank, comes: rank.host != node }));
+    for (directory, record) in record::list()? {
+        let running = directory.is_running();
+        if !running && !failover::awaits_successor(&directory) {
+            continue;
+        }
+        // Whoever gives it another life may have looked up drained nodes before; whoever takes it over finds its ranks where they are.
+        let mut unsettled = !running || record.goes_on;
+        if !unsettled {
+            match client::ask(&directory, &record, &Ask::Status, |_| {}).await {
+                Ok(Answer::Status(status)) => {
+                    let job = Arc::new((directory, record));
+                    let living = status.ranks.iter().filter(|rank| !rank.ended);
+                    let found = living.filter(|rank| rank.host == node || rank.to.as_deref() == Some(node));
+                    all.extend(found.map(|rank| OnNode { job: Arc::clone(&job), rank: Some(rank.rank), comes: rank.host != node }));
+                    continue;
+                }
+                _ if directory.is_running() => {
+                    let error = format!("job {} does not say where its ranks are", record.id);
+                    return Err(Failure::new(error, "try again; `mend ps` shows what it does", 1));
+                }
+                _ => unsettled = failover::awaits_successor(&directory),
             }
-            _ if directory.is_running() => {
-                let error = format!("job {} does not say where its ranks are", record.id);
-                return Err(Failure::new(error, "try again; `mend ps` shows what it does", 1));
-            }
-            _ => {}
+        }
+        if unsettled && record.hosts.iter().chain(&record.absent).any(|host| host == node) {
+            all.push(OnNode { job: Arc::new((directory, record)), rank: None, comes: true });
         }
     }
     Ok(all)

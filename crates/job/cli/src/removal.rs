@@ -16,9 +16,9 @@ pub fn run(arguments: &Remove) -> Result<i32, Failure> {
     let mut removed: Vec<Removed> = Vec::new();
     let mut failed: Vec<Failure> = Vec::new();
     for (directory, record) in jobs {
-        match remove(&directory, &record) {
+        match remove(&directory, &record, arguments.older) {
             Ok(one) => removed.push(one),
-            // It goes on, or somebody else has removed it or does so just now.
+            // It goes on, or has since it was looked at, or somebody else has removed it or does so just now.
             Err(RecordError::Running { .. } | RecordError::NoSuchJob { .. }) if arguments.ended => {}
             Err(error) => failed.push(error.into()),
         }

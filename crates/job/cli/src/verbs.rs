@@ -232,7 +232,7 @@ fn chosen(interval_s: f64, status: &JobStatus) -> String {
 
 /// `mend kill`.
 pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
-    let (directory, record) = record::find(arguments.job.as_deref(), true)?;
+    let (directory, record) = record::find_own(arguments.job.as_deref(), true)?;
     let Answer::Killed = ask_of(&directory, &record, Ask::Kill).await? else { return Err(unexpected()) };
     // What follows it (a restart, say) wants the job's lock.
     let asked = std::time::Instant::now();

@@ -21,7 +21,7 @@ The exit code is the job's, also if it ended long ago. Of several jobs it is tha
 are named, whose exit code is not 0. A job that goes on by itself after a failure has not ended. If a job's controller was killed \
 and no other one took its place, nobody knows the job's exit code: mend says so, and 70 stands for it.")]
 pub struct Wait {
-    /// The jobs; default: the one that runs, else the one that ended last
+    /// The jobs; default: the one that runs, else the one that ended last, in a batch job of its own
     #[arg(value_name = "JOB")]
     pub jobs: Vec<String>,
     /// Print JSON
@@ -64,7 +64,7 @@ pub fn tell_unsent(directory: &JobDirectory) {
 /// `mend wait`.
 pub async fn wait(arguments: Wait) -> Result<i32, Failure> {
     let jobs = match &arguments.jobs[..] {
-        [] => vec![record::find_any(None)?],
+        [] => vec![record::find_any_own(None)?],
         names => names.iter().map(|name| record::find_any(Some(name))).collect::<Result<_, _>>()?,
     };
     let (mut code, mut waited) = (0, Vec::new());

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// Runs `mend` with none of the environment that would change what it says.
 fn mend(home: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Output {
@@ -328,4 +329,41 @@ fn a_setting_that_cannot_be_used_is_named() {
         let arguments: &[&str] = if verb == "run" { &["run", "true"] } else { &[verb] };
         snapshot(home.path(), name, arguments, &[(setting, value)]);
     }
+}
+
+/// In a batch job another one's end is not taken for that of its own.
+#[test]
+fn a_batch_job_without_a_job_of_its_own_waits_for_none_and_ends_none() {
+    let home = with_a_job();
+    let of_slurm = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "a")];
+    for verb in ["wait", "kill"] {
+        let said = mend(home.path(), &[verb], &of_slurm);
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(69), "{verb}: {text}");
+        assert!(text.contains("the batch job 7 has no job of its own"), "{verb}: {text}");
+    }
+    assert_eq!(mend(home.path(), &["wait", "lmp-3f2a9c"], &of_slurm).status.code(), Some(0));
+    assert_eq!(mend(home.path(), &["wait"], &[]).status.code(), Some(0));
+}
+
+#[test]
+fn a_job_that_may_go_on_keeps_its_node_from_being_drained() {
+    let home = with_a_job();
+    let job = home.path().join("jobs/lmp-3f2a9c");
+    let has_node = ENDED.replace(r#"["a", "b"]"#, r#"["127.0.0.1"]"#);
+    std::fs::write(job.join("job.json"), has_node.replace(r#"[2000, "exit code 0"]"#, "null")).unwrap();
+    // Its controller has just been killed.
+    std::fs::write(job.join("told"), "").unwrap();
+    let mut drain = Command::new(env!("CARGO_BIN_EXE_mend"));
+    drain.env_clear().env("MEND_HOME", home.path()).env("HOME", home.path()).env("MEND_PORT", "1").args(["drain", "127.0.0.1"]);
+    let mut draining = drain.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let drained = home.path().join("drained/127.0.0.1.drained");
+    while !drained.exists() {
+        assert_eq!(draining.try_wait().unwrap(), None);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(draining.try_wait().unwrap(), None, "it waits for who goes on with the job");
+    std::fs::write(job.join("job.json"), has_node).unwrap();
+    assert_eq!(draining.wait().unwrap().code(), Some(0));
 }

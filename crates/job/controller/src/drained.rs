@@ -32,6 +32,15 @@ pub fn list() -> Result<BTreeSet<String>, RecordError> {
     }
 }
 
+/// One of these that is drained.
+///
+/// # Errors
+/// [`RecordError::Io`].
+pub fn any_of<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<Option<String>, RecordError> {
+    let drained = list()?;
+    Ok(names.find(|name| drained.contains(*name)).cloned())
+}
+
 /// Adds a node, durably. Its name is one that [`crate::hosts::parse_list`] takes.
 ///
 /// # Errors

@@ -10,11 +10,11 @@
 //! unless it can be read again: [`MAX_KEPT_BYTES`] bytes of it. It is made durable from time to time, and with each checkpoint, and `input.json` says how much is: a failure of
 //! the power may cost the newest of it, and less is never taken for all.
 
+use crate::input_file::{Kind, beginning, follows, kind, seek_behind, set_follows};
 use crate::record::JobDirectory;
 use mend_job::input::{Input, InputAt, Mark};
 use mend_kernel::threads::block_signals;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{FileType, SeekFrom, fstat, major, minor, seek};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -141,81 +140,17 @@ struct Keeper {
     synced: Option<Instant>,
 }
 
-enum Kind {
-    Regular,
-    Null,
-    Other,
-}
-
-fn kind() -> Kind {
-    let Ok(file) = fstat(rustix::stdio::stdin()) else { return Kind::Null };
-    match FileType::from_raw_mode(file.st_mode) {
-        FileType::RegularFile => Kind::Regular,
-        FileType::CharacterDevice if (major(file.st_rdev), minor(file.st_rdev)) == (1, 3) => Kind::Null,
-        _ => Kind::Other,
-    }
-}
-
-/// A regular file that is standard input.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InputFile {
-    path: PathBuf,
-    inode: u64,
-    /// Where it stood when the job began with it.
-    beginning: u64,
-}
-
-impl InputFile {
-    /// That of this process, if it is one.
-    #[must_use]
-    pub fn of_this_process() -> Option<Self> {
-        if !matches!(kind(), Kind::Regular) {
-            return None;
-        }
-        let found = fstat(rustix::stdio::stdin()).ok()?;
-        let path = fs::read_link("/proc/self/fd/0").ok()?;
-        Some(Self { path, inode: found.st_ino, beginning: beginning().ok()? })
-    }
-
-    /// Makes it that of this process.
-    ///
-    /// # Errors
-    /// If it cannot be read, or another file is in its place.
-    pub fn take(&self) -> io::Result<()> {
-        use std::os::unix::fs::MetadataExt;
-        let file = File::open(&self.path)?;
-        let found = file.metadata()?;
-        // The device's number is the node's own.
-        if !found.is_file() || found.ino() != self.inode {
-            return Err(io::Error::other("another file is in its place"));
-        }
-        seek(&file, SeekFrom::Start(self.beginning))?;
-        rustix::stdio::dup2_stdin(&file)?;
-        Ok(())
-    }
-}
-
-/// Where a regular file on standard input stood when this process began with it.
-fn beginning() -> io::Result<u64> {
-    static BEGINNING: OnceLock<u64> = OnceLock::new();
-    if let Some(begun) = BEGINNING.get() {
-        return Ok(*begun);
-    }
-    let begun = seek(rustix::stdio::stdin(), SeekFrom::Current(0))?;
-    Ok(*BEGINNING.get_or_init(|| begun))
-}
-
-/// Whether the next bytes of standard input are those that were read before. Reads them.
-fn begins_alike(before: Mark) -> io::Result<bool> {
-    let (mut found, mut bytes) = (Mark::default(), vec![0; 1 << 16]);
-    while found.at < before.at {
-        let most = bytes.len().min((before.at - found.at) as usize);
+/// Whether the next bytes of standard input are those that were read from one place to another. Reads them.
+fn are_alike(from: Mark, to: Mark) -> io::Result<bool> {
+    let (mut found, mut bytes) = (from, vec![0; 1 << 16]);
+    while found.at < to.at {
+        let most = bytes.len().min((to.at - found.at) as usize);
         match read_waiting(&mut bytes[..most])? {
             0 => break,
             length => found = found.after(&bytes[..length]),
         }
     }
-    Ok(found.agrees(before))
+    Ok(found.agrees(to))
 }
 
 impl Source {
@@ -237,13 +172,16 @@ impl Source {
     pub fn after(directory: &JobDirectory, before: Option<InputAt>, wanted: Wanted, quiet: bool) -> Result<Option<Self>, InputError> {
         let Some(InputAt { at, ended: false }) = before else { return Ok(None) };
         let regular = matches!(kind(), Kind::Regular);
+        if wanted == Wanted::Continued && regular && follows().at > 0 {
+            return Self::behind_other(directory, at).map(Some);
+        }
         if regular {
-            seek(rustix::stdio::stdin(), SeekFrom::Start(beginning()?)).map_err(io::Error::from)?;
+            seek_behind(0)?;
         }
         let must = wanted == Wanted::Same || wanted == Wanted::Continued && regular;
         // Of an input whose checksum is not known, a file of any content would do.
         let may = wanted == Wanted::Auto && regular && at.sum.is_some();
-        let alike = (must || may) && begins_alike(at)?;
+        let alike = (must || may) && are_alike(Mark::default(), at)?;
         if must && !alike {
             return Err(InputError::Another { bytes: at.at });
         }
@@ -254,30 +192,57 @@ impl Source {
             if regular {
                 // What was kept of another input is not of this one.
                 let _ = fs::remove_file(directory.path().join(STATE_FILE));
+                set_follows(Mark::default());
             }
             let keeper = (!regular).then(|| Keeper::new(directory.path(), at.at));
             return Ok(Some(Self { replay: None, ended: false, keeper, piece: Vec::new() }));
         }
-        if regular {
-            seek(rustix::stdio::stdin(), SeekFrom::Start(beginning()?)).map_err(io::Error::from)?;
-        }
         let mut source = Self { replay: None, ended: false, keeper: None, piece: Vec::new() };
-        let mut so_far = at.at;
+        let mut so_far = at;
         match kept(directory, at.at, wanted)? {
             Some((mut kept, file, length)) => {
-                so_far = kept.base + length;
-                source.replay = Some((file, at.at - kept.base));
-                source.ended = kept.ended && wanted != Wanted::New;
-                kept.ended = source.ended;
-                source.keeper = Some(Keeper { directory: directory.path().to_owned(), kept, length, file: None, synced: None });
+                so_far = end_of(&file, &kept, at)?;
+                kept.ended &= wanted != Wanted::New;
+                source = Self::replaying(directory, at, (kept, file, length));
             }
             None if wanted == Wanted::Continued && (at.at > 0 || was_cut(directory)) => return Err(InputError::NotKept { from: at.at }),
             None => source.keeper = Some(Keeper::new(directory.path(), at.at)),
         }
-        if so_far > 0 && !source.ended && wanted != Wanted::Continued {
-            tell(so_far, quiet);
+        if regular {
+            seek_behind(0)?;
+            set_follows(so_far);
+        }
+        if so_far.at > 0 && !source.ended && wanted != Wanted::Continued {
+            tell(so_far.at, quiet);
         }
         Ok(Some(source))
+    }
+
+    /// What was kept from this place on, and then what comes.
+    fn replaying(directory: &JobDirectory, at: Mark, (kept, file, length): (Kept, File, u64)) -> Self {
+        let (replay, ended) = (Some((file, at.at - kept.base)), kept.ended);
+        let keeper = Some(Keeper { directory: directory.path().to_owned(), kept, length, file: None, synced: None });
+        Self { replay, ended, keeper, piece: Vec::new() }
+    }
+
+    /// This process's regular file is new input behind other input, and the job goes on from `at`: in the one or in the other.
+    fn behind_other(directory: &JobDirectory, at: Mark) -> Result<Self, InputError> {
+        let follows = follows();
+        let found = kept(directory, at.at, Wanted::Continued)?;
+        if let Some((kept, file, length)) = found.filter(|(kept, _, length)| kept.base + length >= follows.at) {
+            seek_behind(kept.base + length - follows.at)?;
+            return Ok(Self::replaying(directory, at, (kept, file, length)));
+        }
+        if at.at < follows.at {
+            return Err(InputError::NotKept { from: at.at });
+        }
+        // Of the file itself, which can be read again.
+        seek_behind(0)?;
+        if !are_alike(follows, at)? {
+            return Err(InputError::Another { bytes: at.at });
+        }
+        let keeper = (!was_cut(directory)).then(|| Keeper::new(directory.path(), at.at));
+        Ok(Self { replay: None, ended: false, keeper, piece: Vec::new() })
     }
 
     /// One that has come to its end.
@@ -419,6 +384,17 @@ fn kept(directory: &JobDirectory, from: u64, wanted: Wanted) -> Result<Option<(K
     Ok(Some((kept, file, length)))
 }
 
+/// Where what was kept ends, of which the job goes on from `at`.
+fn end_of(file: &File, kept: &Kept, at: Mark) -> io::Result<Mark> {
+    let (mut end, mut bytes) = (at, vec![0; 1 << 16]);
+    loop {
+        match file.read_at(&mut bytes, end.at - kept.base)? {
+            0 => return Ok(end),
+            length => end = end.after(&bytes[..length]),
+        }
+    }
+}
+
 /// What is kept of standard input is not all that ranks were given: it is not taken for that any more.
 pub fn note_lack(directory: &JobDirectory) {
     let noted =
@@ -508,6 +484,10 @@ mod tests {
             assert_eq!(found(from, Wanted::Continued).unwrap(), Some((true, 8)));
         }
         assert_eq!(found(9, Wanted::Continued).unwrap(), None, "it was not kept");
+        let (from, end) = (Mark { at: 14, sum: None }, Mark { at: 18, sum: None });
+        let (there, file, _) = kept(&directory, 14, Wanted::Auto).unwrap().unwrap();
+        assert_eq!(end_of(&file, &there, from).unwrap(), end);
+        assert_eq!(end_of(&file, &there, Mark { sum: Mark::default().sum, ..from }).unwrap().sum, Mark::default().after(b"two\n").sum);
         let lacks = |from, wanted| match found(from, wanted) {
             Err(InputError::Short { from, lacks }) => (from, lacks),
             other => panic!("{other:?}"),

@@ -35,6 +35,7 @@ pub mod hosts;
 pub mod image_file;
 pub mod images;
 pub mod input;
+pub mod input_file;
 pub mod job_end;
 mod job_link;
 mod job_lock;

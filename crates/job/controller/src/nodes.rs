@@ -170,8 +170,8 @@ pub struct JobOnNode {
     pub pulse: Option<Pulse>,
 }
 
-/// Starts the task of a node with this index, and introduces the job. `wrap` makes an event of what the node says. With a
-/// `pulse` what the daemon says is acknowledged when it is confirmed.
+/// Starts the task of a node with this index, and introduces the job. `wrap` makes an event of what the node says. What the daemon says is
+/// acknowledged when it is confirmed.
 pub fn attach<E: Send + 'static>(
     reached: ConnectedNode,
     index: NodeIndex,
@@ -190,7 +190,8 @@ pub fn attach<E: Send + 'static>(
         lease: Duration::from_millis(introduction.lease_ms),
         pulse,
     };
-    let link = if job.pulse.is_some() { Link::confirming(0) } else { Link::default() };
+    // Also without a successor: so that daemons hold back ranks whose output is not taken, and nobody here waits for that.
+    let link = Link::confirming(0);
     let opening = Opening::Introduce(connection, Box::new(introduction));
     begin(job, secret, link, opening, (index, 0), events, wrap)
 }

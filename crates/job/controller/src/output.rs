@@ -28,8 +28,6 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendError;
 use tokio::task::JoinHandle;
 
-/// Chunks that may wait for a slow terminal before the ranks are held back.
-const MAX_WAITING_CHUNKS: usize = 64;
 /// Bytes of a stream that are held back at most while they are compared.
 const MAX_HELD_BYTES: usize = 256 << 10;
 
@@ -73,7 +71,8 @@ impl Room {
 #[derive(Debug)]
 pub struct Output {
     streams: BTreeMap<(Rank, Stream), Replay>,
-    waiting: mpsc::Sender<Waiting>,
+    /// Nobody waits for room there. Daemons keep what is not printed, and hold ranks back when that is much, so that no more than that waits here.
+    waiting: mpsc::UnboundedSender<Waiting>,
     /// Messages of ours among what waits.
     messages: Arc<AtomicUsize>,
     printer: JoinHandle<()>,
@@ -229,7 +228,7 @@ impl Output {
         for (key, digest) in &found.digests {
             streams.entry(*key).or_insert_with(|| Replay::new(Mark::default(), Some(digest)));
         }
-        let (waiting, mut next) = mpsc::channel(MAX_WAITING_CHUNKS);
+        let (waiting, mut next) = mpsc::unbounded_channel();
         let messages = Arc::new(AtomicUsize::new(0));
         let mut record = ShownLog::new(directory, holder, found.digests, spool.is_some());
         let told = messages.clone();
@@ -273,12 +272,12 @@ impl Output {
     }
 
     /// Prints what is already counted: a lost controller had taken it, and may not have printed it.
-    pub async fn print(&mut self, rank: Rank, stream: Stream, bytes: Vec<u8>, printing: Option<Printing>) {
-        self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: None, printing })).await;
+    pub fn print(&mut self, rank: Rank, stream: Stream, bytes: Vec<u8>, printing: Option<Printing>) {
+        self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: None, printing }));
     }
 
     /// Takes what a rank wrote. `printing` goes when it is printed.
-    pub async fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8], printing: Option<Printing>) {
+    pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8], printing: Option<Printing>) {
         let replay = self.streams.entry((rank, stream)).or_default();
         let (bytes, anew) = replay.take(bytes);
         if let Some(Divergence { at, .. }) = anew {
@@ -289,12 +288,12 @@ impl Output {
             );
         }
         if !bytes.is_empty() || anew.is_some() {
-            self.put(Waiting::Print(Chunk { rank, stream, bytes, anew, printing })).await;
+            self.put(Waiting::Print(Chunk { rank, stream, bytes, anew, printing }));
         }
     }
 
     /// A rank ended by itself: what it printed and could not be compared any more is printed.
-    pub async fn ended(&mut self, rank: Rank) {
+    pub fn ended(&mut self, rank: Rank) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let Some(replay) = self.streams.get_mut(&(rank, stream)).filter(|replay| !replay.ahead.is_empty()) else { continue };
             let missing = replay.ahead.back().map_or(0, |end| end.at - replay.now.at);
@@ -302,23 +301,23 @@ impl Output {
             let what = named(stream);
             mend_report::tell!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
             if !bytes.is_empty() {
-                self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: Some(anew), printing: None })).await;
+                self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: Some(anew), printing: None }));
             }
         }
     }
 
     /// Tells something: at once, or `behind` all that ranks have printed so far. Messages never overtake each other.
-    pub async fn tell(&mut self, behind: bool, tell: impl FnOnce() + Send + 'static) {
+    pub fn tell(&mut self, behind: bool, tell: impl FnOnce() + Send + 'static) {
         if !behind && self.messages.load(Ordering::Relaxed) == 0 {
             return tell();
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
-        self.put(Waiting::Tell(Box::new(tell))).await;
+        self.put(Waiting::Tell(Box::new(tell)));
     }
 
     /// Hands it to the printer. Where that has ended, against all it was made for, messages are told here and the loss of output is.
-    async fn put(&mut self, what: Waiting) {
-        match self.waiting.send(what).await {
+    fn put(&mut self, what: Waiting) {
+        match self.waiting.send(what) {
             Ok(()) => {}
             Err(SendError(Waiting::Tell(tell))) => {
                 let _told = Told(&self.messages);
@@ -422,10 +421,31 @@ pub fn shown(found: &ShownOutput) -> ShownStreams {
     found.digests.iter().map(|(key, digest)| (*key, digest.end().at)).collect()
 }
 
-/// What earlier lives of the job have shown; with `again`, what was shown beyond the checkpoint counts as not shown.
+/// What earlier lives of the job have shown; with `again`, what was shown beyond the checkpoint counts as not shown. What the checkpoint has and
+/// was not shown no rank prints again: the user is told, and the streams go on behind it.
 #[must_use]
 pub fn found(directory: &crate::record::JobDirectory, at_checkpoint: &BTreeMap<Rank, Printed>, again: bool) -> ShownOutput {
     let mut found = shown_output::load(directory);
+    // Where there is no record nothing is known of what was shown.
+    let known = !found.digests.is_empty();
+    for (rank, printed) in at_checkpoint {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let (mark, digest) = (printed.mark(stream), found.digests.entry((*rank, stream)).or_default());
+            let missing = mark.at.saturating_sub(digest.end().at);
+            if missing == 0 {
+                continue;
+            }
+            digest.cut(mark);
+            // Nor are these printed again.
+            found.doubt = found.doubt.filter(|(of, on, _)| (of, on) != (rank, &stream));
+            if known {
+                let stream = named(stream);
+                mend_report::tell!(
+                    "mend: {missing} bytes that rank {rank} printed to {stream} before the checkpoint may never have been shown: the job was killed while they waited"
+                );
+            }
+        }
+    }
     if again {
         found.doubt = None;
         for ((rank, stream), digest) in &mut found.digests {
@@ -490,10 +510,10 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let lock = crate::record::JobDirectory::at(place.path()).lock("a-job").unwrap();
         let mut output = Output::new(place.path(), lock.identity(), &BTreeMap::new(), ShownOutput::default()).unwrap();
-        output.tell(true, || panic!("on purpose")).await;
+        output.tell(true, || panic!("on purpose"));
         let (told, hears) = std::sync::mpsc::channel();
-        output.tell(false, move || told.send(()).unwrap()).await;
-        output.write(0, Stream::Stderr, b"printed after a message that panicked\n", None).await;
+        output.tell(false, move || told.send(()).unwrap());
+        output.write(0, Stream::Stderr, b"printed after a message that panicked\n", None);
         let messages = output.messages.clone();
         output.finish().await;
         assert!(hears.recv().is_ok());
@@ -501,6 +521,39 @@ mod tests {
         let record = shown_output::load(&crate::record::JobDirectory::at(place.path()));
         let bytes = record.digests[&(0, Stream::Stderr)].end().at;
         assert_eq!(bytes, 38);
+    }
+
+    /// A checkpoint counts what waits to be printed.
+    #[tokio::test]
+    async fn what_the_checkpoint_has_and_was_not_shown_is_not_missed_further_on() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = crate::record::JobDirectory::at(place.path());
+        let lock = directory.lock("a-job").unwrap();
+        let mut output = Output::new(place.path(), lock.identity(), &BTreeMap::new(), ShownOutput::default()).unwrap();
+        output.write(0, Stream::Stderr, b"shown\n", None);
+        output.finish().await;
+        let (mut printed, mark) = (Printed::default(), Mark::default().after(b"shown\nwaits\n"));
+        printed.set(Stream::Stderr, mark);
+        let at_checkpoint = BTreeMap::from([(0, printed)]);
+        let shown = found(&directory, &at_checkpoint, false);
+        let mut output = Output::new(place.path(), lock.identity(), &at_checkpoint, shown).unwrap();
+        output.write(0, Stream::Stderr, b"goes on\n", None);
+        output.finish().await;
+        let record = shown_output::load(&directory);
+        assert!(record.digests[&(0, Stream::Stderr)].end().agrees(mark.after(b"goes on\n")));
+    }
+
+    /// Whoever hands over what is printed never waits for it: signals and verbs come the same way.
+    #[tokio::test]
+    async fn nobody_waits_for_the_printer() {
+        let place = tempfile::tempdir().unwrap();
+        let lock = crate::record::JobDirectory::at(place.path()).lock("a-job").unwrap();
+        let mut output = Output::new(place.path(), lock.identity(), &BTreeMap::new(), ShownOutput::default()).unwrap();
+        let (let_go, may_go) = std::sync::mpsc::channel::<()>();
+        output.tell(true, move || may_go.recv().unwrap());
+        (0..1000).for_each(|_| output.tell(true, || ()));
+        let_go.send(()).unwrap();
+        output.finish().await;
     }
 
     #[test]

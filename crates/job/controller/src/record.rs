@@ -375,17 +375,20 @@ pub fn ended(directory: &JobDirectory, record: &JobRecord) -> u64 {
     if let Some((ended, _)) = record.ended {
         return ended;
     }
-    let written = |name: &str| {
-        let modified = fs::metadata(directory.path().join(name)).and_then(|found| found.modified()).ok()?;
+    let written = |path: PathBuf| {
+        let modified = fs::metadata(path).and_then(|found| found.modified()).ok()?;
         Some(modified.duration_since(UNIX_EPOCH).ok()?.as_secs())
     };
-    ["job.json", "shown.json", "shown.log", "spool", "checkpoints"].into_iter().filter_map(written).max().unwrap_or(record.started)
+    // Some change at the start alone, others only if ranks print or checkpoints are taken.
+    let own = ["job.json", "journal", "told", "shown.json", "shown.log", "spool"].map(|name| directory.path().join(name));
+    own.into_iter().chain([record.checkpoints.clone()]).filter_map(written).max().unwrap_or(record.started)
 }
 
-/// In a batch script its own jobs are meant where no name is given, if there are any: the user may have others.
-fn keep_own<T>(jobs: &mut Vec<T>, batch_job: Option<&str>, batch_of: impl Fn(&T) -> Option<&BatchRecord>) {
-    let is_own = |job: &T| batch_of(job).is_some_and(|batch| Some(batch.job.as_str()) == batch_job);
-    if jobs.iter().any(is_own) {
+/// In a batch script its own jobs are meant where no name is given, if there are any: the user may have others. With `no_other` those are never meant.
+fn keep_own<T>(jobs: &mut Vec<T>, batch_job: Option<&str>, no_other: bool, batch_of: impl Fn(&T) -> Option<&BatchRecord>) {
+    let Some(batch_job) = batch_job else { return };
+    let is_own = |job: &T| batch_of(job).is_some_and(|batch| batch.job == batch_job);
+    if no_other || jobs.iter().any(is_own) {
         jobs.retain(is_own);
     }
 }
@@ -396,11 +399,26 @@ fn keep_own<T>(jobs: &mut Vec<T>, batch_job: Option<&str>, batch_of: impl Fn(&T)
 /// # Errors
 /// [`RecordError::EmptyName`], [`RecordError::NoSuchJob`], [`RecordError::Ambiguous`], [`RecordError::SeveralRun`], [`RecordError::None`], [`RecordError::NoneEnded`], [`RecordError::Io`].
 pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
+    find_of(name, running, false)
+}
+
+/// The same, but that without a name no job is found in a batch job that is not its own: another one's end or exit code is not to be taken for it.
+///
+/// # Errors
+/// As of [`find`]; [`RecordError::NoneOfBatch`].
+pub fn find_own(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
+    find_of(name, running, true)
+}
+
+fn find_of(name: Option<&str>, running: bool, no_other: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
     let mut jobs = list()?;
     let known: Vec<String> = jobs.iter().map(|(_, record)| record.id.clone()).collect();
     let Some(name) = name else {
         let batch_job = mend_batch::detect().ok().flatten().map(|system| system.run().job);
-        keep_own(&mut jobs, batch_job.as_deref(), |(_, record)| record.batch.as_ref());
+        keep_own(&mut jobs, batch_job.as_deref(), no_other, |(_, record)| record.batch.as_ref());
+        if let (true, true, Some(batch_job)) = (no_other, jobs.is_empty(), batch_job) {
+            return Err(RecordError::NoneOfBatch { batch_job });
+        }
         jobs.retain(|(directory, _)| directory.is_running() == running);
         if running && jobs.len() > 1 {
             let known = jobs.into_iter().map(|(_, record)| record.id).collect();
@@ -441,9 +459,21 @@ pub fn find(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobRecor
 /// # Errors
 /// As of [`find`].
 pub fn find_any(name: Option<&str>) -> Result<(JobDirectory, JobRecord), RecordError> {
-    match name {
-        None => find(None, true).or_else(|error| if matches!(error, RecordError::None { .. }) { find(None, false) } else { Err(error) }),
-        name => find(name, false),
+    find_any_of(name, false)
+}
+
+/// The same, of a batch job's own as [`find_own`] has it.
+///
+/// # Errors
+/// As of [`find_own`].
+pub fn find_any_own(name: Option<&str>) -> Result<(JobDirectory, JobRecord), RecordError> {
+    find_any_of(name, true)
+}
+
+fn find_any_of(name: Option<&str>, no_other: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
+    match (name, find_of(name, name.is_none(), no_other)) {
+        (None, Err(RecordError::None { .. })) => find_of(None, false, no_other),
+        (_, found) => found,
     }
 }
 
@@ -487,12 +517,38 @@ mod tests {
     fn a_batch_scripts_own_jobs_are_meant() {
         let of = |job: &str| Some(BatchRecord { system: "Slurm".into(), job: job.into(), restarts: 0, nth: 0 });
         let all = || vec![("a", None), ("b", of("7")), ("c", of("8")), ("d", of("7"))];
-        let kept = |batch_job: Option<&str>| {
+        let kept = |batch_job: Option<&str>, no_other| {
             let mut jobs = all();
-            keep_own(&mut jobs, batch_job, |(_, batch)| batch.as_ref());
+            keep_own(&mut jobs, batch_job, no_other, |(_, batch)| batch.as_ref());
             jobs.into_iter().map(|(name, _)| name).collect::<String>()
         };
-        assert_eq!((kept(Some("7")), kept(Some("9")), kept(None)), ("bd".into(), "abcd".into(), "abcd".into()));
+        let all = |no_other| [kept(Some("7"), no_other), kept(Some("9"), no_other), kept(None, no_other)];
+        assert_eq!((all(false), all(true)), (["bd", "abcd", "abcd"].map(Into::into), ["bd", "", "abcd"].map(Into::into)));
+    }
+
+    #[test]
+    fn a_job_whose_controller_was_killed_ended_when_it_wrote_last() {
+        let (place, checkpoints) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let directory = JobDirectory::at(place.path());
+        let text = r#"{"id": "job", "command": ["a"], "size": 1, "hosts": [], "controller_host": "a", "controller_port": 1,
+            "controller_pid": 1, "started": 1000, "ended": null, "checkpoints": "/nonexistent"}"#;
+        let mut record: JobRecord = serde_json::from_str(text).unwrap();
+        let write = |path: PathBuf, at: u64| {
+            File::create(&path).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(at)).unwrap();
+        };
+        assert_eq!(ended(&directory, &record), 1000);
+        write(place.path().join("job.json"), 1001);
+        assert_eq!(ended(&directory, &record), 1001);
+        for (name, at) in [("journal", 2000), ("told", 3000)] {
+            write(place.path().join(name), at);
+            assert_eq!(ended(&directory, &record), at, "{name}");
+        }
+        // Its checkpoints may be elsewhere.
+        record.checkpoints = checkpoints.path().to_owned();
+        File::open(checkpoints.path()).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(4000)).unwrap();
+        assert_eq!(ended(&directory, &record), 4000);
+        record.ended = Some((1500, "exit code 0".into()));
+        assert_eq!(ended(&directory, &record), 1500);
     }
 
     #[test]

@@ -60,6 +60,12 @@ pub enum RecordError {
         /// " that runs", or empty.
         qualifier: &'static str,
     },
+    /// The batch job has no job of its own.
+    #[error("the batch job {batch_job} has no job of its own")]
+    NoneOfBatch {
+        /// Its number.
+        batch_job: String,
+    },
     /// None that has ended.
     #[error("no job has ended yet; {} running", runs(known))]
     NoneEnded {
@@ -105,6 +111,7 @@ impl RecordError {
             Self::EmptyName => "is a variable not set? `mend ps --all` lists jobs".into(),
             Self::Ambiguous { .. } => "write more of its name".into(),
             Self::None { .. } => "start one with `mend run -n 4 PROGRAM`; is MEND_HOME the same?".into(),
+            Self::NoneOfBatch { .. } => "name the job that is meant; `mend ps --all` lists jobs".into(),
             Self::NoneEnded { .. } => "wait for its end, or end it with `mend kill`".into(),
             Self::Running { id } => format!("end it with `mend kill {id}`"),
         }

@@ -63,20 +63,18 @@ pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> 
     now().saturating_sub(record::ended(directory, record)) >= age.as_secs()
 }
 
-/// Removes a job that does not run, with the portable checkpoints that it has taken.
+/// Removes a job that does not run, with the portable checkpoints that it has taken. `age`: only if it ended that long ago.
 ///
 /// # Errors
-/// [`RecordError::Running`], [`RecordError::NoSuchJob`] if somebody else has removed it meanwhile, [`RecordError::Io`].
-pub fn remove(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
-    // Refused before anything goes. Its ranks may live while another controller is about to take the place of one that was killed.
-    drop(lock(directory, record)?);
-    if failover::awaits_successor(directory) {
-        return Err(RecordError::Running { id: record.id.clone() });
-    }
+/// [`RecordError::Running`], also if it has run since `record` was read, and is not that old any more; [`RecordError::NoSuchJob`] if somebody else has
+/// removed it meanwhile; [`RecordError::Io`].
+pub fn remove(directory: &JobDirectory, record: &JobRecord, age: Option<Duration>) -> Result<Removed, RecordError> {
+    // Refused before anything goes.
+    drop(lock_ended(directory, record, age)?);
     let place = portable::place(directory.path());
     let portable: Vec<_> = portable::kept(directory.path()).into_iter().map(|one| (size(&one.directory), one.tiers)).collect();
     let left = portable::remove(directory.path()).map_err(|source| RecordError::Io { path: place, source })?;
-    let mut removed = remove_job(directory, record)?;
+    let mut removed = remove_job(directory, record, age)?;
     removed.in_tiers |= portable.iter().any(|(_, held)| tiers::are_elsewhere(held));
     if left.is_none() {
         removed.bytes += portable.iter().map(|(bytes, _)| bytes).sum::<u64>();
@@ -101,16 +99,27 @@ fn lock(directory: &JobDirectory, record: &JobRecord) -> Result<JobLock, RecordE
     Err(gone())
 }
 
-fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
+/// The lock of a job that has ended, that long ago, and its record as it is now: `record` may have been read long before, and the job have gone on since.
+fn lock_ended(directory: &JobDirectory, record: &JobRecord, age: Option<Duration>) -> Result<(JobLock, JobRecord), RecordError> {
     let lock = lock(directory, record)?;
+    let record = directory.record()?;
+    // Its ranks may live while another controller is about to take the place of one that was killed.
+    if failover::awaits_successor(directory) || age.is_some_and(|age| !is_older(directory, &record, age)) {
+        return Err(RecordError::Running { id: record.id });
+    }
+    Ok((lock, record))
+}
+
+fn remove_job(directory: &JobDirectory, record: &JobRecord, age: Option<Duration>) -> Result<Removed, RecordError> {
+    let (lock, record) = lock_ended(directory, record, age)?;
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| RecordError::Io { path, source }
     };
     let in_tiers = tiers::hold_any(&record.checkpoints, &manifest::numbers(&record.checkpoints));
-    let bytes = size_of(directory, record);
+    let bytes = size_of(directory, &record);
     let mut left = None;
-    if let Some(path) = elsewhere(directory, record) {
+    if let Some(path) = elsewhere(directory, &record) {
         left = remove_checkpoints(path, &record.id).map_err(io(path))?;
     }
     let last = ["lock", "job.json"];
@@ -128,7 +137,7 @@ fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, R
     // On NFS a file that is open stays, under another name, and the directory with it. Whoever comes now finds no job.
     drop(lock);
     remove_empty(directory.path()).map_err(io(directory.path()))?;
-    Ok(Removed { id: record.id.clone(), bytes: bytes.saturating_sub(left.as_deref().map_or(0, size)), left, in_tiers })
+    Ok(Removed { id: record.id, bytes: bytes.saturating_sub(left.as_deref().map_or(0, size)), left, in_tiers })
 }
 
 /// Removes a job's directory that has no more than its lock. Somebody who looks whether it runs, or wants to remove it, too, may make a new one meanwhile, and
@@ -175,25 +184,31 @@ fn gone(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Removes the jobs that ended longer ago than `MEND_EXPIRE` says. What goes wrong is of no interest to the job that begins.
+/// After how many days jobs go that have ended, as `MEND_EXPIRE` says; `None`: never.
 ///
 /// # Errors
 /// The setting has a value that it may not have.
-pub fn expire(quiet: bool) -> Result<(), mend_settings::SettingError> {
-    let mend_settings::WordOrNumber::Number(days) = mend_settings::EXPIRE.word_or_number(None)? else { return Ok(()) };
+pub fn expiry() -> Result<Option<u64>, mend_settings::SettingError> {
+    Ok(match mend_settings::EXPIRE.word_or_number(None)? {
+        mend_settings::WordOrNumber::Number(days) => Some(days),
+        _ => None,
+    })
+}
+
+/// Removes the jobs that ended more than so many days ago. What goes wrong is of no interest to the job that begins.
+pub fn expire(days: u64, quiet: bool) {
     let age = Duration::from_secs(days * 86_400);
     // Beside the job: it may take long.
     std::thread::spawn(move || {
         let jobs = record::list().unwrap_or_default();
         let old = jobs.iter().filter(|(directory, record)| is_older(directory, record, age) && !directory.is_running());
-        let removed: Vec<Removed> = old.filter_map(|(directory, record)| remove_job(directory, record).ok()).collect();
+        let removed: Vec<Removed> = old.filter_map(|(directory, record)| remove_job(directory, record, Some(age)).ok()).collect();
         if !removed.is_empty() && !quiet {
             let mib = removed.iter().map(|one| one.bytes).sum::<u64>() >> 20;
             let name = mend_settings::EXPIRE.name;
             mend_report::tell!("mend: {} job(s) that ended more than {days} days ago are removed ({name}): {mib} MiB", removed.len());
         }
     });
-    Ok(())
 }
 
 #[cfg(test)]
@@ -220,6 +235,28 @@ mod tests {
         assert_eq!(remove_checkpoints(&of_job, "job-1").unwrap(), None);
         assert!(!of_job.exists());
         assert_eq!(remove_checkpoints(&of_job, "job-1").unwrap(), None);
+    }
+
+    #[test]
+    fn what_has_run_since_it_was_looked_at_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory::at(place.path());
+        let text = r#"{"id": "job", "command": ["a"], "size": 1, "hosts": [], "controller_host": "a", "controller_port": 1,
+            "controller_pid": 1, "started": 1000, "ended": [1000, "exit code 0"], "checkpoints": "/nonexistent"}"#;
+        let looked_at: JobRecord = serde_json::from_str(text).unwrap();
+        let age = Some(Duration::from_secs(86_400));
+        let goes_on = |directory: &JobDirectory| {
+            let is_running = |result| matches!(result, Err(RecordError::Running { .. }));
+            is_running(remove(directory, &looked_at, age)) && is_running(remove_job(directory, &looked_at, age))
+        };
+        directory.write("job.json", &JobRecord { ended: Some((now(), "exit code 0".into())), ..looked_at.clone() }).unwrap();
+        assert!(goes_on(&directory), "it was restarted, and has ended again");
+        // Another controller may be about to come.
+        directory.write("job.json", &JobRecord { ended: None, ..looked_at.clone() }).unwrap();
+        fs::write(place.path().join("told"), "").unwrap();
+        assert!(matches!(remove(&directory, &looked_at, None), Err(RecordError::Running { .. })));
+        directory.write("job.json", &looked_at).unwrap();
+        assert!(remove(&directory, &looked_at, age).is_ok() && !place.path().exists());
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::start::{
     tell_beyond_slots, tier_rate,
 };
 use crate::tiers::is_plain;
+use crate::upkeep;
 use crate::wish::Wish;
 use mend_coordination::checkpoint::image_name;
 use mend_image::cpu::CpuNeeds;
@@ -229,14 +230,17 @@ pub(crate) async fn restart_newest(
     let (mut failure, mut begun) = (RunError::from(spec.candidates.none()), false);
     loop {
         step = match step {
-            Step::Load(at) => match spec.candidates.load(at, key) {
-                Ok(found) => choice.loaded(Ok(!is_plain(&manifest.insert(found).tiers))),
-                Err(error) => {
-                    let key = matches!(error, ManifestError::Sealed { source: SealError::NoKey, .. });
-                    (failure, begun) = (error.into(), false);
-                    choice.loaded(Err(if key { LoadFailure::NoKey } else { LoadFailure::Unusable }))
+            Step::Load(at) => {
+                upkeep::wait_for_round().await;
+                match spec.candidates.load(at, key) {
+                    Ok(found) => choice.loaded(Ok(!is_plain(&manifest.insert(found).tiers))),
+                    Err(error) => {
+                        let key = matches!(error, ManifestError::Sealed { source: SealError::NoKey, .. });
+                        (failure, begun) = (error.into(), false);
+                        choice.loaded(Err(if key { LoadFailure::NoKey } else { LoadFailure::Unusable }))
+                    }
                 }
-            },
+            }
             Step::Begin(at, checks) => {
                 let Some(manifest) = manifest.clone() else { return Err(failure) };
                 if checks == Checks::Before {

@@ -101,8 +101,8 @@ pub struct Shell {
     pub run_began: u64,
     /// For a successor of this controller; `None`: there is none.
     pub told: Option<ToldLog>,
-    /// What daemons keep for that.
-    pub confirmations: Option<Confirmations>,
+    /// What daemons keep for that, and what they hold ranks back for.
+    pub confirmations: Confirmations,
     /// Who is told what ranks send each other.
     pub traffic: TrafficFeed,
     /// What makes durable what they may forget.
@@ -152,8 +152,8 @@ impl Shell {
         let tiers = if setup.tiers.is_some() { tiers } else { Vec::new() };
         let heard = heard.unwrap_or_else(|| vec![0; nodes.len()]);
         let links = || nodes.iter().map(|node| node.link.clone()).zip(heard).collect();
-        let confirmations = told.is_some().then(|| Confirmations::new(links()));
-        let flusher = confirmations.clone().map(Flusher::begin);
+        let confirmations = Confirmations::new(links());
+        let flusher = told.is_some().then(|| Flusher::begin(confirmations.clone()));
         if let Some(flush) = flusher.as_ref().and_then(Flusher::flush) {
             output.flush_by(flush.clone());
         }
@@ -383,7 +383,7 @@ impl Running {
                 Woken::Time => self.take(Event::Time, None).await,
                 Woken::By(Some(Arrival::Stdin(bytes))) => self.take_input(bytes).await,
                 Woken::By(Some(arrival)) => {
-                    if let Some((event, number)) = self.event(arrival).await {
+                    if let Some((event, number)) = self.event(arrival) {
                         self.take(event, number).await;
                     }
                 }
@@ -400,10 +400,10 @@ impl Running {
     }
 
     /// What the machine is told of what has arrived, and the number of the daemon's message.
-    async fn event(&mut self, arrival: Arrival) -> Option<(Event, Option<u64>)> {
+    fn event(&mut self, arrival: Arrival) -> Option<(Event, Option<u64>)> {
         let event = match arrival {
             Arrival::Node(node, NodeEvent::Message(number, message)) => {
-                let message = self.message(node, number, message).await?;
+                let message = self.message(node, number, message)?;
                 return Some((Event::Daemon { node, message }, Some(number)));
             }
             Arrival::Node(node, NodeEvent::Reconnected(why)) => {

@@ -5,6 +5,7 @@ use crate::batch::{InBatch, daemons_of};
 use crate::branch::Branch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch;
+use crate::drained;
 use crate::embedded::Embedded;
 use crate::end_on_record::put_end_on_record;
 use crate::error::RunError;
@@ -14,7 +15,8 @@ use crate::failover::watch::LockWatch;
 use crate::healing_options::HealingOptions;
 use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct, slots};
-use crate::input::{InputFile, InputReader, Source};
+use crate::input::{InputReader, Source};
+use crate::input_file::InputFile;
 use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
@@ -280,6 +282,15 @@ pub(crate) async fn begin(
     for node in &reached {
         journal.record_of(Some(&node.name), None, Happened::NodeReached { address: node.address.to_string() });
     }
+    // `mend drain` finds the job from now on. Who is restarted by itself is waited for there.
+    if beginning.from.is_none()
+        && embedded.is_none()
+        && let Some(host) = drained::any_of(places.iter().filter_map(|node| record.hosts.get(*node as usize)))?
+    {
+        let error = RunError::Drained { host };
+        journal.end_for(error.exit_code(), journaling::cause_of(&error));
+        return Err(error);
+    }
     if !quiet {
         mend_report::tell!("mend: job {id}: {} rank(s) on {}", places.len() - beginning.gone.len(), record.hosts.join(", "));
     }
@@ -478,7 +489,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
     }
     let plan = plan(&spec.periodic, None)?;
     let healing = spec.healing.begin()?;
-    removal::expire(spec.quiet)?;
+    let expiry = removal::expiry()?;
     let tiers = configured(spec.tiers.take())?;
     drop_credentials(&mut spec.program, &tiers);
     let all: Vec<Host> = spec.hosts.iter().chain(&spec.spares).cloned().collect();
@@ -541,6 +552,8 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         any_owner: false,
         run_began: process_began(),
     };
+    // Not for one that is refused.
+    expiry.into_iter().for_each(|days| removal::expire(days, spec.quiet));
     let name = beginning.id.clone();
     let begun = begin(beginning, reached, embedded).await;
     let life = begun.inspect_err(|error| put_failure_on_record(&name, lock.identity(), error))?(lock);

@@ -23,8 +23,8 @@ use mend_sealed::Key;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why a checkpoint was not removed.
 #[derive(Debug, thiserror::Error)]
@@ -384,6 +384,10 @@ fn merge(
     }
     sync_directory(&place).map_err(io(&place))?;
     step();
+    // From here on images go that the manifest names until now.
+    if cancel.load(Ordering::Relaxed) {
+        return Err(MergeError::Cancelled);
+    }
     manifest::replace(&place, &manifest, key)?;
     step();
     tidy(&place, &manifest, step);
@@ -413,6 +417,16 @@ fn merge_image(
     Ok((length, end.stream))
 }
 
+/// Held while a round is under way: one that an earlier life of the job left behind may still be.
+static ROUND: Mutex<()> = Mutex::new(());
+
+/// Waits until no round is under way in this process: what manifests name goes with it.
+pub async fn wait_for_round() {
+    // What panicked does nothing any more.
+    let waiting = tokio::task::spawn_blocking(|| drop(ROUND.lock().unwrap_or_else(PoisonError::into_inner)));
+    let _ = waiting.await;
+}
+
 /// Does a round on a thread of its own, of low priority; `report` gets what came of it. Set the flag to end it early.
 pub fn start(directory: PathBuf, rules: UpkeepRules, report: impl FnOnce(Done) + Send + 'static) -> Arc<AtomicBool> {
     let cancel = Arc::new(AtomicBool::new(false));
@@ -421,7 +435,10 @@ pub fn start(directory: PathBuf, rules: UpkeepRules, report: impl FnOnce(Done) +
         if let Err(error) = mend_kernel::background::stand_back() {
             tracing::debug!(%error, "upkeep of checkpoints runs at ordinary priority");
         }
-        report(round(&directory, &rules, &flag));
+        let under_way = ROUND.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = round(&directory, &rules, &flag);
+        drop(under_way);
+        report(done);
     });
     cancel
 }

@@ -68,9 +68,9 @@ impl Running {
             }
             Effect::Print { rank, stream, bytes } => {
                 let printing = self.printing.take();
-                self.shell.output.write(rank, stream, &bytes, printing).await;
+                self.shell.output.write(rank, stream, &bytes, printing);
             }
-            Effect::OutputEnds { rank } => self.shell.output.ended(rank).await,
+            Effect::OutputEnds { rank } => self.shell.output.ended(rank),
             Effect::Note { number } => {
                 let note = Note { printed: self.printed(), input: self.shell.input.input.at_hold() };
                 self.notes.insert(number, note);
@@ -87,7 +87,7 @@ impl Running {
                 let (names, alive) = (self.shell.names.clone(), self.job.alive());
                 // What a rank printed comes before how it ended.
                 let behind = matches!(notice, Notice::RankExited { .. } | Notice::RankKilled { .. });
-                self.shell.output.tell(behind, move || names.tell(&notice, &alive)).await;
+                self.shell.output.tell(behind, move || names.tell(&notice, &alive));
             }
             Effect::Prepare { number, base } => {
                 let result = match manifest::prepare(&self.shell.record.checkpoints, number) {

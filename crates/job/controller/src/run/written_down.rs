@@ -63,14 +63,14 @@ fn without_output(event: &Event) -> Event {
 
 impl Running {
     /// What of a daemon's message the machine is told.
-    pub(super) async fn message(&mut self, node: NodeIndex, number: u64, message: FromDaemon) -> Option<FromDaemon> {
+    pub(super) fn message(&mut self, node: NodeIndex, number: u64, message: FromDaemon) -> Option<FromDaemon> {
         if number > 0 && self.earlier.heard.get(node as usize).is_some_and(|heard| number <= *heard) {
             if let FromDaemon::Output { bytes, .. } = message
                 && let Some((output, rest)) = self.earlier.rest(node, number, &bytes)
             {
                 let (rank, stream) = (output.rank, output.stream);
-                let printing = self.shell.confirmations.as_ref().map(|all| all.printing(node, number, Some(output)));
-                self.shell.output.print(rank, stream, rest, printing).await;
+                let printing = self.shell.confirmations.printing(node, number, Some(output));
+                self.shell.output.print(rank, stream, rest, Some(printing));
             }
             return None;
         }
@@ -133,7 +133,8 @@ impl Running {
             let due_us = durable::due_us(&event, &effects);
             self.write_down(at_us, || What::Event { event, number, printed }, due_us);
         }
-        if let (Some((node, number)), Some(confirmations)) = (daemon, &self.shell.confirmations) {
+        if let Some((node, number)) = daemon {
+            let confirmations = &self.shell.confirmations;
             self.printing = output.filter(|_| number > 0).map(|output| confirmations.printing(node, number, Some(output)));
             // What is not written down any more, or not made durable, is not waited for.
             let flushed = self.shell.flusher.as_ref().and_then(Flusher::flush).is_some();
@@ -191,7 +192,7 @@ impl Running {
         if !self.shell.told.as_ref().is_some_and(ToldLog::is_long) {
             return;
         }
-        let Some(heard) = self.shell.confirmations.as_ref().map(|all| all.all_heard()) else { return };
+        let heard = self.shell.confirmations.all_heard();
         let is_lost = |node: usize| self.lost.iter().any(|(lost, _)| *lost as usize == node);
         let nodes = self.shell.nodes.iter().enumerate();
         let orders: Option<Vec<u64>> = nodes.map(|(at, node)| if is_lost(at) { Some(0) } else { node.settled_orders() }).collect();

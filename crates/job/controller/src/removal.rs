@@ -68,15 +68,16 @@ pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> 
 /// # Errors
 /// [`RecordError::Running`], [`RecordError::NoSuchJob`] if somebody else has removed it meanwhile, [`RecordError::Io`].
 pub fn remove(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
-    // Refused before anything goes. Its ranks may live while another controller is about to take the place of one that was killed.
-    drop(lock(directory, record)?);
+    // Refused before anything goes, and held to the end: a restart that came in between would go on from what is removed.
+    let lock = lock(directory, record)?;
+    // Its ranks may live while another controller is about to take the place of one that was killed.
     if failover::awaits_successor(directory) {
         return Err(RecordError::Running { id: record.id.clone() });
     }
     let place = portable::place(directory.path());
     let portable: Vec<_> = portable::kept(directory.path()).into_iter().map(|one| (size(&one.directory), one.tiers)).collect();
     let left = portable::remove(directory.path()).map_err(|source| RecordError::Io { path: place, source })?;
-    let mut removed = remove_job(directory, record)?;
+    let mut removed = remove_held(directory, record, lock)?;
     removed.in_tiers |= portable.iter().any(|(_, held)| tiers::are_elsewhere(held));
     if left.is_none() {
         removed.bytes += portable.iter().map(|(bytes, _)| bytes).sum::<u64>();
@@ -102,7 +103,11 @@ fn lock(directory: &JobDirectory, record: &JobRecord) -> Result<JobLock, RecordE
 }
 
 fn remove_job(directory: &JobDirectory, record: &JobRecord) -> Result<Removed, RecordError> {
-    let lock = lock(directory, record)?;
+    remove_held(directory, record, lock(directory, record)?)
+}
+
+/// Removes the job whose lock this is.
+fn remove_held(directory: &JobDirectory, record: &JobRecord, lock: JobLock) -> Result<Removed, RecordError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| RecordError::Io { path, source }

@@ -8,6 +8,7 @@
 mod portable;
 mod turns;
 
+use self::portable::OWNERS_TIME;
 pub use self::portable::opening::Offered;
 use self::portable::opening::Opening;
 use crate::outbox::Urgent;
@@ -424,7 +425,7 @@ impl Tiers {
         self.cancel();
         if let Some(portable) = self.portable.take().and_then(|opening| opening.now()) {
             let last = Mover::new(0, self.progress.clone());
-            self.removals.spawn_blocking(move || portable.close(&last));
+            self.removals.spawn_blocking(move || portable.close(&last, OWNERS_TIME));
         }
         for open in std::mem::take(&mut self.stores) {
             self.removals.spawn_blocking(move || open.clear());

@@ -453,6 +453,32 @@ fn what_a_restart_has_passed_over_pushes_out_none() {
 }
 
 #[test]
+fn with_a_checkpoint_go_the_manifests_of_what_it_builds_on() {
+    let mut machine = Replication::new(parse_tiers("memory,s3://b").unwrap(), 0..1, None, 7, 1);
+    machine.stagger(&[1, 2]);
+    let mut stored = |number: u64| -> Vec<u64> {
+        let image = ImageRef { number, rank: 0, bytes: 1, checksum: 0, id: Default::default() };
+        let base = (number > 1).then(|| number - 1);
+        let mut actions = machine.published(number, true, vec![Published { image, base, sites: vec![(0, Some(0))] }]);
+        let mut stored = Vec::new();
+        while let Some(action) = actions.pop() {
+            match action {
+                Action::Copy { task, .. } => actions.extend(machine.finished(task, Ok(()))),
+                Action::Manifest { task, number, tier, .. } => {
+                    stored.extend((tier == 1).then_some(number));
+                    actions.extend(machine.finished(task, Ok(())));
+                }
+                _ => {}
+            }
+        }
+        stored.sort_unstable();
+        stored
+    };
+    // The second one is passed over there.
+    assert_eq!([1, 2, 3].map(&mut stored), [vec![1], vec![], vec![2, 3]]);
+}
+
+#[test]
 fn nodes_take_turns_in_an_order_of_the_checkpoint() {
     let mut orders = BTreeSet::new();
     for number in 1..20 {

@@ -316,10 +316,11 @@ impl Tiers {
                     self.removals.spawn_blocking(move || open.remove(number, &ranks));
                 }
             }
-            Destination::Object(base) => {
+            Destination::Object(address) => {
+                let (base, manifest) = address.split_at(address.rfind('/').map_or(0, |at| at + 1));
                 let images: Vec<String> = ranks.into_iter().map(|rank| format!("{base}{}", image_name(rank))).collect();
-                let manifest = [format!("{base}manifest.json")];
-                let (work, place) = (self.stay.work(), base.clone());
+                let manifest: Vec<String> = if manifest.is_empty() { Vec::new() } else { vec![address.clone()] };
+                let (work, place) = (self.stay.work(), base.to_owned());
                 tokio::task::spawn_blocking(move || {
                     // A manifest without images is better found than they without it.
                     let remove = || object::delete(&images).and_then(|()| object::delete(&manifest));

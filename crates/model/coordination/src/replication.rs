@@ -119,7 +119,7 @@ impl Replication {
         self.tiers.len()
     }
 
-    /// A restart has brought an image to this place.
+    /// An image is at this place, too.
     pub fn brought(&mut self, number: u64, rank: Rank, site: Site) {
         let image = self.checkpoints.get_mut(&number).and_then(|images| image_of(images, rank));
         let _ = image.map(|image| image.sites.insert(site));
@@ -131,9 +131,13 @@ impl Replication {
         self.lineage = Lineage::new(origin, abandoned);
     }
 
-    /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event.
-    pub fn adopt(&mut self, number: u64, periodic: bool, images: Vec<Published>) {
+    /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event. `whole`: tiers of all nodes that have all that a
+    /// restart from it reads, as is on record.
+    pub fn adopt(&mut self, number: u64, periodic: bool, images: Vec<Published>, whole: &[usize]) {
         self.insert(number, periodic, images);
+        for (number, rank) in if whole.is_empty() { BTreeSet::new() } else { self.closure(number) } {
+            whole.iter().for_each(|&tier| self.brought(number, rank, (tier, None)));
+        }
         self.lineage.adopt(number);
         for tier in 0..self.tiers.len() {
             // Its copies were begun by a controller that is no more; the next checkpoint's will be made.

@@ -6,11 +6,10 @@
 //! Faults assumed: copies are torn, foreign, gone; nodes are lost in the middle.
 
 use crate::setup::SearchSetup;
-use crate::tiering::stores;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::recovery::{Action, CopyInventory, Recovery, Want, sources};
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{Holding, ImageRef, NodeStore, TierDone};
+use mend_messages::tier::{Holding, ImageRef, NodeStore, Tier, TierDone, TierSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -103,19 +102,20 @@ impl Search {
 
     /// What the nodes have now that each has these files, but for what is in the checkpoint directory; and the number of the first task that was not given out.
     pub(crate) fn into_holdings(mut self, files: &BTreeMap<(u64, Rank), PathBuf>, checkpoints: &Path) -> (Holdings, u64) {
-        let directories: Vec<NodeStore> = stores(&self.setup.specs).into_iter().filter(|store| *store != NodeStore::Memory).collect();
+        let own = |spec: &TierSpec| if let Tier::Local(path) = &spec.tier { Some(path.clone()) } else { None };
+        let directories: Vec<PathBuf> = self.setup.specs.iter().filter_map(own).collect();
         for (chain, &node) in self.setup.lineage.iter().zip(&self.places) {
             for image in chain {
                 let beside = checkpoints.join(image.number.to_string()).join(image_name(image.rank));
                 let Some(file) = files.get(&(image.number, image.rank)).filter(|file| **file != beside) else { continue };
-                let around = directories.iter().filter(|store| matches!(store, NodeStore::Directory(path) if file.starts_with(path)));
                 // One of them may be in another.
-                let store = around.max_by_key(|store| store.to_string().len()).unwrap_or(&NodeStore::Memory);
+                let around = directories.iter().filter(|path| file.starts_with(path)).max_by_key(|path| path.components().count());
+                let store = around.map_or(NodeStore::Memory, |path| NodeStore::Directory(path.clone()));
                 let (held, found) = (self.holdings.entry(node).or_default(), (image.rank, image.bytes));
-                match held.iter_mut().find(|held| held.store == *store && held.number == image.number) {
+                match held.iter_mut().find(|held| held.store == store && held.number == image.number) {
                     Some(held) if held.images.contains(&found) => {}
                     Some(held) => held.images.push(found),
-                    None => held.push(Holding { store: store.clone(), number: image.number, images: vec![found] }),
+                    None => held.push(Holding { store, number: image.number, images: vec![found] }),
                 }
             }
         }

@@ -385,6 +385,29 @@ class ObjectStorage(OfFourRanks):
             self.assertNotIn("its image", said)
             self.assertNotIn(SECRET, self.job.stderr())
 
+    def test_what_the_store_has_is_known_after_a_restart(self):
+        with Lab(4) as lab:
+            self.store.start(lab)
+            name = self.started(lab, "memory,s3://lab/jobs", "--incremental", "off")
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 1, ["memory", "s3://lab/jobs"])
+            lab.kill("node2")
+            self.job.finish(75)
+            self.job = lab.start(self.directory, "restart", name)
+            lab.running(self.job)
+            lab.verb("checkpoint", name)
+            self.complete(lab, name, 2, ["memory", "s3://lab/jobs"])
+            self.complete(lab, name, 1, ["s3://lab/jobs"])
+            # Nothing of it is in memory any more.
+            self.job.wait_for(lambda: not [one for one in self.memory(lab, "node1") if one.startswith("1/")], "memory keeps one")
+            lab.verb("checkpoints", name, "--remove", "1")
+            self.wait_gone(lab, f"s3://lab/jobs/{name}/1/rank-0.image")
+            self.wait_gone(lab, f"s3://lab/jobs/{name}/1/manifest.json")
+            lab.kill("node1")
+            self.job.finish(75)
+            said = self.restarted(lab, name)
+            self.assertNotIn("its image", said)
+
     def test_what_is_stored_is_encrypted(self):
         key = self.key_file("key", "c" * 64)
         with Lab(3) as lab:

@@ -69,12 +69,12 @@ pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> 
 /// [`RecordError::Running`], also if it has run since `record` was read, and is not that old any more; [`RecordError::NoSuchJob`] if somebody else has
 /// removed it meanwhile; [`RecordError::Io`].
 pub fn remove(directory: &JobDirectory, record: &JobRecord, age: Option<Duration>) -> Result<Removed, RecordError> {
-    // Refused before anything goes.
-    drop(lock_ended(directory, record, age)?);
+    // Refused before anything goes, and held to the end: a restart that came in between would go on from what is removed.
+    let (lock, record) = lock_ended(directory, record, age)?;
     let place = portable::place(directory.path());
     let portable: Vec<_> = portable::kept(directory.path()).into_iter().map(|one| (size(&one.directory), one.tiers)).collect();
     let left = portable::remove(directory.path()).map_err(|source| RecordError::Io { path: place, source })?;
-    let mut removed = remove_job(directory, record, age)?;
+    let mut removed = remove_held(directory, record, lock)?;
     removed.in_tiers |= portable.iter().any(|(_, held)| tiers::are_elsewhere(held));
     if left.is_none() {
         removed.bytes += portable.iter().map(|(bytes, _)| bytes).sum::<u64>();
@@ -112,6 +112,11 @@ fn lock_ended(directory: &JobDirectory, record: &JobRecord, age: Option<Duration
 
 fn remove_job(directory: &JobDirectory, record: &JobRecord, age: Option<Duration>) -> Result<Removed, RecordError> {
     let (lock, record) = lock_ended(directory, record, age)?;
+    remove_held(directory, record, lock)
+}
+
+/// Removes the job whose lock this is.
+fn remove_held(directory: &JobDirectory, record: JobRecord, lock: JobLock) -> Result<Removed, RecordError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| RecordError::Io { path, source }

@@ -33,7 +33,7 @@ use crate::run::{Parts, Shell, run as run_to_its_end, streams};
 use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
 use crate::stream_digest::Mark;
-use crate::tiers::is_plain;
+use crate::tiers::{held_objects, is_plain};
 use crate::watchers::{self, Watchers};
 use crate::{client, portable, removal, serve};
 use mend_coordination::placement::place;
@@ -194,7 +194,8 @@ fn adopted(checkpoints: &Path, key: Option<&Key>) -> Vec<Adopted> {
             base: entry.base,
             shared: fs::metadata(directory.join(entry.file())).is_ok_and(|found| found.len() == entry.bytes),
         };
-        Some(Adopted { number, periodic: manifest.periodic, images: manifest.images.iter().map(image).collect() })
+        let images = manifest.images.iter().map(image).collect();
+        Some(Adopted { number, periodic: manifest.periodic, images, objects: held_objects(&directory) })
     };
     numbers(checkpoints).into_iter().filter_map(adopt).collect()
 }

@@ -31,6 +31,22 @@ pub(crate) fn are_elsewhere(tiers: &[String]) -> bool {
     tiers.iter().any(|tier| tier != "shared")
 }
 
+/// Object tiers among these names.
+fn objects(tiers: Vec<String>) -> impl Iterator<Item = Tier> {
+    let spec = |name: String| name.parse::<TierSpec>().ok();
+    tiers.into_iter().filter_map(spec).map(|spec| spec.tier).filter(|tier| matches!(tier, Tier::Object(_)))
+}
+
+/// Object tiers that hold the whole checkpoint.
+pub(crate) fn held_objects(directory: &Path) -> Vec<Tier> {
+    objects(held(directory)).collect()
+}
+
+/// Object tiers that hold the whole checkpoint and that the job, which has these, does not look after.
+pub(crate) fn foreign(directory: &Path, tiers: &[TierSpec]) -> Vec<String> {
+    objects(held(directory)).filter(|tier| tiers.iter().all(|spec| spec.tier != *tier)).map(|tier| tier.to_string()).collect()
+}
+
 /// Puts that on record.
 pub(crate) fn record_held(directory: &Path, complete: Vec<String>) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(&Held { complete })?;

@@ -54,8 +54,8 @@ struct Task {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Lane {
     target: Option<u64>,
-    /// Nodes that still lack the target's manifest; `None` before the images are there.
-    manifests: Option<BTreeSet<Option<NodeIndex>>>,
+    /// Manifests of the target, and of what it builds on, that nodes still lack; `None` before the images are there.
+    manifests: Option<BTreeSet<(u64, Option<NodeIndex>)>>,
     /// Images of the target that could not be copied; with the next target they are tried again.
     failed: BTreeMap<(u64, Rank), String>,
     complete: BTreeSet<u64>,
@@ -119,7 +119,7 @@ impl Replication {
         self.tiers.len()
     }
 
-    /// A restart has brought an image to this place.
+    /// An image is at this place, too.
     pub fn brought(&mut self, number: u64, rank: Rank, site: Site) {
         let image = self.checkpoints.get_mut(&number).and_then(|images| image_of(images, rank));
         let _ = image.map(|image| image.sites.insert(site));
@@ -131,9 +131,13 @@ impl Replication {
         self.lineage = Lineage::new(origin, abandoned);
     }
 
-    /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event.
-    pub fn adopt(&mut self, number: u64, periodic: bool, images: Vec<Published>) {
+    /// A checkpoint that was there before, as it was found; to be called in ascending order, before any other event. `whole`: tiers of all nodes that have all that a
+    /// restart from it reads, as is on record.
+    pub fn adopt(&mut self, number: u64, periodic: bool, images: Vec<Published>, whole: &[usize]) {
         self.insert(number, periodic, images);
+        for (number, rank) in if whole.is_empty() { BTreeSet::new() } else { self.closure(number) } {
+            whole.iter().for_each(|&tier| self.brought(number, rank, (tier, None)));
+        }
         self.lineage.adopt(number);
         for tier in 0..self.tiers.len() {
             // Its copies were begun by a controller that is no more; the next checkpoint's will be made.
@@ -203,14 +207,10 @@ impl Replication {
             (Some(_), None, Err(_)) => {}
             (None, _, result) => {
                 let lane = &mut self.lanes[tier];
-                if lane.target == Some(number) {
-                    match result {
-                        Ok(()) => drop(lane.manifests.as_mut().map(|missing| missing.remove(&site.1))),
-                        Err(why) => {
-                            lane.give_up(number);
-                            actions.push(Action::GaveUp { number, tier, why });
-                        }
-                    }
+                let is_wanted = lane.manifests.as_mut().is_some_and(|missing| missing.remove(&(number, site.1)));
+                if let (true, Some(target), Err(why)) = (is_wanted, lane.target, result) {
+                    lane.give_up(target);
+                    actions.push(Action::GaveUp { number: target, tier, why });
                 }
             }
         }
@@ -228,7 +228,7 @@ impl Replication {
         self.running.retain(|_, task| task.node != node && task.target != Some(node));
         for lane in &mut self.lanes {
             if let Some(missing) = &mut lane.manifests {
-                missing.remove(&Some(node));
+                missing.retain(|(_, at)| *at != Some(node));
             }
         }
         for tier in 0..self.tiers.len() {
@@ -298,6 +298,12 @@ impl Replication {
         self.checkpoints.get(&number).is_some_and(|images| images.iter().any(|image| !image.sites.is_empty()))
     }
 
+    /// Whether a tier has any image of the checkpoint.
+    #[must_use]
+    pub fn is_in(&self, number: u64, tier: usize) -> bool {
+        self.checkpoints.get(&number).is_some_and(|images| images.iter().any(|image| image.is_in(tier)))
+    }
+
     /// All images that a restart from the checkpoint reads, as (number, rank).
     fn closure(&self, number: u64) -> BTreeSet<(u64, Rank)> {
         let mut found = BTreeSet::new();
@@ -361,9 +367,9 @@ impl Replication {
         }
         let missing = match self.lanes[tier].manifests.take() {
             Some(missing) => missing,
-            None => self.holders(tier, number),
+            None => self.lacking_manifests(tier, number),
         };
-        for &site in &missing {
+        for &(number, site) in &missing {
             // Any node reaches a tier of all nodes.
             let Some(node) = site.or_else(|| self.nodes.first().copied()) else { continue };
             let task = self.begin(Task { number, tier, node, target: None, rank: None });
@@ -387,13 +393,23 @@ impl Replication {
         (lane.newest(&self.lineage).is_none_or(|complete| complete < newest) && !lane.given_up.contains(&newest)).then_some(newest)
     }
 
-    /// Sites in the tier that hold an image of the checkpoint's chains. The checkpoint directory has its manifest already.
-    fn holders(&self, tier: usize, number: u64) -> BTreeSet<Option<NodeIndex>> {
+    /// Manifests that a restart from the tier alone reads and that were not stored yet: the checkpoint's wherever images of its chains are, and those of what it
+    /// builds on, if that never was complete here. The checkpoint directory has all of them already.
+    fn lacking_manifests(&self, tier: usize, number: u64) -> BTreeSet<(u64, Option<NodeIndex>)> {
+        let mut lacking = BTreeSet::new();
         if self.tiers[tier].tier == Tier::Shared {
-            return BTreeSet::new();
+            return lacking;
         }
-        let images = self.closure(number).into_iter().filter_map(|(number, rank)| self.image(number, rank));
-        images.flat_map(|image| &image.sites).filter(|(at, _)| *at == tier).map(|(_, node)| *node).collect()
+        let closure = self.closure(number);
+        let images = closure.into_iter().filter_map(|(of, rank)| Some((of, self.image(of, rank)?)));
+        for (of, (_, node)) in images.flat_map(|(of, image)| image.sites.iter().filter(|(at, _)| *at == tier).map(move |site| (of, *site)))
+        {
+            lacking.insert((number, node));
+            if !self.lanes[tier].complete.contains(&of) {
+                lacking.insert((of, node));
+            }
+        }
+        lacking
     }
 
     fn begin(&mut self, task: Task) -> u64 {

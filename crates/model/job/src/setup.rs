@@ -7,7 +7,7 @@ use mend_messages::agent::{ImageId, SaveMode};
 use mend_messages::chunks::TransportWord;
 use mend_messages::files::KeptFile;
 use mend_messages::job::{NodeIndex, Rank};
-use mend_messages::tier::{ImageRef, TierSpec};
+use mend_messages::tier::{ImageRef, Tier, TierSpec};
 use mend_policy::follow::Mode;
 use mend_policy::precopy::MeasuredRates;
 use mend_policy::restarts::{Restart, Restarts};
@@ -111,6 +111,8 @@ pub struct Adopted {
     pub periodic: bool,
     /// One per rank, ascending.
     pub images: Vec<AdoptedImage>,
+    /// Object tiers that have all that a restart from it reads, as is on record.
+    pub objects: Vec<Tier>,
 }
 
 /// One of its images.

@@ -213,7 +213,8 @@ impl Tiering {
                 Published { image: entry.image, base: entry.base, sites }
             };
             let images = checkpoint.images.into_iter().map(image).collect();
-            self.machine.adopt(checkpoint.number, checkpoint.periodic, images);
+            let whole: Vec<usize> = checkpoint.objects.iter().filter_map(|object| self.index(|tier| tier == object)).collect();
+            self.machine.adopt(checkpoint.number, checkpoint.periodic, images, &whole);
         }
     }
 

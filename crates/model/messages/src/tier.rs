@@ -374,7 +374,7 @@ pub enum TierOrder {
     },
     /// Stop copying for these checkpoints, and remove what there is of them.
     Remove {
-        /// The place that this is about.
+        /// The place that this is about; in object storage what is below an address that ends with a `/`, or what is beside a manifest, and that last.
         place: Destination,
         /// Number of the checkpoint.
         number: u64,

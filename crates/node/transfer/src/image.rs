@@ -37,7 +37,10 @@ impl Mover {
     }
 
     /// Moves an image into a target, which is committed only if it is good.
-    fn checked(&self, source: &mut dyn Source, expected: &Expected, target: impl Target) -> Result<(), TransferError> {
+    ///
+    /// # Errors
+    /// What is wrong with it, or with the target.
+    pub fn into_target(&self, source: &mut dyn Source, expected: &Expected, target: impl Target) -> Result<(), TransferError> {
         let stages: Vec<Box<dyn Stage + '_>> =
             vec![Box::new(Length::new(expected.image.bytes)), Box::new(Paced(&self.pace)), Box::new(ImageCheck::new(expected))];
         run(source, stages, target, &self.progress).map(drop)
@@ -48,7 +51,7 @@ impl Mover {
     /// # Errors
     /// What is wrong with it.
     pub fn check(&self, path: &Path, expected: &Expected) -> Result<(), TransferError> {
-        self.checked(&mut open(path)?, expected, Nowhere::default())
+        self.into_target(&mut open(path)?, expected, Nowhere::default())
     }
 
     /// Copies an image into a file, which appears only if the image is good.
@@ -58,7 +61,7 @@ impl Mover {
     pub fn into_file(&self, source: &mut dyn Source, expected: &Expected, place: &Path) -> Result<(), TransferError> {
         let target = AtomicFile::new(place.to_owned());
         let target = target.map_err(|source| TransferError::Target { place: place.display().to_string(), source })?;
-        self.checked(source, expected, target)
+        self.into_target(source, expected, target)
     }
 
     /// Copies an image into an object, which appears only if the image is good.
@@ -66,15 +69,7 @@ impl Mover {
     /// # Errors
     /// What is wrong with it, or what the store says.
     pub fn into_object(&self, source: &mut dyn Source, expected: &Expected, address: &str) -> Result<(), TransferError> {
-        self.checked(source, expected, ObjectTarget::put(address, expected.image.bytes)?)
-    }
-
-    /// Gets an image from an object into a file, which appears only if the image is good.
-    ///
-    /// # Errors
-    /// What is wrong with it or with the file, or what the store says.
-    pub fn from_object(&self, address: &str, expected: &Expected, place: &Path) -> Result<(), TransferError> {
-        self.into_file(&mut ObjectSource::get(address)?, expected, place)
+        self.into_target(source, expected, ObjectTarget::put(address, expected.image.bytes)?)
     }
 
     /// Copies a file of this length that is no image, and that its reader checks. It appears only when all of it is there.

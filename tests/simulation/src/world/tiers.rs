@@ -253,7 +253,8 @@ impl World {
                 base: entry.base,
                 shared: self.disk.image(number, entry.rank).is_some(),
             };
-            Some(Adopted { number, periodic: publication.periodic, images: publication.images.iter().map(image).collect() })
+            let images = publication.images.iter().map(image).collect();
+            Some(Adopted { number, periodic: publication.periodic, images, objects: Vec::new() })
         };
         self.disk.numbers().into_iter().filter_map(adopt).collect()
     }

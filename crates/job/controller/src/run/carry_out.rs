@@ -8,7 +8,7 @@ use crate::journaling;
 use crate::manifest::{self, FORMAT, FORMAT_OF_WORLDS, ImageEntry, Manifest, merged_name};
 use crate::programs;
 use crate::record::now;
-use crate::tiers::{has_images, record_held};
+use crate::tiers::{foreign, has_images, record_held};
 use crate::upkeep;
 use mend_coordination::checkpoint::image_name;
 use mend_coordination::failure::Trouble;
@@ -161,7 +161,8 @@ impl Running {
                     programs::keep(program, rates);
                 }
             }
-            Effect::KeepTiers { number, complete } => {
+            Effect::KeepTiers { number, mut complete } => {
+                complete.extend(foreign(&self.place(number), &self.shell.tiers));
                 if let Err(error) = record_held(&self.place(number), complete) {
                     tracing::warn!(%error, number, "which tiers hold the checkpoint is not on record");
                 }
@@ -190,8 +191,9 @@ impl Running {
                 }
             }
             Effect::RemoveIfEmpty { number } => {
-                // What can't be looked at may have some.
-                let gone = !has_images(&self.place(number)).unwrap_or(true);
+                // What can't be looked at may have some. A job with other tiers can go on from what is in object storage.
+                let is_elsewhere = !foreign(&self.place(number), &self.shell.tiers).is_empty();
+                let gone = !is_elsewhere && !has_images(&self.place(number)).unwrap_or(true);
                 if gone {
                     // What is left of it cannot be restarted and is removed with the job.
                     let _ = fs::remove_dir_all(self.place(number));

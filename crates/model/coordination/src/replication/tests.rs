@@ -362,7 +362,7 @@ fn what_lies_beside_the_tiers_counts_and_goes_when_newer_checkpoints_are_there()
         let image = ImageRef { number, rank: 0, bytes: 1, checksum: 0, id: Default::default() };
         vec![Published { image, base: None, sites }]
     };
-    machine.adopt(1, true, published(1, Vec::new()));
+    machine.adopt(1, true, published(1, Vec::new()), &[]);
     assert!(!machine.is_restorable(1));
     machine.brought(1, 0, (machine.beside(), None));
     assert!(machine.is_restorable(1));
@@ -391,7 +391,7 @@ fn two_images(machine: &Replication, number: u64, tiers: &[usize]) -> Vec<Publis
 fn restarted(list: &str, keep: Option<u32>, (origin, abandoned): (u64, &[(u64, u64)]), before: &[(u64, &[usize])]) -> Replication {
     let mut machine = Replication::new(parse_tiers(list).unwrap(), 0..2, keep, 7, 1);
     machine.restarted(Some(origin), abandoned);
-    before.iter().for_each(|(number, tiers)| machine.adopt(*number, true, two_images(&machine, *number, tiers)));
+    before.iter().for_each(|(number, tiers)| machine.adopt(*number, true, two_images(&machine, *number, tiers), &[]));
     machine
 }
 
@@ -428,7 +428,7 @@ fn the_checkpoint_that_a_job_was_restarted_from_is_copied_again_though_newer_one
     let mut machine = restarted("memory,partner", Some(1), (4, &[(4, 5)]), &[(4, &[0, 1]), (5, &[0, 1])]);
     let mut three = Replication::new(parse_tiers("memory,partner").unwrap(), 0..3, Some(1), 7, 1);
     three.restarted(Some(4), &[(4, 5)]);
-    [4, 5].into_iter().for_each(|number| three.adopt(number, true, two_images(&machine, number, &[0, 1])));
+    [4, 5].into_iter().for_each(|number| three.adopt(number, true, two_images(&machine, number, &[0, 1]), &[]));
     let copies = |actions: Vec<Action>| -> BTreeSet<u64> {
         actions.iter().filter_map(|action| if let Action::Copy { image, .. } = action { Some(image.number) } else { None }).collect()
     };
@@ -450,6 +450,44 @@ fn what_a_restart_has_passed_over_pushes_out_none() {
     let actions = machine.published(5, true, two_images(&machine, 5, &[0]));
     assert!(actions.iter().all(|action| !matches!(action, Action::Remove { .. })), "{actions:?}");
     assert_eq!(carried_out(&mut machine, actions), [(1, 4)].into());
+}
+
+#[test]
+fn with_a_checkpoint_go_the_manifests_of_what_it_builds_on() {
+    let mut machine = Replication::new(parse_tiers("memory,s3://b").unwrap(), 0..1, None, 7, 1);
+    machine.stagger(&[1, 2]);
+    let mut stored = |number: u64| -> Vec<u64> {
+        let image = ImageRef { number, rank: 0, bytes: 1, checksum: 0, id: Default::default() };
+        let base = (number > 1).then(|| number - 1);
+        let mut actions = machine.published(number, true, vec![Published { image, base, sites: vec![(0, Some(0))] }]);
+        let mut stored = Vec::new();
+        while let Some(action) = actions.pop() {
+            match action {
+                Action::Copy { task, .. } => actions.extend(machine.finished(task, Ok(()))),
+                Action::Manifest { task, number, tier, .. } => {
+                    stored.extend((tier == 1).then_some(number));
+                    actions.extend(machine.finished(task, Ok(())));
+                }
+                _ => {}
+            }
+        }
+        stored.sort_unstable();
+        stored
+    };
+    // The second one is passed over there.
+    assert_eq!([1, 2, 3].map(&mut stored), [vec![1], vec![], vec![2, 3]]);
+}
+
+#[test]
+fn what_is_on_record_counts_with_all_that_it_builds_on() {
+    let mut machine = Replication::new(parse_tiers("memory,s3://b").unwrap(), 0..1, None, 7, 1);
+    let image = |number| ImageRef { number, rank: 0, bytes: 1, checksum: 0, id: Default::default() };
+    for (number, base, whole) in [(1, None, &[][..]), (2, Some(1), &[1]), (3, Some(2), &[])] {
+        machine.adopt(number, true, vec![Published { image: image(number), base, sites: Vec::new() }], whole);
+    }
+    assert_eq!([1, 2, 3].map(|number| machine.is_restorable(number)), [true, true, false]);
+    assert_eq!(machine.complete(2).len(), 1);
+    assert!(machine.is_in(1, 1) && !machine.is_in(1, 0));
 }
 
 #[test]

@@ -293,7 +293,9 @@ impl Job {
         match tiering.specs.get(tier).map_or(&Tier::Shared, |spec| &spec.tier) {
             Tier::Shared => self.effect(Effect::RemoveImages { number, ranks }),
             Tier::Object(base) => {
-                let place = Destination::Object(object_address(base, &self.id, number, ""));
+                // Others' chains may build on what is left.
+                let last = if tiering.machine.is_in(number, tier) { "" } else { "manifest.json" };
+                let place = Destination::Object(object_address(base, &self.id, number, last));
                 self.order(node, TierOrder::Remove { place, number, ranks });
             }
             spec => {

@@ -42,7 +42,7 @@ fn what_was_given_up_is_not_the_newest() {
 fn adopted(number: u64) -> Adopted {
     let image = |rank| ImageRef { number, rank, bytes: 1, checksum: 0, id: Default::default() };
     let of_rank = |rank: Rank| AdoptedImage { image: image(rank), host: format!("n{rank}"), base: None, shared: true };
-    Adopted { number, periodic: true, images: (0..2).map(of_rank).collect() }
+    Adopted { number, periodic: true, images: (0..2).map(of_rank).collect(), objects: Vec::new() }
 }
 
 #[test]

@@ -7,4 +7,5 @@ mod last_checkpoint;
 mod moves;
 mod questions;
 mod spawning;
+mod tiers;
 mod world;

@@ -29,6 +29,14 @@ impl World {
 
     /// Such ones in a job with another setup.
     pub(crate) fn of(change: impl FnOnce(&mut Setup)) -> Self {
+        let mut world = Self::beginning(change);
+        world.begin_ranks();
+        world.effects.clear();
+        world
+    }
+
+    /// A job whose nodes have heard nothing.
+    pub(crate) fn beginning(change: impl FnOnce(&mut Setup)) -> Self {
         let node = |at: u8| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at], 7000).into() };
         let plan = CheckpointPlan {
             interval: Interval::Off,
@@ -70,10 +78,7 @@ impl World {
         };
         change(&mut setup);
         let (job, effects) = Job::begin(setup, 0);
-        let mut world = Self { job, now_us: 0, effects };
-        world.begin_ranks();
-        world.effects.clear();
-        world
+        Self { job, now_us: 0, effects }
     }
 
     pub(crate) fn handle(&mut self, event: Event) {

@@ -6,10 +6,13 @@
 //! they had not finished is removed. Faults assumed: as in [`image`] and [`node_store`].
 
 mod portable;
+mod room;
 mod turns;
 
+use self::portable::OWNERS_TIME;
 pub use self::portable::opening::Offered;
 use self::portable::opening::Opening;
+use self::room::{Place, Promises};
 use crate::outbox::Urgent;
 use crate::stay::Stay;
 use mend_coordination::checkpoint::image_name;
@@ -22,6 +25,7 @@ use mend_report::with_causes;
 use mend_sealed::Key;
 use mend_transfer::image::{self, Mover};
 use mend_transfer::node_store::{self, OpenNodeStore};
+use mend_transfer::object::ObjectSource;
 use mend_transfer::peer::{self, ExpectedTransfer, Token};
 use mend_transfer::progress::Progress;
 use mend_transfer::stage::Expected;
@@ -69,6 +73,8 @@ pub struct Tiers {
     /// Of what others pace, or a restart waits for: only its end is asked for.
     unbounded: Mover,
     reserved: HashMap<Rank, Reservation>,
+    /// Room for images that come from elsewhere.
+    promises: Promises,
     /// Files of portable checkpoints, if ranks have a place for them here.
     portable: Option<Opening>,
     work: JoinSet<()>,
@@ -88,7 +94,7 @@ impl Tiers {
         key: Option<Key>,
         progress: Arc<Progress>,
     ) -> Self {
-        let (stores, reserved) = Default::default();
+        let (stores, reserved, promises) = Default::default();
         let (paced, unbounded) = (Mover::new(0, progress.clone()), Mover::new(0, progress.clone()));
         Self {
             job,
@@ -101,6 +107,7 @@ impl Tiers {
             paced,
             unbounded,
             reserved,
+            promises,
             portable: None,
             work: JoinSet::new(),
             removals: JoinSet::new(),
@@ -164,7 +171,7 @@ impl Tiers {
         let open = self.store(store).map_err(|error| error.to_string())?;
         let others: u64 =
             self.reserved.values().filter(|reservation| reservation.store == *store).map(|reservation| reservation.bytes).sum();
-        let room = open.room().map_err(|error| error.to_string())?;
+        let room = self.promises.left(&open).map_err(|error| error.to_string())?;
         let wanted = needed.saturating_add(others).saturating_add(SPACE_MARGIN_BYTES);
         if room < wanted {
             return Err(format!("it has room for {room} bytes, {wanted} are wanted"));
@@ -237,14 +244,7 @@ impl Tiers {
 
     /// See `TierOrder::Receive`; `arrival` is the other node's connection.
     pub fn receive(&mut self, task: u64, image: ImageRef, store: &NodeStore, arrival: ExpectedTransfer) {
-        let place = self.store(store).and_then(|open| {
-            let room = open.room()?;
-            if room < image.bytes.saturating_add(SPACE_MARGIN_BYTES) {
-                return Err(std::io::Error::other(format!("there is room for {room} bytes only")));
-            }
-            open.prepare(image.number)?;
-            Ok(open.image(image.number, image.rank))
-        });
+        let place = self.store(store).and_then(|open| self.promises.place(&open, &image));
         let (expected, mover, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
         let job = self.job.clone();
         self.work.spawn(async move {
@@ -268,8 +268,8 @@ impl Tiers {
             ImageOrigin::Object(address) => {
                 let place = self.place_for(&image, spare);
                 return self.run(task, false, move || {
-                    mover.from_object(&address, &expected, &place).map_err(|error| with_causes(&error))?;
-                    Ok(TierDone::Image(place))
+                    let taken = ObjectSource::get(&address).and_then(|mut source| place.take(&mut source, &expected, &mover));
+                    taken.map(TierDone::Image).map_err(|error| with_causes(&error))
                 });
             }
             ImageOrigin::Node { .. } => {
@@ -294,10 +294,9 @@ impl Tiers {
     }
 
     /// Where an image from elsewhere is put: the first store that has room, else the spare place.
-    fn place_for(&self, image: &ImageRef, spare: PathBuf) -> PathBuf {
-        let wanted = image.bytes.saturating_add(SPACE_MARGIN_BYTES);
-        let fits = |open: &&Arc<OpenNodeStore>| open.room().is_ok_and(|room| room >= wanted) && open.prepare(image.number).is_ok();
-        self.stores.iter().find(fits).map_or(spare, |open| open.image(image.number, image.rank))
+    fn place_for(&self, image: &ImageRef, spare: PathBuf) -> Place {
+        let found = self.stores.iter().find_map(|open| self.promises.place(open, image).ok());
+        found.map_or_else(|| Place::outside(spare.clone()), |place| place.or(spare.clone()))
     }
 
     /// See `TierOrder::Inventory`.
@@ -317,10 +316,11 @@ impl Tiers {
                     self.removals.spawn_blocking(move || open.remove(number, &ranks));
                 }
             }
-            Destination::Object(base) => {
+            Destination::Object(address) => {
+                let (base, manifest) = address.split_at(address.rfind('/').map_or(0, |at| at + 1));
                 let images: Vec<String> = ranks.into_iter().map(|rank| format!("{base}{}", image_name(rank))).collect();
-                let manifest = [format!("{base}manifest.json")];
-                let (work, place) = (self.stay.work(), base.clone());
+                let manifest: Vec<String> = if manifest.is_empty() { Vec::new() } else { vec![address.clone()] };
+                let (work, place) = (self.stay.work(), base.to_owned());
                 tokio::task::spawn_blocking(move || {
                     // A manifest without images is better found than they without it.
                     let remove = || object::delete(&images).and_then(|()| object::delete(&manifest));
@@ -424,7 +424,7 @@ impl Tiers {
         self.cancel();
         if let Some(portable) = self.portable.take().and_then(|opening| opening.now()) {
             let last = Mover::new(0, self.progress.clone());
-            self.removals.spawn_blocking(move || portable.close(&last));
+            self.removals.spawn_blocking(move || portable.close(&last, OWNERS_TIME));
         }
         for open in std::mem::take(&mut self.stores) {
             self.removals.spawn_blocking(move || open.clear());
@@ -503,7 +503,7 @@ fn pass_over(urgent: &Urgent, store: &NodeStore, why: String) {
 async fn take(
     (arrival, job): (ExpectedTransfer, Arc<JobIntroduction>),
     patience: Duration,
-    place: std::io::Result<PathBuf>,
+    place: std::io::Result<Place>,
     expected: Expected,
     mover: Mover,
     humble: bool,
@@ -512,8 +512,7 @@ async fn take(
     work(humble, move || {
         let place = place.map_err(|error| error.to_string())?;
         let mut stream = taken.map_err(|error| with_causes(&error))?;
-        mover.into_file(&mut stream, &expected, &place).map_err(|error| with_causes(&error))?;
-        Ok(place)
+        place.take(&mut stream, &expected, &mover).map_err(|error| with_causes(&error))
     })
     .await
 }

@@ -55,7 +55,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// What was touched so lately may be written just now.
 const YOUNG: Duration = Duration::from_secs(60);
 /// How long the nodes whose ranks wrote a file have for copying it, before one that holds a copy does.
-const OWNERS_TIME: Duration = Duration::from_secs(20);
+pub const OWNERS_TIME: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
 struct Said {
@@ -212,16 +212,15 @@ impl Portable {
     }
 
     /// The job has ended well: the directory gets what it lacks of the newest checkpoint, and nothing is left here that it has. What cannot be copied stays, as
-    /// if the job had failed. Blocks.
-    pub fn close(self, mover: &Mover) {
+    /// if the job had failed. What is a copy of another node's is left to that one for so long. Blocks.
+    pub fn close(self, mover: &Mover, patience: Duration) {
         self.end();
         for mut directory in self.place.directories() {
             let newest = directory.targets.newest;
             for target in directory.targets.tiers.values_mut() {
                 *target = newest;
             }
-            directory.since = None;
-            if !self.place.close_directory(&directory, mover) {
+            if !self.place.close_directory(&mut directory, mover, patience) {
                 tracing::warn!(directory = %directory.path.display(), "the newest portable checkpoint stays on this node: it was not copied");
                 continue;
             }

@@ -1,6 +1,6 @@
 //! What all nodes share gets the checkpoints, while the job runs and when it has ended.
 
-use super::{Directory, OBJECT, OWNERS_TIME, Place, SAY_AGAIN, SHARED, TELL_AGAIN, mark, marker, name_of, oldest_needed};
+use super::{Directory, LOOK_AGAIN, OBJECT, OWNERS_TIME, Place, SAY_AGAIN, SHARED, TELL_AGAIN, mark, marker, name_of, oldest_needed};
 use crate::tiers::turns::Look;
 use mend_messages::portable::{FileName, Part, PortableReport, checkpoint_name};
 use mend_messages::tier::Tier;
@@ -9,8 +9,10 @@ use mend_transfer::image::{self, Mover};
 use mend_transfer::object;
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 impl Place {
     /// The thread that copies to what all nodes share.
@@ -29,13 +31,11 @@ impl Place {
     fn copy_to_common(&self, directories: &[Directory], tier: &str, mover: &Mover, in_turn: bool) -> bool {
         let mut files = Vec::new();
         for directory in directories {
-            let Some(&target) = directory.targets.tiers.get(tier) else { continue };
-            let mut chain = self.chain("own", directory, target);
+            files.extend(self.lacking("own", directory, tier).into_iter().map(|file| (directory, file)));
             // Its owner's node copies it, unless that is lost.
             if directory.since.is_some_and(|at| at.elapsed().is_ok_and(|since| since > OWNERS_TIME)) {
-                chain.extend(self.chain("copies", directory, target));
+                files.extend(self.lacking("copies", directory, tier).into_iter().map(|file| (directory, file)));
             }
-            files.extend(chain.into_iter().filter(|(name, _, _)| self.is_lacking(directory, tier, name)).map(|file| (directory, file)));
         }
         if in_turn && !self.has_turn(tier, !files.is_empty()) {
             return false;
@@ -66,13 +66,40 @@ impl Place {
         is_whole
     }
 
-    /// The job has ended: copies what is to be copied of one directory. Whether nothing is lost if what is here goes.
-    pub fn close_directory(&self, directory: &Directory, mover: &Mover) -> bool {
-        let [to_shared, to_object] = [SHARED, OBJECT].map(|tier| self.copy_to_common(std::slice::from_ref(directory), tier, mover, false));
+    /// What is in one of both places and what a tier is to have and lacks.
+    fn lacking(&self, kind: &str, directory: &Directory, tier: &str) -> Vec<(FileName, PathBuf, u64)> {
+        let Some(&target) = directory.targets.tiers.get(tier) else { return Vec::new() };
+        let mut chain = self.chain(kind, directory, target);
+        chain.retain(|(name, _, _)| self.is_lacking(directory, tier, name));
+        chain
+    }
+
+    /// The job has ended: copies what is to be copied of one directory; copies of other nodes' files if these nodes have not done it for so long. Whether nothing is
+    /// lost if what is here goes.
+    pub fn close_directory(&self, directory: &mut Directory, mover: &Mover, patience: Duration) -> bool {
+        let copy = |directory: &Directory| [SHARED, OBJECT].map(|tier| self.copy_to_common(slice::from_ref(directory), tier, mover, false));
+        directory.since = None;
+        let mut copied = copy(directory);
+        // What is in the directory is not needed in the object store.
+        let tier = if self.has(&Tier::Shared) { SHARED } else { OBJECT };
+        let lacking = |directory: &Directory| self.lacking("copies", directory, tier).len();
+        let (mut left, mut since) = (lacking(directory), Instant::now());
+        while left > 0 && since.elapsed() < patience {
+            thread::sleep(LOOK_AGAIN);
+            let now = lacking(directory);
+            if now < left {
+                since = Instant::now();
+            }
+            left = now;
+        }
+        if left > 0 {
+            directory.since = Some(SystemTime::UNIX_EPOCH);
+            copied = copy(directory);
+        }
+        let [to_shared, to_object] = copied;
         // A directory that cannot be looked into, as on a file system that hangs or is gone, does not say what it lacks.
         let newest = directory.targets.newest;
         let tells = directory.path.join("targets").exists() && (newest == 0 || oldest_needed(&directory.path, newest).is_some());
-        // What is in the directory is not needed in the object store.
         tells && to_shared && (to_object || self.has(&Tier::Shared))
     }
 

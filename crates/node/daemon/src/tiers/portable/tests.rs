@@ -31,7 +31,7 @@ fn node(directory: &Path) -> (Portable, PathBuf, PathBuf) {
 fn a_job_that_ends_leaves_nothing_on_the_node_that_the_directory_has() {
     let directory = tempfile::tempdir().unwrap();
     let (portable, own, home) = node(directory.path());
-    portable.close(&Mover::new(0, Arc::default()));
+    portable.close(&Mover::new(0, Arc::default()), Duration::ZERO);
     assert!(!own.exists());
     assert_eq!(fs::read(home.join(checkpoint_name(1)).join("rank-00000.h5")).unwrap(), b"values");
 }
@@ -49,7 +49,47 @@ fn what_could_not_be_copied_stays_on_the_node() {
         let (portable, own, home) = node(directory.path());
         let mover = Mover::new(0, Arc::default());
         refuse(&mover, &home);
-        portable.close(&mover);
+        portable.close(&mover, Duration::ZERO);
         assert_eq!(fs::read(own.join(checkpoint_name(1)).join("rank-00000.h5")).unwrap(), b"values");
     }
+}
+
+/// A copy of the same checkpoint's files of a rank of another node.
+fn copy(own: &Path) -> PathBuf {
+    let copies = own.parent().unwrap().with_file_name("copies").join(KEY);
+    make(&copies.join(checkpoint_name(1))).unwrap();
+    for name in ["rank-00001.h5", "rank-00001.seal"] {
+        fs::write(copies.join(checkpoint_name(1)).join(name), "others").unwrap();
+    }
+    copies
+}
+
+#[test]
+fn copies_of_a_lost_node_s_files_come_to_the_directory_when_the_job_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let (portable, own, home) = node(directory.path());
+    let copies = copy(&own);
+    portable.close(&Mover::new(0, Arc::default()), Duration::ZERO);
+    assert!(!own.exists() && !copies.exists());
+    for name in ["rank-00001.h5", "rank-00001.seal"] {
+        assert_eq!(fs::read(home.join(checkpoint_name(1)).join(name)).unwrap(), b"others");
+    }
+}
+
+#[test]
+fn copies_of_files_that_their_own_node_brings_are_not_brought_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let (portable, own, home) = node(directory.path());
+    let copies = copy(&own);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(LOOK_AGAIN);
+            for name in ["rank-00001.h5", "rank-00001.seal"] {
+                fs::write(home.join(checkpoint_name(1)).join(name), "owner's").unwrap();
+            }
+        });
+        portable.close(&Mover::new(0, Arc::default()), Duration::from_secs(60));
+    });
+    assert!(!copies.exists());
+    assert_eq!(fs::read(home.join(checkpoint_name(1)).join("rank-00001.h5")).unwrap(), b"owner's");
 }

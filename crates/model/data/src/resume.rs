@@ -36,12 +36,8 @@ impl Begun {
     /// source that is missing now may have changed while it sent some.
     #[must_use]
     pub fn goes_on_as(&self, now: &Self) -> bool {
-        let same = |then: &Source, now: &Source| match (&then.version, &now.version) {
-            (Some(before), Some(after)) => {
-                same_address(&then.uri, &now.uri) && then.endpoint == now.endpoint && before.changed(after).is_none()
-            }
-            _ => false,
-        };
+        let same =
+            |then: &Source, now: &Source| same_address(&then.uri, &now.uri) && then.endpoint == now.endpoint && then.still_holds(now);
         let stays = |then: &Source| now.sources.iter().any(|now| same(then, now));
         self.size == now.size && !self.sources.is_empty() && self.sources.iter().all(stays)
     }

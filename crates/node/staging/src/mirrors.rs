@@ -76,7 +76,7 @@ pub async fn open(sources: &mut [Source], fetcher: &Fetcher, trusted: bool) -> V
     let mut origins = Vec::new();
     for (source, opened) in sources.iter_mut().zip(opened) {
         origins.push(opened.and_then(|(origin, version)| {
-            if let Some(why) = source.version.as_ref().and_then(|then| then.changed(&version)) {
+            if let Some(why) = source.changed(&version) {
                 return Err(Fault::Final(format!("it has changed since: {why}")));
             }
             origin.expect(&version);
@@ -197,10 +197,13 @@ impl Unsure {
 /// look tells.
 pub async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], fetcher: &Fetcher) -> Result<(), Unsure> {
     for ((source, origin), _) in sources.iter().zip(origins.iter()).zip(used).filter(|(_, used)| **used) {
-        let (Ok(origin), Some(then)) = (origin, &source.version) else { continue };
+        let Ok(origin) = origin else { continue };
+        if source.version.is_none() {
+            continue;
+        }
         match again(fetcher, || origin.version(fetcher.settings.silence)).await {
             Ok(now) => {
-                if let Some(why) = then.changed(&now) {
+                if let Some(why) = source.changed(&now) {
                     return Err(Unsure::Changed(format!("{} has changed ({why})", source.uri)));
                 }
             }

@@ -120,7 +120,7 @@ fn begin(file: &SpaceFile, begun: Begun, progress: &Arc<Progress>) -> Result<(Fi
         if before.begun.goes_on_as(&begun) {
             match Upload::go_on(client, before.entry, begun.sources.clone(), &before.claims) {
                 Ok((upload, there)) => {
-                    log.describe(upload.entry()).map_err(failed)?;
+                    log.go_on(upload.entry(), &begun, &before.begun, &before.claims).map_err(failed)?;
                     return Ok((Filling { upload, log, progress: progress.clone() }, there));
                 }
                 // A target has let go of it, or was told that it will not be.

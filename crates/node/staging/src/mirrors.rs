@@ -160,6 +160,19 @@ pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fe
     first.map(|(_, size, _)| size)
 }
 
+/// Which mirror holds another block than a first one, whose block has this sum; of those that give it.
+pub async fn other(origins: &Origins, size: u64, block: u64, sum: Sum, fetcher: &Fetcher) -> Option<usize> {
+    let only = [block];
+    for (at, origin) in origins.iter().enumerate() {
+        let Ok(origin) = origin else { continue };
+        let own = again(fetcher, || sample(origin, size, &only, fetcher)).await;
+        if own.is_ok_and(|own| own != [sum]) {
+            return Some(at);
+        }
+    }
+    None
+}
+
 /// What the sources of a file hold by the end is not seen to be what was fetched of them.
 #[derive(Debug)]
 pub enum Unsure {

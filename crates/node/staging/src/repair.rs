@@ -135,7 +135,9 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let behind: Vec<Range> =
         needed.iter().map(|range| Range::between(range.offset.max(edge), range.end())).filter(|range| range.length > 0).collect();
     let mut sources = record.sources.clone();
-    let origins = if needed.is_empty() { Vec::new() } else { mirrors::open(&mut sources, fetcher, checked.found.trusted).await };
+    let mut origins = if needed.is_empty() { Vec::new() } else { mirrors::open(&mut sources, fetcher, checked.found.trusted).await };
+    // Without checksums nothing else tells that mirrors differ.
+    mirrors::agree(&sources, &mut origins, fetcher, record.known().is_some()).await;
     let partial = match behind.is_empty() || origins.iter().all(Result::is_err) {
         true => None,
         false => {

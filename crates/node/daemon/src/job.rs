@@ -158,7 +158,10 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
             let error = match present {
                 Present::Leaving => format!("ranks of an earlier start of job {} do not end on this node", introduction.id),
                 Present::Here { epoch } if epoch == introduction.epoch => {
-                    format!("job {} is on this node already: another of its hosts is the same mendd under another name; name each node once", introduction.id)
+                    format!(
+                        "job {} is on this node already: another of its hosts is the same mendd under another name; name each node once",
+                        introduction.id
+                    )
                 }
                 Present::Here { .. } => format!("a later start of job {} is on this node", introduction.id),
             };

@@ -11,7 +11,6 @@
 
 use crate::ranges::blocks;
 use crate::sums::Sums;
-use crate::uri::Address;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -99,7 +98,8 @@ impl Source {
     #[must_use]
     pub fn changed(&self, now: &Version) -> Option<String> {
         let then = self.version.as_ref()?;
-        let is_listed = Address::parse(&self.uri).is_ok_and(|address| matches!(address.scheme.as_str(), "ftp" | "ftps"));
+        let listed = |scheme: &str| ["ftp", "ftps"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        let is_listed = self.uri.split_once("://").is_some_and(|(scheme, _)| listed(scheme));
         match (then.modified_ns, now.modified_ns) {
             (Some(before), Some(time)) if is_listed && listed_alike(before, time) => {
                 then.changed(&Version { modified_ns: Some(before), ..now.clone() })

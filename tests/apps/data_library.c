@@ -78,7 +78,7 @@ static void written(void) {
   FAILS(mend_data_truncate(file, UINT64_MAX) == -1, EFBIG);
   MUST(!mend_data_truncate(file, 4) && !mend_data_sync(file) && !mend_data_fstat(file, &about) && about.size == 4 && about.mode == 0640);
   mend_data_file_t *end = mend_data_open(space, "new/file", O_WRONLY | O_APPEND, 0);
-  MUST(end && mend_data_pwrite(end, "end", 3, 0) == 3 && !mend_data_close(end));
+  MUST(end && mend_data_pwrite(end, "end", 3, UINT64_MAX) == 3 && !mend_data_close(end));
   MUST(mend_data_pread(file, bytes, 20, 0) == 7 && !memcmp(bytes, "\0\0\0hend", 7));
   mode_t mask = umask(0077);
   mend_data_file_t *own = mend_data_open(space, "new/own", O_WRONLY | O_CREAT, 0666);

@@ -18,19 +18,34 @@ use tokio::sync::mpsc;
 /// What changed for a node.
 type Change = (NodeIndex, Option<Leaving>);
 
-/// Begins to ask for a life of the job on these nodes.
+/// Begins to ask for a life of the job on these nodes. `drained`: those that it was told of already, by a controller that was lost.
 ///
 /// # Errors
 /// The setting of how often is no number.
-pub(crate) fn begin(session: Arc<BatchSession>, names: Vec<String>, arrivals: mpsc::Sender<Arrival>) -> Result<(), RunError> {
+pub(crate) fn begin(
+    session: Arc<BatchSession>,
+    names: Vec<String>,
+    drained: &[NodeIndex],
+    arrivals: mpsc::Sender<Arrival>,
+) -> Result<(), RunError> {
     let interval = Duration::from_secs(mend_settings::BATCH_POLL.number()?);
-    tokio::spawn(watch(session, names, interval, arrivals));
+    tokio::spawn(watch(session, known_as(&names, drained), names, interval, arrivals));
     Ok(())
 }
 
-/// Runs until the life of the job is over. `names`: its nodes.
-async fn watch(session: Arc<BatchSession>, names: Vec<String>, interval: Duration, arrivals: mpsc::Sender<Arrival>) {
-    let mut known = BTreeMap::new();
+/// Why these nodes drain, as far as that is known: who told of them is lost.
+fn known_as(names: &[String], drained: &[NodeIndex]) -> BTreeMap<String, String> {
+    drained.iter().filter_map(|node| names.get(*node as usize)).map(|name| (name.clone(), String::new())).collect()
+}
+
+/// Runs until the life of the job is over. `names`: its nodes; `known`: which of them drain.
+async fn watch(
+    session: Arc<BatchSession>,
+    mut known: BTreeMap<String, String>,
+    names: Vec<String>,
+    interval: Duration,
+    arrivals: mpsc::Sender<Arrival>,
+) {
     loop {
         let asked = session.clone();
         match ask(move || asked.draining()).await {
@@ -76,5 +91,8 @@ mod tests {
         assert_eq!(changes(&names, &one, &one), []);
         assert!(matches!(&changes(&names, &one, &other)[..], [(1, Some(Leaving { why, .. }))] if why == "disk"));
         assert_eq!(changes(&names, &other, &none), [(1, None)]);
+        // Another controller was told of it, and it does not drain any more when this one asks first.
+        assert_eq!(changes(&names, &known_as(&names, &[1]), &none), [(1, None)]);
+        assert!(matches!(&changes(&names, &known_as(&names, &[1]), &one)[..], [(1, Some(Leaving { why, .. }))] if why == "fan"));
     }
 }

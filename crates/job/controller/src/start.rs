@@ -413,7 +413,7 @@ pub(crate) async fn begin(
     let setup = life.setup.clone();
     let local = embedded.is_some();
     let session = beginning.batch.map(|(session, _)| session);
-    let Watchers { traffic, offloads } = watchers::begin(&life.program, &life.setup, session, &arrivals)?;
+    let Watchers { traffic, offloads } = watchers::begin(&life.program, &life.setup, (session, &[]), &arrivals)?;
     let shell = Shell::of(
         life,
         Parts {

@@ -9,7 +9,7 @@ use crate::data_watch::{DataWatch, TrafficFeed};
 use crate::error::RunError;
 use crate::offload::Offloads;
 use mend_job::setup::Setup;
-use mend_messages::job::Program;
+use mend_messages::job::{NodeIndex, Program};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -21,21 +21,21 @@ pub(crate) struct Watchers {
     pub offloads: Option<Offloads>,
 }
 
-/// Begins all of them for a life of the job.
+/// Begins all of them for a life of the job. `drained`: nodes of which it knows already that the batch system wants them empty.
 ///
 /// # Errors
 /// Settings that make no sense.
 pub(crate) fn begin(
     program: &Program,
     setup: &Setup,
-    batch: Option<Arc<BatchSession>>,
+    (batch, drained): (Option<Arc<BatchSession>>, &[NodeIndex]),
     arrivals: &mpsc::Sender<Arrival>,
 ) -> Result<Watchers, RunError> {
     let names: Vec<String> = setup.nodes.iter().map(|node| node.name.clone()).collect();
     let looks = DataWatch::of(program, &setup.id, &names, &setup.places)?;
     let offloads = Offloads::of(program, setup.identity)?;
     if let Some(session) = batch {
-        batch_watch::begin(session, names, arrivals.clone())?;
+        batch_watch::begin(session, names, drained, arrivals.clone())?;
     }
     if let Some(offloads) = &offloads {
         offloads.begin(arrivals);

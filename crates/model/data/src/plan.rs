@@ -229,6 +229,12 @@ impl Plan {
         });
     }
 
+    /// True if nothing is missing that any source may still deliver.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.queue.is_empty() && self.in_flight.is_empty()
+    }
+
     /// True if a source is asked no more.
     #[must_use]
     pub fn is_out(&self, source: usize) -> bool {

@@ -66,6 +66,15 @@ impl Version {
     }
 }
 
+/// Whether two times may be the same one as an FTP server lists it: with its minute, and with its date alone when it is about half a year old.
+fn listed_alike(one: i64, other: i64) -> bool {
+    const MINUTE: i64 = 60_000_000_000;
+    const DAY: i64 = 1440 * MINUTE;
+    let is_date = |time: i64| time % DAY == 0;
+    let same = |unit: i64| one.div_euclid(unit) == other.div_euclid(unit);
+    same(MINUTE) || same(DAY) && (is_date(one) || is_date(other))
+}
+
 /// An entity tag without what servers write differently in a header and in a listing (RFC 9110, section 8.8.3).
 fn opaque(etag: &str) -> &str {
     etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"')
@@ -82,6 +91,28 @@ pub struct Source {
     pub credentials: Option<String>,
     /// What it held when this was written; `None` if it was not asked.
     pub version: Option<Version>,
+}
+
+impl Source {
+    /// How `now` differs from what it held, in words; `None` if nothing says that it does.
+    #[must_use]
+    pub fn changed(&self, now: &Version) -> Option<String> {
+        let then = self.version.as_ref()?;
+        let listed = |scheme: &str| ["ftp", "ftps"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        let is_listed = self.uri.split_once("://").is_some_and(|(scheme, _)| listed(scheme));
+        match (then.modified_ns, now.modified_ns) {
+            (Some(before), Some(time)) if is_listed && listed_alike(before, time) => {
+                then.changed(&Version { modified_ns: Some(before), ..now.clone() })
+            }
+            _ => then.changed(now),
+        }
+    }
+
+    /// Whether `now` is known to hold what this one held.
+    #[must_use]
+    pub fn still_holds(&self, now: &Self) -> bool {
+        self.version.is_some() && now.version.as_ref().is_some_and(|version| self.changed(version).is_none())
+    }
 }
 
 /// Where a file's checksums are.
@@ -271,6 +302,30 @@ mod tests {
         assert_eq!(long.encode(), Err(RecordError::TooLong));
         long.sources = vec![Source::default(); MAX_SOURCES + 1];
         assert_eq!(long.encode(), Err(RecordError::TooLong));
+    }
+
+    #[test]
+    fn what_an_ftp_server_lists_grows_coarser_and_is_the_same() {
+        let of = |uri: &str, seconds: i64| {
+            let version = Version { size: 5, etag: None, modified_ns: Some(seconds * 1_000_000_000) };
+            Source { uri: uri.into(), version: Some(version), ..Source::default() }
+        };
+        let day = 86_400 * 20_000;
+        for (then, now, same) in [
+            (day + 34_020, day + 34_020, true),
+            // Half a year later.
+            (day + 34_020, day, true),
+            (day, day + 34_020, true),
+            (day + 34_020, day + 34_059, true),
+            (day + 34_020, day + 34_080, false),
+            (day + 34_020, day + 86_400, false),
+            (day, day + 86_400, false),
+        ] {
+            assert_eq!(of("ftp://a/x", then).still_holds(&of("ftp://a/x", now)), same, "{then} {now}");
+            assert_eq!(of("sftp://a/x", then).still_holds(&of("sftp://a/x", now)), then == now, "{then} {now}");
+        }
+        let longer = Version { size: 6, etag: None, modified_ns: Some(day * 1_000_000_000) };
+        assert!(of("ftps://a/x", day).changed(&longer).is_some());
     }
 
     #[test]

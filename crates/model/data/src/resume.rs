@@ -36,14 +36,17 @@ impl Begun {
     /// source that is missing now may have changed while it sent some.
     #[must_use]
     pub fn goes_on_as(&self, now: &Self) -> bool {
-        let same = |then: &Source, now: &Source| match (&then.version, &now.version) {
-            (Some(before), Some(after)) => {
-                same_address(&then.uri, &now.uri) && then.endpoint == now.endpoint && before.changed(after).is_none()
-            }
-            _ => false,
-        };
+        let same =
+            |then: &Source, now: &Source| same_address(&then.uri, &now.uri) && then.endpoint == now.endpoint && then.still_holds(now);
         let stays = |then: &Source| now.sources.iter().any(|now| same(then, now));
         self.size == now.size && !self.sources.is_empty() && self.sources.iter().all(stays)
+    }
+
+    /// What a log begins with when blocks claimed in `before` are gone on with: anew, if sources come in that its head does not name. Blocks may be of those from now on.
+    #[must_use]
+    pub fn joined(&self, before: &Self, claims: &[Claim]) -> Option<Vec<u8>> {
+        let named = self.goes_on_as(before);
+        (!named).then(|| [self.head(), claims.iter().flat_map(|(block, sum)| entry(*block, *sum)).collect()].concat())
     }
 
     /// The beginning of a log. Its length is not known before.
@@ -129,6 +132,16 @@ mod tests {
         // What was fetched may be of the one that changed.
         assert!(!before.goes_on_as(&begun(&[("http://a/x", "1"), ("http://b/x", "3")])));
         assert!(!before.goes_on_as(&Begun { size: 8, ..before.clone() }));
+    }
+
+    #[test]
+    fn a_mirror_that_joins_is_named_by_the_log_from_then_on() {
+        let (one, both) = (begun(&[("http://a/x", "1")]), begun(&[("http://b/x", "2"), ("http://a/x", "1")]));
+        let claims = vec![(3, Sum(7)), (0, Sum(1))];
+        assert_eq!((one.joined(&one, &claims), both.joined(&both, &claims)), (None, None));
+        let log = both.joined(&one, &claims).unwrap();
+        assert_eq!(read(&log), Some((both.clone(), claims, log.len())));
+        assert!(!both.goes_on_as(&one));
     }
 
     proptest! {

@@ -100,6 +100,11 @@ impl Departures {
         all
     }
 
+    /// The nodes that are to be left for this reason.
+    pub(crate) fn for_reason(&self, reason: LeaveReason) -> Vec<NodeIndex> {
+        self.nodes.iter().filter(|(_, known)| known.contains_key(&reason)).map(|(node, _)| *node).collect()
+    }
+
     /// Whether a rank may be tried by now.
     pub(crate) fn may_try(&self, now_us: u64, rank: Rank) -> bool {
         self.tried.get(&rank).is_none_or(|(_, due)| *due <= now_us)

@@ -38,6 +38,10 @@ fn is_milestone(event: &Event) -> bool {
     )
 }
 
+/// Decisions that stand until the next of their kind: the newest of each stays.
+const STANDING: [fn(&Event) -> bool; 2] =
+    [|event| matches!(event, Event::IntervalChosen { .. }), |event| matches!(event, Event::TiersStaggered { .. })];
+
 /// The entries to keep instead of these: the newest, up to `budget` bytes of frames, with what the others add up to before them. At
 /// least one entry is folded away if there are two.
 #[must_use]
@@ -52,12 +56,15 @@ pub fn compact(entries: &[Entry], budget: usize) -> Vec<Entry> {
     let (old, new) = entries.split_at(first);
     let Some(last) = old.last() else { return new.to_vec() };
     let mut state = State::of(old);
-    let mut kept: Vec<Entry> = old.iter().filter(|entry| is_milestone(&entry.event)).cloned().collect();
-    kept.drain(..kept.len().saturating_sub(MAX_MILESTONES));
+    let mut stay: Vec<usize> = (0..first).filter(|at| is_milestone(&old[*at].event)).collect();
+    stay.drain(..stay.len().saturating_sub(MAX_MILESTONES));
+    let newest = |is: &fn(&Event) -> bool| entries.iter().rposition(|entry| is(&entry.event)).filter(|at| *at < first);
+    stay.extend(STANDING.iter().filter_map(newest));
+    stay.sort_unstable();
+    let mut kept: Vec<Entry> = stay.into_iter().map(|at| old[at].clone()).collect();
     let folded = old.iter().filter(|entry| !matches!(entry.event, Event::Compacted { .. })).count();
-    let before = old.iter().filter(|entry| is_milestone(&entry.event)).count();
-    // Milestones were counted when they stayed, and have gone only now if they are not among the kept.
-    state.left_out += (folded - before) as u64 + (before - kept.len()) as u64;
+    // What stays is counted when it goes, by a later one of these.
+    state.left_out += (folded - kept.len()) as u64;
     let compacted = Entry { seq: last.seq, at: last.at, node: None, rank: None, event: Event::Compacted { state: Box::new(state) } };
     kept.push(compacted);
     kept.extend_from_slice(new);

@@ -316,6 +316,7 @@ impl Event {
                 | Self::TiersStaggered { .. }
                 | Self::TierFailed { .. }
                 | Self::TierPassedOver { .. }
+                | Self::Compacted { .. }
                 | Self::MigrationAsked { .. }
                 | Self::MigrationUndone { .. }
                 | Self::NodeUnfit { .. }

@@ -17,6 +17,17 @@ fn entry(seq: u64, event: Event) -> Entry {
     }
 }
 
+fn chosen(minutes: u32) -> Event {
+    Event::IntervalChosen {
+        interval_s: f64::from(minutes) * 60.0,
+        incrementals: 0,
+        cost_s: Some(1.0),
+        incremental_cost_s: None,
+        mtbf_s: 100.0,
+        averted_percent: 0,
+    }
+}
+
 fn event() -> impl Strategy<Value = Event> {
     let text = || "[a-z é\"\\\\]{0,12}";
     let phases = PhaseTimes { suspend_us: 3, ..PhaseTimes::default() };
@@ -99,6 +110,7 @@ fn event() -> impl Strategy<Value = Event> {
                 price_s: 1.0,
             }
         }),
+        (1u32..9).prop_map(chosen),
         text().prop_map(|why| Event::StaysAway { home: "node1".into(), why }),
         (text(), any::<u32>()).prop_map(|(to, number)| Event::FollowsData {
             from: "node1".into(),
@@ -223,6 +235,20 @@ proptest! {
             prop_assert_eq!(&scan(&file(&kept).0).unwrap().entries, &kept);
         }
     }
+}
+
+#[test]
+fn what_was_chosen_last_stays_until_something_else_is() {
+    let staggered = Event::TiersStaggered { interval_s: 7.0, tiers: Vec::new() };
+    let first = [chosen(1), staggered.clone(), chosen(2)].into_iter().chain((0..9).map(|_| Event::RankStarted));
+    let all: Vec<Entry> = (0..).zip(first).map(|(seq, event)| entry(seq, event)).collect();
+    let kept = compact(&all, 0);
+    let found: Vec<&Event> = kept.iter().map(|entry| &entry.event).filter(|event| event.is_decision()).collect();
+    assert!(matches!(&found[..], [one, other, Event::Compacted { .. }] if **one == staggered && **other == chosen(2)), "{found:?}");
+    let later = [chosen(3), Event::RankStarted].into_iter().zip(20..).map(|(event, seq)| entry(seq, event));
+    let kept = compact(&kept.into_iter().chain(later).collect::<Vec<_>>(), 0);
+    let stays = |event: &Event| kept.iter().any(|entry| entry.event == *event);
+    assert!(stays(&staggered) && stays(&chosen(3)) && !stays(&chosen(2)));
 }
 
 #[test]

@@ -94,6 +94,11 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// Another rank is to go there, too.
+    pub fn add_one(&mut self) {
+        (self.ranks, self.load) = (self.ranks + 1, self.load_with_it());
+    }
+
     /// Its load with the rank.
     fn load_with_it(&self) -> Option<f64> {
         self.load.map(|load| load + 1.0 / f64::from(self.processors.max(1)))
@@ -114,7 +119,9 @@ pub struct Company {
 pub struct Circumstances<'a> {
     /// Now, microseconds of the caller's clock.
     pub now_us: u64,
-    /// Seconds for which the job still runs, at most; `None`: nobody knows.
+    /// Seconds for which the job may still run; `None`: nobody knows.
+    pub limit_s: Option<f64>,
+    /// Seconds for which it is taken to run on where no steps are told; `None`: nobody knows.
     pub left_s: Option<f64>,
     /// Threads per processor where the rank is.
     pub load: Option<f64>,
@@ -327,13 +334,10 @@ impl Ledger {
     }
 
     /// Seconds that what is left to do takes here; `None`: nobody knows.
-    fn left_s(&self, here: &Estimate, bound_s: Option<f64>) -> Option<f64> {
-        let steps = self.progress.step.filter(|step| step.total > 0);
-        let told = steps.map(|step| step.total.saturating_sub(step.done) as f64 * here.all.middle / 1e6);
-        match (told, bound_s) {
-            (Some(told), Some(bound)) => Some(told.min(bound)),
-            (told, bound) => told.or(bound),
-        }
+    fn left_s(&self, here: &Estimate, circumstances: &Circumstances<'_>) -> Option<f64> {
+        let Some(step) = self.progress.step.filter(|step| step.total > 0) else { return circumstances.left_s };
+        let told = step.total.saturating_sub(step.done) as f64 * here.all.middle / 1e6;
+        Some(circumstances.limit_s.map_or(told, |limit| told.min(limit)))
     }
 
     /// Whether the rank goes to another node, or why not. `None`: it is where it belongs.
@@ -351,7 +355,7 @@ impl Ledger {
             return Some(Verdict::Stays(Why::Pause));
         }
         let Some(here) = self.pace.estimate() else { return Some(Verdict::Stays(Why::Measuring(self.here))) };
-        let Some(left_s) = self.left_s(&here, circumstances.left_s) else { return Some(Verdict::Stays(Why::NoMeasure)) };
+        let Some(left_s) = self.left_s(&here, circumstances) else { return Some(Verdict::Stays(Why::NoMeasure)) };
         // What was measured comes before what is concluded from load.
         let value = |weighed: &Weighed| (weighed.by != Measure::Load, weighed.gain_s);
         let (mut best, mut why): (Option<Weighed>, Option<Why>) = (None, None);

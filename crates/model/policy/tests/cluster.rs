@@ -122,7 +122,7 @@ fn goes_back(spare: f64, left_s: f64) -> bool {
     ledger.moved(0, 1, Way::Left, MOVE_S, Company::default());
     runs(&mut ledger, STEP_US / spare);
     let candidates = [Candidate { node: 0, obstacle: None, ranks: 0, processors: 0, load: None }];
-    let circumstances = Circumstances { now_us: 0, left_s: None, load: None, candidates: &candidates, restrained: true };
+    let circumstances = Circumstances { now_us: 0, limit_s: None, left_s: None, load: None, candidates: &candidates, restrained: true };
     matches!(ledger.weigh(&circumstances), Some(Verdict::Goes(_)))
 }
 

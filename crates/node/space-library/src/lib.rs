@@ -308,6 +308,9 @@ pub unsafe extern "C" fn mend_data_pwrite(file: *const OpenFile, from: *const c_
                 let from = if part.is_empty() { std::ptr::dangling() } else { from.cast::<u8>().add(part.start) };
                 (of(file)?, std::slice::from_raw_parts(from, part.len()))
             };
+            if file.appends() {
+                return Ok(file.write(0, from)? as isize);
+            }
             file.fits(offset, length as u64)?;
             Ok(file.write(offset + part.start as u64, from)? as isize)
         })

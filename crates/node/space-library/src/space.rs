@@ -396,11 +396,11 @@ impl OpenFile {
     /// EBADF, EFBIG, ENOSPC, EIO, ESTALE if it was removed elsewhere.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<usize, Problem> {
         self.may(self.how.writes)?;
-        self.fits(offset, bytes.len() as u64)?;
         let _call = self.space.call();
         if self.how.appends {
             return Ok(self.space.writer.append(&self.entry.id, bytes)?.1);
         }
+        self.fits(offset, bytes.len() as u64)?;
         let mut done = 0;
         for piece in bytes.chunks(PIECE) {
             match self.space.writer.write(&self.entry.id, offset + done as u64, piece) {

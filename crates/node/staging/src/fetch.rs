@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Longest wait before a source is asked again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -70,6 +71,8 @@ struct Work<S> {
     changed: Notify,
     /// Whether a source has answered, and what keeps others from asking until then.
     answered: Vec<(AtomicBool, tokio::sync::Mutex<()>)>,
+    /// After a fault a source is asked nothing until then, by no stream.
+    not_before: Vec<Mutex<Option<Instant>>>,
     used: Vec<AtomicBool>,
     broken: Mutex<Option<io::Error>>,
 }
@@ -104,6 +107,7 @@ impl Fetcher {
             plan: Mutex::new(plan),
             changed: Notify::new(),
             answered: origins.iter().map(|_| Default::default()).collect(),
+            not_before: origins.iter().map(|_| Mutex::default()).collect(),
             used: origins.iter().map(|_| AtomicBool::new(false)).collect(),
             broken: Mutex::default(),
         });
@@ -131,6 +135,13 @@ impl Fetcher {
     }
 }
 
+/// Runs what fetches, in a test.
+#[cfg(test)]
+pub fn waited<T>(what: impl Future<Output = T>) -> T {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(what)
+}
+
 enum Ended {
     All,
     GivenBack,
@@ -146,6 +157,12 @@ impl<S: Sink> Work<S> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
+    /// Until when a source is asked nothing, if that is not over.
+    fn pause(&self, source: usize) -> Option<Instant> {
+        let until = *self.not_before[source].lock().unwrap_or_else(PoisonError::into_inner);
+        until.filter(|until| *until > Instant::now())
+    }
+
     /// One request after the other, of the source whose turn it is, until there is nothing to do for any.
     async fn stream(&self, stream: usize) {
         loop {
@@ -155,55 +172,59 @@ impl<S: Sink> Work<S> {
             if self.is_broken() {
                 return;
             }
-            let mut waits = false;
-            let mut pause = None;
+            let (mut waits, mut asked) = (false, false);
+            let mut until: Option<Instant> = None;
             for turn in 0..self.origins.len() {
                 let source = (stream + turn) % self.origins.len();
                 let (known, alone) = &self.answered[source];
                 let guard = if known.load(Ordering::Relaxed) { None } else { Some(alone.lock().await) };
+                if let Some(pause) = self.pause(source) {
+                    waits |= !self.plan().is_over();
+                    until = Some(until.map_or(pause, |until| until.min(pause)));
+                    continue;
+                }
                 let next = self.plan().next(source);
                 match next {
                     Next::Done => {}
                     Next::Wait => waits = true,
                     Next::Fetch(ticket, range) => {
-                        waits = true;
-                        pause = self.request(source, ticket, range, guard).await;
+                        asked = true;
+                        self.request(source, ticket, range, guard).await;
                         self.changed.notify_waiters();
                         break;
                     }
                 }
             }
-            match pause {
+            match until {
+                _ if asked => {}
                 _ if !waits => return,
-                Some(pause) if pause > Duration::ZERO => tokio::time::sleep(pause).await,
-                Some(_) => {}
+                Some(until) => _ = tokio::time::timeout_at(until, changed).await,
                 None => changed.await,
             }
         }
     }
 
-    /// How long to wait before the next one.
-    async fn request(
-        &self,
-        source: usize,
-        ticket: Ticket,
-        range: Range,
-        alone: Option<tokio::sync::MutexGuard<'_, ()>>,
-    ) -> Option<Duration> {
+    /// One request. After a fault the source has a pause.
+    async fn request(&self, source: usize, ticket: Ticket, range: Range, alone: Option<tokio::sync::MutexGuard<'_, ()>>) {
         let _permit = self.requests.acquire().await;
-        let Ok(origin) = &self.origins[source] else { return None };
-        let verdict = match self.carry(origin, source, ticket, range, alone).await {
-            Ok(Ended::All) => self.plan().ended(ticket),
+        let Ok(origin) = &self.origins[source] else { return };
+        let carried = self.carry(origin, source, ticket, range, alone).await;
+        let mut plan = self.plan();
+        let verdict = match carried {
+            Ok(Ended::All) => plan.ended(ticket),
             Ok(Ended::GivenBack | Ended::Broken) => {
-                self.plan().give_back(ticket);
+                plan.give_back(ticket);
                 Verdict::Again(0)
             }
-            Err(fault) => self.plan().failed(ticket, fault),
+            Err(fault) => plan.failed(ticket, fault),
         };
-        Some(match verdict {
-            Verdict::Again(times) if times > 0 => (FIRST_PAUSE * 2_u32.saturating_pow(times - 1)).min(LONGEST_PAUSE),
-            _ => Duration::ZERO,
-        })
+        // Before another stream can look at the plan: it would take the range at once.
+        if let Verdict::Again(times) = verdict
+            && times > 0
+        {
+            let pause = (FIRST_PAUSE * 2_u32.saturating_pow(times - 1)).min(LONGEST_PAUSE);
+            *self.not_before[source].lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
+        }
     }
 
     async fn carry(
@@ -273,5 +294,58 @@ impl<S: Sink> Work<S> {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_data::record::Source;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    struct Got(AtomicBool);
+
+    impl Sink for Got {
+        fn wants(&self, _: u64) -> bool {
+            true
+        }
+
+        fn take(&self, _: u64, bytes: &[u8]) -> io::Result<Taken> {
+            self.0.store(bytes.iter().all(|byte| *byte == 7), Ordering::Relaxed);
+            Ok(Taken::Good)
+        }
+    }
+
+    fn answer(mut connection: TcpStream, is_busy: bool) -> io::Result<()> {
+        let mut lines = BufReader::new(connection.try_clone()?).lines();
+        while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+        let last = BLOCK - 1;
+        let head = match is_busy {
+            true => "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned(),
+            false => format!(
+                "HTTP/1.1 206 Part\r\nContent-Range: bytes 0-{last}/{BLOCK}\r\nContent-Length: {BLOCK}\r\nConnection: close\r\n\r\n"
+            ),
+        };
+        connection.write_all(head.as_bytes())?;
+        if is_busy { Ok(()) } else { connection.write_all(&[7; BLOCK as usize]) }
+    }
+
+    #[test]
+    fn a_server_that_is_busy_for_a_moment_is_not_given_up_also_where_little_is_fetched() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let uri = format!("http://{}/x", listener.local_addr().unwrap());
+        let began = std::time::Instant::now();
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let _ = answer(connection, began.elapsed() < Duration::from_millis(300));
+            }
+        });
+        let settings = Settings::small();
+        let origin = Origin::open(&Source { uri, ..Source::default() }, settings.silence, true).map_err(|_| "it is opened").unwrap();
+        let (origins, sink): (Origins, _) = (Arc::new(vec![Ok(origin)]), Arc::new(Got(AtomicBool::new(false))));
+        let whole = vec![Range { offset: 0, length: BLOCK }];
+        let fetched = waited(Fetcher::new(settings).fetch(&origins, BLOCK, whole, &sink)).unwrap();
+        assert!(fetched.lost.is_empty() && sink.0.load(Ordering::Relaxed), "{:?}", fetched.blames);
     }
 }

@@ -76,7 +76,7 @@ pub async fn open(sources: &mut [Source], fetcher: &Fetcher, trusted: bool) -> V
     let mut origins = Vec::new();
     for (source, opened) in sources.iter_mut().zip(opened) {
         origins.push(opened.and_then(|(origin, version)| {
-            if let Some(why) = source.version.as_ref().and_then(|then| then.changed(&version)) {
+            if let Some(why) = source.changed(&version) {
                 return Err(Fault::Final(format!("it has changed since: {why}")));
             }
             origin.expect(&version);
@@ -160,6 +160,19 @@ pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fe
     first.map(|(_, size, _)| size)
 }
 
+/// Which mirror holds another block than a first one, whose block has this sum; of those that give it.
+pub async fn other(origins: &Origins, size: u64, block: u64, sum: Sum, fetcher: &Fetcher) -> Option<usize> {
+    let only = [block];
+    for (at, origin) in origins.iter().enumerate() {
+        let Ok(origin) = origin else { continue };
+        let own = again(fetcher, || sample(origin, size, &only, fetcher)).await;
+        if own.is_ok_and(|own| own != [sum]) {
+            return Some(at);
+        }
+    }
+    None
+}
+
 /// What the sources of a file hold by the end is not seen to be what was fetched of them.
 #[derive(Debug)]
 pub enum Unsure {
@@ -197,10 +210,13 @@ impl Unsure {
 /// look tells.
 pub async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], fetcher: &Fetcher) -> Result<(), Unsure> {
     for ((source, origin), _) in sources.iter().zip(origins.iter()).zip(used).filter(|(_, used)| **used) {
-        let (Ok(origin), Some(then)) = (origin, &source.version) else { continue };
+        let Ok(origin) = origin else { continue };
+        if source.version.is_none() {
+            continue;
+        }
         match again(fetcher, || origin.version(fetcher.settings.silence)).await {
             Ok(now) => {
-                if let Some(why) = then.changed(&now) {
+                if let Some(why) = source.changed(&now) {
                     return Err(Unsure::Changed(format!("{} has changed ({why})", source.uri)));
                 }
             }

@@ -92,6 +92,14 @@ pub fn locked(path: &Path) -> Result<File, BeginError> {
     }
 }
 
+/// Writes a log anew. No block of a source that has joined may come to be claimed under the old head.
+pub fn rewrite(log: &mut File, anew: &[u8]) -> io::Result<()> {
+    log.set_len(0)?;
+    log.rewind()?;
+    log.write_all(anew)?;
+    log.sync_data()
+}
+
 impl Partial {
     /// Begins, or goes on. What is there and is not as `known` says, is not taken over.
     pub fn begin(target: &Path, begun: &Begun, known: Option<&Sums>) -> Result<Self, BeginError> {
@@ -102,9 +110,13 @@ impl Partial {
         log.read_to_end(&mut bytes)?;
         let before = resume::read(&bytes);
         let right = |(block, sum): &Claim| known.is_none_or(|known| known.get(*block) == Some(*sum));
-        let (claims, good) = match before {
-            Some((ref before, ref claims, good)) if before.goes_on_as(begun) => (claims.iter().copied().filter(right).collect(), good),
-            _ => (Vec::new(), 0),
+        let (claims, good, joined) = match before {
+            Some((before, mut claims, good)) if before.goes_on_as(begun) => {
+                claims.retain(right);
+                let joined = begun.joined(&before, &claims);
+                (claims, good, joined)
+            }
+            _ => (Vec::new(), 0, None),
         };
         let began_anew = good == 0 && part.metadata()?.len() > 0;
         if good == 0 {
@@ -112,6 +124,8 @@ impl Partial {
             log.set_len(0)?;
             log.rewind()?;
             log.write_all(&begun.head())?;
+        } else if let Some(anew) = joined {
+            rewrite(&mut log, &anew)?;
         } else {
             log.set_len(good as u64)?;
             log.seek(SeekFrom::End(0))?;
@@ -306,6 +320,25 @@ mod tests {
         assert!(partial.began_anew && partial.resumed == 0 && !partial.has(1));
         partial.discard().unwrap();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn blocks_of_a_mirror_that_joined_are_gone_on_with_only_while_it_is_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("x");
+        let both = Begun {
+            sources: [begun("a").sources, vec![Source { uri: "http://b/x".into(), ..begun("b").sources.remove(0) }]].concat(),
+            ..begun("a")
+        };
+        put(&Partial::begin(&target, &begun("a"), None).unwrap(), 0);
+        let partial = Partial::begin(&target, &both, None).unwrap();
+        assert_eq!(partial.resumed, BLOCK);
+        put(&partial, 1);
+        drop(partial);
+        assert_eq!(Partial::begin(&target, &both, None).unwrap().resumed, 2 * BLOCK);
+        // Nobody says that the mirror has not changed, and one of the blocks is of it.
+        let partial = Partial::begin(&target, &begun("a"), None).unwrap();
+        assert_eq!((partial.resumed, partial.began_anew), (0, true));
     }
 
     #[test]

@@ -61,9 +61,16 @@ struct Patching {
     fetched: AtomicU64,
 }
 
+impl Patching {
+    fn is_behind(&self, block: u64) -> bool {
+        ranges::block(block, self.size).end() > self.within
+    }
+}
+
 impl Sink for Patching {
     fn wants(&self, block: u64) -> bool {
-        self.partial.as_ref().is_none_or(|partial| !partial.has(block))
+        // What an earlier repair has kept is for behind the end alone.
+        !self.is_behind(block) || self.partial.as_ref().is_none_or(|partial| !partial.has(block))
     }
 
     fn take(&self, block: u64, bytes: &[u8]) -> io::Result<Taken> {
@@ -73,7 +80,7 @@ impl Sink for Patching {
         }
         let range = ranges::block(block, self.size);
         match &self.partial {
-            Some(partial) if range.end() > self.within => partial.put(block, bytes, sum)?,
+            Some(partial) if self.is_behind(block) => partial.put(block, bytes, sum)?,
             _ => put(&self.file, bytes, range, self.size)?,
         }
         self.fetched.fetch_add(range.length, Ordering::Relaxed);
@@ -135,7 +142,9 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let behind: Vec<Range> =
         needed.iter().map(|range| Range::between(range.offset.max(edge), range.end())).filter(|range| range.length > 0).collect();
     let mut sources = record.sources.clone();
-    let origins = if needed.is_empty() { Vec::new() } else { mirrors::open(&mut sources, fetcher, checked.found.trusted).await };
+    let mut origins = if needed.is_empty() { Vec::new() } else { mirrors::open(&mut sources, fetcher, checked.found.trusted).await };
+    // Without checksums nothing else tells that mirrors differ.
+    mirrors::agree(&sources, &mut origins, fetcher, record.known().is_some()).await;
     let partial = match behind.is_empty() || origins.iter().all(Result::is_err) {
         true => None,
         false => {
@@ -280,4 +289,44 @@ fn look_again(path: &Path, size: u64, sums: Option<&Sums>, put: &[Range]) -> io:
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fetch::waited;
+    use crate::settings::Settings;
+    use mend_data::record::{Known, Source};
+
+    #[test]
+    fn a_block_within_the_file_is_fetched_also_if_an_earlier_command_has_kept_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let [source, path] = ["source", "x"].map(|name| directory.path().join(name));
+        let size = 5 * BLOCK;
+        let content: Vec<u8> = (0..size).map(|at| (at / 7 + at / BLOCK) as u8).collect();
+        let block = |index: u64| &content[(index * BLOCK) as usize..((index + 1) * BLOCK) as usize];
+        std::fs::write(&source, &content).unwrap();
+        let fetcher = Fetcher::new(Settings::small());
+        let mut sources = vec![Source { uri: format!("file://{}", source.display()), ..Source::default() }];
+        let opened = waited(mirrors::open(&mut sources, &fetcher, true));
+        assert!(opened[0].is_ok());
+        let sums = Sums::new((0..5).map(|index| Sum::of(block(index))).collect());
+        let mut damaged = content[..3 * BLOCK as usize].to_vec();
+        damaged[BLOCK as usize + 7] ^= 1;
+        std::fs::write(&path, &damaged).unwrap();
+        let record = Record { sources: sources.clone(), size, sums: Known::Here(sums) };
+        record_file::keep(&path, &File::open(&path).unwrap(), &record).map_err(|error| error.into_io()).unwrap();
+        let partial = Partial::begin(&path, &Begun { sources, size }, None).unwrap();
+        for index in [1, 4] {
+            partial.put(index, block(index), Sum::of(block(index))).unwrap();
+        }
+        drop(partial);
+        let checked = check::all(std::slice::from_ref(&path), 1);
+        assert_eq!(checked[0].state, State::Damaged);
+        let progress = Arc::new(Progress::new(true));
+        let repaired = waited(one(&checked[0], &fetcher, &progress));
+        let repaired = repaired.map_err(|failure| failure.what).unwrap().unwrap();
+        assert!(std::fs::read(&path).unwrap() == content);
+        assert_eq!(repaired.fetched, 2 * BLOCK);
+    }
 }

@@ -20,6 +20,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// For tests: small requests, several at once.
+    #[cfg(test)]
+    pub fn small() -> Self {
+        Self { streams: 8, request_bytes: 1 << 20, silence: Duration::from_secs(10), attempts: 4, readers: 1 }
+    }
+
     /// From the environment.
     pub fn read() -> Result<Self, Failure> {
         let read = || -> Result<Self, SettingError> {

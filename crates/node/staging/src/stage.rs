@@ -78,11 +78,7 @@ pub fn differs(sums: &Sums, block: u64, sum: Sum) -> Option<String> {
 /// The record of what is there already, if it is what is wanted.
 fn already(path: &Path, sources: &[Source], length: u64) -> Option<Record> {
     let record = record_file::load(path).ok()?.record.filter(|record| record.size == length)?;
-    let same = |then: &Source, now: &Source| {
-        same_address(&then.uri, &now.uri)
-            && then.endpoint == now.endpoint
-            && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
-    };
+    let same = |then: &Source, now: &Source| same_address(&then.uri, &now.uri) && then.endpoint == now.endpoint && then.still_holds(now);
     sources.iter().any(|now| record.sources.iter().any(|then| same(then, now))).then_some(record)
 }
 

@@ -35,6 +35,7 @@ use mend_job::replay::{Standing, UnknownOrders};
 use mend_job::safeguard::Kept;
 use mend_journal::Entry;
 use mend_messages::daemon::Succession;
+use mend_messages::health::LeaveReason;
 use mend_messages::job::{NodeIndex, Secret};
 use mend_report::with_causes;
 use mend_wire::{Connection, Link};
@@ -211,7 +212,8 @@ async fn go_on_in_place(
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let key = constants.key.clone();
     let session = constants.batch.clone().map(|(session, _)| session);
-    let Watchers { traffic, offloads } = watchers::begin(&life.program, &life.setup, session, &arrivals)?;
+    let drained = standing.job.nodes_to_leave(LeaveReason::BatchSystem);
+    let Watchers { traffic, offloads } = watchers::begin(&life.program, &life.setup, (session, &drained), &arrivals)?;
     let spaces = MadeSpaces::of(&life.program);
     let (local, embedded) = (life.local, daemon_of_lost(&life));
     let watch = Some(watch);

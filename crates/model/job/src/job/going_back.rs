@@ -173,24 +173,30 @@ impl Job {
         if away.is_empty() {
             return Verdicts { goes, stays };
         }
-        let candidates = self.places(avoid);
-        let left_us = self.returns.ends_us.map(|end| end.saturating_sub(self.now_us).min(self.now_us.saturating_sub(self.begun_us)));
+        let mut places = self.places(avoid);
+        let limit_s = self.returns.left_s(self.now_us);
+        let ran_s = self.now_us.saturating_sub(self.begun_us) as f64 / 1e6;
         let mut taken = BTreeSet::new();
         for rank in away.into_iter().filter(|rank| self.roster.living(*rank).is_some()).collect::<Vec<_>>() {
             let here = self.roster.ranks[rank as usize].node;
             let fits = |one: &Candidate| one.obstacle.is_some() || self.roster.runs_on(rank, one.node).is_ok();
             let obstacle = |one: Candidate| if fits(&one) { one } else { Candidate { obstacle: Some(Obstacle::Room), ..one } };
-            let candidates: Vec<Candidate> = candidates.iter().copied().map(obstacle).collect();
+            let candidates: Vec<Candidate> = places.iter().copied().map(obstacle).collect();
             let circumstances = Circumstances {
                 now_us: self.now_us,
-                left_s: left_us.map(|us| us as f64 / 1e6),
+                limit_s,
+                left_s: limit_s.map(|limit| limit.min(ran_s)),
                 load: load(self.roster.nodes[here as usize].room),
                 candidates: &candidates,
                 restrained: self.keeps(Safeguard::NothingGoesToAndFro),
             };
             match self.returns.ledgers.get_mut(&rank).and_then(|ledger| ledger.weigh(&circumstances)) {
                 // Of several that would share a node, nobody knows how it would be: one goes, and the others are weighed anew.
-                Some(Verdict::Goes(weighed)) if weighed.by != Measure::Load || taken.insert(weighed.to) => goes.push((rank, weighed)),
+                Some(Verdict::Goes(weighed)) if weighed.by != Measure::Load || taken.insert(weighed.to) => {
+                    // The next one finds it there.
+                    places.iter_mut().filter(|place| place.node == weighed.to).for_each(Candidate::add_one);
+                    goes.push((rank, weighed));
+                }
                 Some(Verdict::Stays(why)) => stays.push((rank, why)),
                 Some(Verdict::Goes(_)) | None => {}
             }

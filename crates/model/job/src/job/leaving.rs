@@ -83,6 +83,12 @@ impl Job {
         }
     }
 
+    /// Nodes that ranks are to leave for this reason.
+    #[must_use]
+    pub fn nodes_to_leave(&self, reason: LeaveReason) -> Vec<NodeIndex> {
+        self.departures.for_reason(reason)
+    }
+
     /// Ranks that were to leave a node and have not begun to stay.
     fn let_stay(&mut self, node: NodeIndex) {
         let roster = &self.roster;

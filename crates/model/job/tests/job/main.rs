@@ -1,6 +1,7 @@
 //! The job's machine as its daemons see it.
 
 mod anew;
+mod back;
 mod branch;
 mod exits;
 mod last_checkpoint;

@@ -3,7 +3,7 @@
 use crate::world::{World, answer_once};
 use mend_coordination::failure::Failure;
 use mend_job::event::{Effect, Event, Outcome};
-use mend_job::setup::NodeSetup;
+use mend_job::setup::{NodeSetup, Setup};
 use mend_messages::agent::{Inspection, Reply, Request};
 use mend_messages::control::{Ask, MoveMode};
 use mend_messages::daemon::{FromDaemon, ToDaemon};
@@ -18,16 +18,17 @@ fn reply(_: Rank, request: &Request) -> Reply {
     }
 }
 
-fn migrate(rank: Rank, to: Option<&str>, avoid: &[&str]) -> Ask {
+pub(crate) fn migrate(rank: Rank, to: Option<&str>, avoid: &[&str]) -> Ask {
     let avoid = avoid.iter().map(|&name| name.to_owned()).collect();
     Ask::Migrate { rank, to: to.map(str::to_owned), avoid, mode: MoveMode::Frozen, deadline_ms: None }
 }
 
 /// Ranks 0 and 1 on nodes 0 and 1, and nobody on the others.
-fn with_nodes(count: u8) -> World {
+pub(crate) fn with_nodes(count: u8, change: impl FnOnce(&mut Setup)) -> World {
     World::of(|setup| {
         let spares = (2..count).map(|at| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at], 7000).into() });
         setup.nodes.extend(spares);
+        change(setup);
     })
 }
 
@@ -59,7 +60,7 @@ fn built(world: &World) -> Option<(NodeIndex, u64)> {
 }
 
 /// A rank whose agent was asked to inspect it arrives at its target.
-fn arrives(world: &mut World, rank: Rank) {
+pub(crate) fn arrives(world: &mut World, rank: Rank) {
     let target = asked_target(world);
     answer_once(world, reply);
     answer_once(world, reply);
@@ -103,7 +104,7 @@ fn nothing_goes_on_to_a_node_that_ranks_are_to_leave() {
         reason: LeaveReason::Health,
         leaving: Some(Leaving { mode: MoveMode::Live, left_ms: None, why: "hot".into() }),
     };
-    let mut world = with_nodes(3);
+    let mut world = with_nodes(3, |_| {});
     world.handle(Event::Ask { verb: 1, ask: migrate(1, None, &[]) });
     assert_eq!(asked_target(&mut world), Some(2));
     world.effects.clear();
@@ -111,7 +112,7 @@ fn nothing_goes_on_to_a_node_that_ranks_are_to_leave() {
     assert_eq!(asked_target(&mut world), Some(0), "another one will do");
     assert_eq!(answers(&world).len(), 0);
     // Somebody has named it.
-    let mut world = with_nodes(3);
+    let mut world = with_nodes(3, |_| {});
     world.handle(Event::Ask { verb: 1, ask: migrate(1, Some("n2"), &[]) });
     assert_eq!(asked_target(&mut world), Some(2));
     world.handle(leave());
@@ -120,7 +121,7 @@ fn nothing_goes_on_to_a_node_that_ranks_are_to_leave() {
 
 #[test]
 fn who_waited_does_not_go_to_a_node_that_was_drained_meanwhile() {
-    let mut world = with_nodes(3);
+    let mut world = with_nodes(3, |_| {});
     world.handle(Event::Ask { verb: 1, ask: Ask::Checkpoint { mode: None } });
     world.handle(Event::Ask { verb: 2, ask: migrate(1, None, &[]) });
     world.now_us += 60_000_000;
@@ -140,7 +141,7 @@ fn who_waited_does_not_go_to_a_node_that_was_drained_meanwhile() {
 
 #[test]
 fn a_rank_that_several_want_off_its_node_moves_once() {
-    let mut world = with_nodes(4);
+    let mut world = with_nodes(4, |_| {});
     world.handle(Event::Ask { verb: 1, ask: migrate(1, None, &[]) });
     world.handle(Event::Ask { verb: 2, ask: migrate(1, None, &["n1"]) });
     world.handle(Event::Ask { verb: 3, ask: migrate(1, None, &["n1", "n2"]) });
@@ -154,7 +155,7 @@ fn a_rank_that_several_want_off_its_node_moves_once() {
 
 #[test]
 fn a_move_that_goes_nowhere_is_not_in_the_way_of_the_last_checkpoint() {
-    let mut world = with_nodes(3);
+    let mut world = with_nodes(3, |_| {});
     world.handle(Event::Ask { verb: 1, ask: migrate(1, None, &[]) });
     let leaving = Some(Leaving { mode: MoveMode::Live, left_ms: None, why: "hot".into() });
     world.handle(Event::Leave { node: 2, reason: LeaveReason::Health, leaving });

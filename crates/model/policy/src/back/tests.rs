@@ -35,7 +35,14 @@ impl Rank {
 
     fn weigh(&mut self, obstacle: Option<Obstacle>) -> Option<Verdict> {
         let candidates = [Candidate { node: 0, obstacle, ranks: 0, processors: 0, load: None }];
-        self.ledger.weigh(&Circumstances { now_us: self.now_us, left_s: None, load: None, candidates: &candidates, restrained: true })
+        self.ledger.weigh(&Circumstances {
+            now_us: self.now_us,
+            limit_s: None,
+            left_s: None,
+            load: None,
+            candidates: &candidates,
+            restrained: true,
+        })
     }
 }
 
@@ -107,7 +114,8 @@ fn a_rank_that_only_waits_longer_for_others_stays() {
     // Steps take twice as long, of which its own part has not grown.
     add(&mut ledger, 40, 200_000, 90_000);
     let candidates = [Candidate { node: 0, obstacle: None, ranks: 0, processors: 0, load: None }];
-    let found = ledger.weigh(&Circumstances { now_us: 0, left_s: None, load: None, candidates: &candidates, restrained: true });
+    let found =
+        ledger.weigh(&Circumstances { now_us: 0, limit_s: None, left_s: None, load: None, candidates: &candidates, restrained: true });
     assert!(matches!(found, Some(Verdict::Stays(Why::NotFaster(_)))), "{found:?}");
 }
 
@@ -125,11 +133,32 @@ fn messages_count_where_no_steps_are_told_and_the_time_that_is_left_bounds_what_
     ledger.moved(0, 1, Way::Left, 3.0, Company::default());
     add(&mut ledger, 500);
     let candidates = [Candidate { node: 0, obstacle: None, ranks: 0, processors: 0, load: None }];
-    let mut weigh = |left_s| ledger.weigh(&Circumstances { now_us: 0, left_s, load: None, candidates: &candidates, restrained: true });
+    let mut weigh =
+        |left_s| ledger.weigh(&Circumstances { now_us: 0, limit_s: left_s, left_s, load: None, candidates: &candidates, restrained: true });
     assert_eq!(weigh(None), Some(Verdict::Stays(Why::NoMeasure)));
     assert!(matches!(weigh(Some(5.0)), Some(Verdict::Stays(Why::TooLittleLeft(_)))));
     let Some(Verdict::Goes(weighed)) = weigh(Some(60.0)) else { panic!("{:?}", weigh(Some(60.0))) };
     assert_eq!((weighed.by, weighed.gain_s), (Measure::Messages, 30.0));
+}
+
+#[test]
+fn steps_that_are_told_are_bounded_by_the_time_limit_alone() {
+    let mut rank = Rank::new(1000);
+    (0..10).for_each(|_| rank.runs(SECOND, 1e5));
+    rank.moves(1, Way::Left, 2.0);
+    (0..10).for_each(|_| rank.runs(SECOND, 2e5));
+    let candidates = [Candidate { node: 0, obstacle: None, ranks: 0, processors: 0, load: None }];
+    let mut weigh = |limit_s, left_s| {
+        let circumstances = Circumstances { now_us: rank.now_us, limit_s, left_s, load: None, candidates: &candidates, restrained: true };
+        rank.ledger.weigh(&circumstances)
+    };
+    // Of 850 steps half the time here is saved. The job has hardly begun, and may run for an hour.
+    let Some(Verdict::Goes(weighed)) = weigh(Some(3600.0), Some(1.0)) else { panic!("{:?}", weigh(Some(3600.0), Some(1.0))) };
+    assert!((weighed.left_s - 170.0).abs() < 2.0, "{weighed:?}");
+    let Some(Verdict::Stays(Why::TooLittleLeft(weighed))) = weigh(Some(1.0), Some(1.0)) else {
+        panic!("{:?}", weigh(Some(1.0), Some(1.0)))
+    };
+    assert_eq!(weighed.left_s, 1.0);
 }
 
 #[test]
@@ -141,7 +170,14 @@ fn a_node_that_is_less_loaded_is_better_and_one_that_became_busy_is_not_what_it_
     let weigh = |rank: &mut Rank, here: f64, home: f64, spare: Option<Obstacle>| {
         let candidate = |node, obstacle, load| Candidate { node, obstacle, ranks: 3, processors: 4, load: Some(load) };
         let candidates = [candidate(0, None, home), candidate(2, spare, 0.0)];
-        rank.ledger.weigh(&Circumstances { now_us: rank.now_us, left_s: None, load: Some(here), candidates: &candidates, restrained: true })
+        rank.ledger.weigh(&Circumstances {
+            now_us: rank.now_us,
+            limit_s: None,
+            left_s: None,
+            load: Some(here),
+            candidates: &candidates,
+            restrained: true,
+        })
     };
     let to = |verdict: Option<Verdict>| match verdict {
         Some(Verdict::Goes(weighed)) => Some((weighed.to, weighed.by)),
@@ -156,7 +192,8 @@ fn a_node_that_is_less_loaded_is_better_and_one_that_became_busy_is_not_what_it_
     assert_eq!(to(weigh(&mut rank, 2.0, 4.0, Some(Obstacle::Drained))), None);
     // Ranks of the job have taken the place.
     let crowded = [Candidate { node: 0, obstacle: None, ranks: 4, processors: 4, load: Some(0.5) }];
-    let circumstances = Circumstances { now_us: rank.now_us, left_s: None, load: Some(2.0), candidates: &crowded, restrained: true };
+    let circumstances =
+        Circumstances { now_us: rank.now_us, limit_s: None, left_s: None, load: Some(2.0), candidates: &crowded, restrained: true };
     assert_eq!(rank.ledger.weigh(&circumstances), Some(Verdict::Stays(Why::Kept(0, Obstacle::Crowded))));
     // Nobody is in the way here: an empty node is no faster.
     assert_eq!(to(weigh(&mut rank, 0.25, 4.0, None)), None);
@@ -209,7 +246,7 @@ proptest! {
             (0..40).for_each(|_| rank.runs(5 * SECOND, step_us));
             let candidates: Vec<Candidate> =
                 (0..3).map(|node| Candidate { node, obstacle: None, ranks: 0, processors: 2, load: Some(f64::from(node)) }).collect();
-            let circumstances = Circumstances { now_us: rank.now_us, left_s: Some(1e9), load: Some(1.0), candidates: &candidates, restrained: true };
+            let circumstances = Circumstances { now_us: rank.now_us, limit_s: Some(1e9), left_s: Some(1e9), load: Some(1.0), candidates: &candidates, restrained: true };
             match rank.ledger.weigh(&circumstances) {
                 Some(Verdict::Goes(weighed)) => {
                     prop_assert!(weighed.to != here && !left.contains(&weighed.to) && weighed.gain_s > weighed.price_s);

@@ -57,8 +57,8 @@ pub struct Watch {
     counts: Counts,
     marks: Option<Marks>,
     grade: Grade,
-    /// Since when it could count as better.
-    calm_since: Option<u64>,
+    /// Since when it could count as better, and as how much better: as it was at its worst since then.
+    calm: Option<(u64, Grade)>,
     /// A plug-in says when the high mark is passed; and when it said so.
     predicted: Option<(u64, u64)>,
 }
@@ -74,7 +74,7 @@ impl Watch {
             counts: Counts::default(),
             marks: None,
             grade: Grade::Well,
-            calm_since: None,
+            calm: None,
             predicted: None,
         }
     }
@@ -95,14 +95,15 @@ impl Watch {
         let reached = of(Marks::reached).max(told).max(soon);
         let settled = of(Marks::settled).max(told).max(soon);
         if reached > self.grade {
-            (self.grade, self.calm_since) = (reached, None);
+            (self.grade, self.calm) = (reached, None);
         } else if settled < self.grade {
-            let since = *self.calm_since.get_or_insert(now_us);
-            if now_us.saturating_sub(since) >= rules.calm_us {
-                (self.grade, self.calm_since) = (settled, None);
+            let (since, worst) = self.calm.get_or_insert((now_us, settled));
+            *worst = settled.max(*worst);
+            if now_us.saturating_sub(*since) >= rules.calm_us {
+                (self.grade, self.calm) = (*worst, None);
             }
         } else {
-            self.calm_since = None;
+            self.calm = None;
         }
     }
 

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// The program that heals.
 const PROGRAM: &str = "mend-data";
 
+/// Where targets are not to be looked at, what else there is to do is looked for so often, seconds.
+const UNPROBED_S: u64 = 10;
+
 /// Begins to look at the targets, until the process ends.
 ///
 /// # Errors
@@ -28,9 +31,7 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
     let seconds = |setting: &mend_settings::Setting| setting.number().map_err(|error| mend_report::with_causes(&error));
     let (probe, verify) = (seconds(&mend_settings::SPACE_PROBE)?, seconds(&mend_settings::SPACE_VERIFY)?);
     let delay = seconds(&mend_settings::SPACE_COPY_DELAY)?;
-    if probe == 0 {
-        return Ok(());
-    }
+    let pace = if probe == 0 { UNPROBED_S } else { probe };
     let look = move || {
         let (mut watch, mut verified, mut unfilled) = (Watch::default(), Instant::now(), Vec::new());
         let mut fills = Tries::default();
@@ -38,7 +39,7 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
         loop {
             // Whoever waits for a second copy is not made to wait for the next look.
             let lacking = client.lacking_copies();
-            let next = if lacking.is_empty() { probe } else { probe.min(delay.max(1)) };
+            let next = if lacking.is_empty() { pace } else { pace.min(delay.max(1)) };
             std::thread::sleep(Duration::from_secs(next));
             // Files that others staged or healed.
             client.refresh_if_older(Duration::from_secs(1));
@@ -46,7 +47,7 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
             let due = fills.due(unfilled.iter().copied().filter(|file| before.contains(file)).collect());
             writer.fill_again(&due).into_iter().for_each(|file| fills.failed(file));
             let deep = verify > 0 && verified.elapsed() >= Duration::from_secs(verify);
-            let lost = watch.looked(client.bad_targets());
+            let lost = if probe == 0 { BTreeSet::new() } else { watch.looked(client.bad_targets()) };
             writer.copy_again(&lost);
             if !lost.is_empty() || deep {
                 if deep {

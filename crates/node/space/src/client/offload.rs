@@ -35,6 +35,13 @@ impl Client {
         entries.iter().map(of).map(|all| Writing { held: all & HELD > 0, unsynced: all & UNSYNCED > 0 }).collect()
     }
 
+    /// Names of targets that did not answer when they were asked last.
+    #[must_use]
+    pub fn silent_targets(&self) -> Vec<String> {
+        let peers = self.all().into_iter().filter_map(|at| self.peer(at).ok());
+        peers.filter(|peer| peer.is_doubtful()).map(|peer| peer.target.name()).collect()
+    }
+
     /// The turn to send files of this space away, for [`CLAIM`](mend_data::space::written::CLAIM) seconds, or its end; false if another one has it. The first target that answers
     /// decides.
     ///

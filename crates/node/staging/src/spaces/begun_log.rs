@@ -9,7 +9,7 @@
 
 use super::ledger_file::below;
 use crate::failure::Failure;
-use crate::partial::{BeginError, locked};
+use crate::partial::{BeginError, locked, rewrite};
 use mend_data::resume::{self, Begun, Claim};
 use mend_data::space::{Entry, Id, Space};
 use mend_data::sums::Sum;
@@ -70,8 +70,16 @@ impl BegunLog {
         log.write_all(&begun.head())
     }
 
+    /// Goes on with what an earlier command left, and names sources that have joined.
+    pub fn go_on(&self, entry: &Entry, begun: &Begun, before: &Begun, claims: &[Claim]) -> io::Result<()> {
+        if let Some(anew) = begun.joined(before, claims) {
+            rewrite(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner), &anew)?;
+        }
+        self.describe(entry)
+    }
+
     /// Writes down what the file will be.
-    pub fn describe(&self, entry: &Entry) -> io::Result<()> {
+    fn describe(&self, entry: &Entry) -> io::Result<()> {
         mend_durable::write(&self.described, &serde_json::to_vec(&(self.space, entry))?)
     }
 

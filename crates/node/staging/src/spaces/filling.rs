@@ -105,9 +105,7 @@ pub fn space_of(path: &[u8]) -> Result<Option<(Arc<Client>, String)>, Failure> {
 fn known(file: &SpaceFile, size: u64) -> Option<bool> {
     let names = file.client.names();
     let Some(Node::File(entry)) = names.look(&file.path) else { return None };
-    let same = |then: &Source, now: &Source| {
-        same_address(&then.uri, &now.uri) && matches!((&then.version, &now.version), (Some(then), Some(now)) if then.changed(now).is_none())
-    };
+    let same = |then: &Source, now: &Source| same_address(&then.uri, &now.uri) && then.still_holds(now);
     let there = entry.file().filter(|there| there.size == size);
     Some(there.is_some_and(|there| file.sources.iter().any(|now| there.sources.iter().any(|then| same(then, now)))))
 }
@@ -122,7 +120,7 @@ fn begin(file: &SpaceFile, begun: Begun, progress: &Arc<Progress>) -> Result<(Fi
         if before.begun.goes_on_as(&begun) {
             match Upload::go_on(client, before.entry, begun.sources.clone(), &before.claims) {
                 Ok((upload, there)) => {
-                    log.describe(upload.entry()).map_err(failed)?;
+                    log.go_on(upload.entry(), &begun, &before.begun, &before.claims).map_err(failed)?;
                     return Ok((Filling { upload, log, progress: progress.clone() }, there));
                 }
                 // A target has let go of it, or was told that it will not be.

@@ -4,7 +4,7 @@
 //! targets ── sizes, times, who writes ──► ready, waits, held ── ready ──► several at once (`sending`) ──► noted (`ledger_file`)
 //! ```
 //! One sends files of a space at a time. Faults assumed: it is killed at any moment, and the next one goes on; targets are lost (what the others have is sent); the place is
-//! gone, full or refuses (it is tried again later and later).
+//! gone, full or refuses (it is tried again later and later). When the job has ended and as many targets as there are copies say nothing, not all may be sent: its space stays.
 
 use super::ledger_file::{self, LedgerFile};
 use super::sending::{Item, Outcome, Sending};
@@ -198,13 +198,18 @@ impl Offload {
         }
     }
 
-    /// Sends all that is ready, and goes on for what becomes so. What it brought, and what is left, with why.
+    /// Sends all that is ready, and goes on for what becomes so. What it brought, and what is left, with why; without a name what nobody knows of.
     async fn all(&mut self, sending: &Arc<Sending>, settle: Duration) -> (Round, Vec<(String, Failure)>) {
         let mut all = Round::default();
         let (mut tries, mut failed) = (HashMap::<Id, u32>::new(), BTreeMap::<String, Failure>::new());
         let mut waited = Duration::ZERO;
         let held_until = Instant::now() + HELD_AT_MOST;
+        let is_last = self.options.job.is_some_and(|job| job.ended);
+        let mut silent_until = None;
         loop {
+            if is_last {
+                block_in_place(|| self.client.look_for_lost());
+            }
             let look = block_in_place(|| self.look(&sending.ledger().ledger, settle));
             let name = &self.client.space.name;
             let tried = |item: &Item| tries.get(&item.entry.id).copied().unwrap_or(0);
@@ -252,6 +257,16 @@ impl Offload {
                 all.sent.extend(round.sent);
                 all.there += round.there;
                 continue;
+            }
+            // Of a file that these alone have nobody knows.
+            let silent = if is_last { self.client.silent_targets() } else { Vec::new() };
+            if silent.len() >= self.client.space.copies {
+                if Instant::now() < *silent_until.get_or_insert_with(|| Instant::now() + HELD_AT_MOST) {
+                    wait = Some(wait.unwrap_or(AGAIN).min(AGAIN));
+                } else {
+                    let what = format!("{}: files may be on {} alone, which do not answer", self.client.space.name, silent.join(", "));
+                    left.push((String::new(), Failure::new(what, "", UNREACHABLE)));
+                }
             }
             let Some(wait) = wait else { return (all, left) };
             tokio::time::sleep(wait).await;
@@ -362,7 +377,7 @@ impl Offload {
             Ok((round, left)) => News {
                 files: round.sent.len() as u64,
                 bytes: round.sent.iter().map(|(_, size)| size).sum(),
-                left: left.len() as u64,
+                left: left.iter().filter(|(path, _)| !path.is_empty()).count() as u64,
                 failure: left.into_iter().next().map(|(_, failure)| (failure.what, failure.hint)),
             },
             Err(failure) => {

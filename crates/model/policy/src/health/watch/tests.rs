@@ -32,6 +32,18 @@ fn it_rises_at_once_and_falls_when_it_has_been_calm() {
 }
 
 #[test]
+fn it_falls_no_further_than_it_was_calm_for() {
+    let values = [&[91.0][..], &[85.0; 11][..], &[70.0; 12][..]].concat();
+    let found = grades(&values, &RULES);
+    assert_eq!(found[11], Grade::Low);
+    assert!(found[11..22].iter().all(|grade| *grade == Grade::Low), "{found:?}");
+    assert_eq!(found[22..], [Grade::Well, Grade::Well]);
+    // A moment below the low mark is no calm.
+    let values = [&[91.0][..], &[85.0; 10][..], &[70.0][..]].concat();
+    assert_eq!(grades(&values, &RULES).last(), Some(&Grade::Low));
+}
+
+#[test]
 fn to_and_fro_about_a_mark_is_one_crossing() {
     let values: Vec<f64> = (0..200).map(|at| if at % 2 == 0 { 79.0 } else { 81.0 }).collect();
     let found = grades(&values, &RULES);

@@ -233,17 +233,6 @@ impl Layout {
         }
     }
 
-    /// Files that are mapped and may be written through that, with their inodes.
-    pub fn written_files(&self, areas: &[Area]) -> Vec<(String, u64)> {
-        let paths = self.objects.iter().filter(|object| object.flags & object::WRITABLE != 0).filter_map(|object| {
-            let path = self.strings.get(object.text as usize..)?.get(..object.text_length as usize)?;
-            std::str::from_utf8(path).ok()
-        });
-        paths
-            .filter_map(|path| areas.iter().find(|area| area.shared && area.name == path).map(|area| (path.to_owned(), area.identity.1)))
-            .collect()
-    }
-
     fn add(&mut self, object: Object) -> u32 {
         self.objects.push(object);
         (self.objects.len() - 1) as u32

@@ -63,8 +63,6 @@ mend_coordination::safeguards! {
     LostInputIsGivenAgain,
     /// No image is taken of rank 0 before the node that it left has told what it was not given of standard input.
     LeftInputIsAwaited,
-    /// Of a checkpoint that is gone no node keeps anything.
-    GoneOnesGoEverywhere,
     /// A rank does not move to a node that has too little memory for it.
     RanksGoWhereTheyFit,
     /// A rank does not move to a node, or begin again on one, whose processor lacks what it may be using.

@@ -173,10 +173,10 @@ impl Job {
         gone.into_iter().for_each(|number| self.clear_stores(number));
     }
 
-    /// A checkpoint is no more: no node keeps anything of it. A restart has brought copies to nodes that were to have none.
+    /// A checkpoint is no more: no node keeps anything of it. Copies that are not known of, as of a restart that was cut short, go, too.
     fn clear_stores(&mut self, number: u64) {
         let stores = self.tiers.as_ref().map(|tiering| stores(&tiering.specs)).unwrap_or_default();
-        for store in stores.into_iter().filter(|_| self.keeps(Safeguard::GoneOnesGoEverywhere)).collect::<Vec<_>>() {
+        for store in stores {
             let order = TierOrder::Remove { place: Destination::NodeStore(store), number, ranks: Vec::new() };
             self.send_to_all(&ToDaemon::Tier(Box::new(order)));
         }

@@ -124,28 +124,6 @@ class OnNodes(OfJob):
         self.data("destroy", "scratch")
         self.is_gone()
 
-    def test_it_stays_where_files_may_be_left_of_which_nobody_knows(self):
-        self.lab.set("MEND_OFFLOAD_SETTLE_S", "60")
-        self.addCleanup(self.lab.set, "MEND_OFFLOAD_SETTLE_S", None)
-        away = os.path.join(self.directory, "away")
-        files = f"for at in {{10..39}}; do echo $at > {self.seen}/$at; done; sync; touch {self.go}.begun; while [ ! -e {self.go} ]; do sleep 0.1; done"
-        options = ["--spares", "node2,node3", "--offload", f"scratch=file://{away}"]
-        job = self.lab.start(self.directory, *self.command(files, *options, hosts="node1", ranks=1))
-        job.wait_for(lambda: os.path.exists(f"{self.go}.begun"), "the files are written")
-        for node in ("node2", "node3"):
-            self.lab.kill_daemon(node)
-        self.let_go()
-        job.finish(0)
-        self.assertRegex(job.stderr(), "files may be on .* alone, which do not answer")
-        self.assertIn("the data space scratch stays", job.stderr())
-        self.assertLess(len(os.listdir(away)), 30)
-        for node in ("node2", "node3"):
-            self.lab.start_daemon(node, self.directory)
-        self.data("offload", "scratch:", f"file://{away}", "--settle", "0")
-        self.assertEqual(sorted(os.listdir(away)), [str(at) for at in range(10, 40)])
-        self.data("destroy", "scratch")
-        self.is_gone()
-
     def test_one_that_is_kept_is_in_memory_if_asked_for_and_serves_the_next_job(self):
         self.run_ranks(f"echo first > {self.seen}/x", how="rw,create,memory,keep", ranks=1)
         room = json.loads(self.data("df", "--json", "scratch").stdout)

@@ -535,6 +535,17 @@ class Heals(Counts):
         """A job is restarted with a file that is new input, and loses something in the middle of that: no line is missing, and none comes twice."""
         lab = self.lab = self.enterContext(Lab(1))
         for setting in ("MEND_ON_FAILURE", "MEND_SUCCESSOR"):
+    def test_a_job_with_hosts_is_one_of_the_batch_job_around(self):
+        lab = self.lab = self.enterContext(Lab(1))
+        lab.set("SLURM_JOB_ID", "17")
+        lab.set("SLURM_JOB_NODELIST", "node1")
+        started = lab.mend("run", "--detach", "--hosts", "node1", "sleep", "600")
+        self.assertEqual(started.returncode, 0, started.stderr)
+        killed = lab.mend("kill")
+        self.assertEqual((killed.returncode, lab.mend("wait").returncode), (0, 137), killed.stderr)
+        lab.set("SLURM_JOB_ID", "18")
+        self.assertEqual(lab.mend("wait").returncode, 69)
+
             lab.set(setting, None)
         # Pieces of standard input end where lines do.
         lines = lambda what, stays: [f"{'stay' if i in stays else what} {i:010}" for i in range(30000)]

@@ -506,12 +506,12 @@ class Heals(Counts):
         self.assertEqual(lab.mend("wait", name).returncode, 0)
         self.assertEqual(lab.mend("logs", name).stdout, "".join(f"got {line}\n" for line in text.splitlines()) + "end\n")
 
-    def is_killed_while_nobody_reads(self, machine, *options):
+    def is_killed_while_nobody_reads(self, machine, *options, messages=subprocess.PIPE):
         """Ranks print more than anybody takes, and the job hears of its end all the same."""
         program = shutil.copy(shutil.which("yes"), os.path.join(self.directory, "chatter"))
         command, pipe = machine.command("run", "-n", "2", *options, program), subprocess.PIPE
-        job = subprocess.Popen(command, env=machine.environment, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-        for pipe in (job.stdout, job.stderr):
+        job = subprocess.Popen(command, env=machine.environment, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=pipe, stderr=messages)
+        for pipe in filter(None, (job.stdout, job.stderr)):
             self.addCleanup(pipe.close)
         until(lambda: len(processes_of(program)) == 2, "both print")
         # All that waits is full.
@@ -522,6 +522,10 @@ class Heals(Counts):
         _, err = job.communicate(timeout=PATIENCE)
         self.assertEqual((job.returncode, killing.wait(PATIENCE)), (137, 0), err)
 
+    def test_nobody_reads_messages_either_and_it_is_killed(self):
+        self.lab = self.enterContext(Lab(2))
+        self.is_killed_while_nobody_reads(self.lab, "--hosts", "node1,node2", messages=subprocess.STDOUT)
+
     def test_nobody_reads_and_it_is_killed(self):
         self.lab = self.enterContext(Lab(2))
         self.is_killed_while_nobody_reads(self.lab, "--hosts", "node1,node2")
@@ -530,6 +534,17 @@ class Heals(Counts):
         self.lab = self.enterContext(Lab(2))
         self.lab.set("MEND_SUCCESSOR", None)
         self.is_killed_while_nobody_reads(self.lab, "--hosts", "node1,node2")
+
+    def test_a_job_with_hosts_is_one_of_the_batch_job_around(self):
+        lab = self.lab = self.enterContext(Lab(1))
+        lab.set("SLURM_JOB_ID", "17")
+        lab.set("SLURM_JOB_NODELIST", "node1")
+        started = lab.mend("run", "--detach", "--hosts", "node1", "sleep", "600")
+        self.assertEqual(started.returncode, 0, started.stderr)
+        killed = lab.mend("kill")
+        self.assertEqual((killed.returncode, lab.mend("wait").returncode), (0, 137), killed.stderr)
+        lab.set("SLURM_JOB_ID", "18")
+        self.assertEqual(lab.mend("wait").returncode, 69)
 
     def goes_on_in_another_file(self, lose):
         """A job is restarted with a file that is new input, and loses something in the middle of that: no line is missing, and none comes twice."""

@@ -12,18 +12,16 @@ use crate::failover::flush::{Destination, Flush};
 use crate::lock_identity::LockIdentity;
 use crate::manifest::Printed;
 use crate::shown_output::{self, ShownLog, ShownOutput};
-use crate::spool::is_full;
+use crate::standard_streams::{Room, named, show};
 use crate::stream_digest::Mark;
+use crate::teller::{Message, Teller};
 use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendError;
 use tokio::task::JoinHandle;
@@ -31,48 +29,14 @@ use tokio::task::JoinHandle;
 /// Bytes of a stream that are held back at most while they are compared.
 const MAX_HELD_BYTES: usize = 256 << 10;
 
-/// Between two tries to print where a disk is full.
-const ROOM_PAUSE: Duration = Duration::from_millis(500);
-/// So many are made when the job is over. Then what is left is lost.
-const LAST_TRIES: u32 = 10;
-
-/// Waits until a full disk has room for what is printed.
-#[derive(Debug, Default)]
-struct Room {
-    /// The user knows.
-    told: bool,
-    /// The job is over.
-    over: Arc<AtomicBool>,
-    last_tries: u32,
-}
-
-impl Room {
-    /// Whether it is tried again.
-    fn wait(&mut self, stream: Stream, error: &io::Error) -> bool {
-        if !std::mem::replace(&mut self.told, true) {
-            let stream = named(stream);
-            mend_report::tell!(
-                "mend: {stream} cannot be written ({error}): mend keeps what ranks print until there is room, and ranks that print more wait"
-            );
-        }
-        self.last_tries += u32::from(self.over.load(Ordering::Relaxed));
-        if self.last_tries == LAST_TRIES {
-            mend_report::tell!("mend: the end of {} is lost: {error}", named(stream));
-        }
-        let again = self.last_tries < LAST_TRIES;
-        if again {
-            std::thread::sleep(ROOM_PAUSE);
-        }
-        again
-    }
-}
-
 /// Counts, compares and prints.
 #[derive(Debug)]
 pub struct Output {
     streams: BTreeMap<(Rank, Stream), Replay>,
     /// Nobody waits for room there. Daemons keep what is not printed, and hold ranks back when that is much, so that no more than that waits here.
     waiting: mpsc::UnboundedSender<Waiting>,
+    /// Messages of ours go there from here, so that nobody but the printer waits for whoever reads standard error.
+    teller: Teller,
     /// Messages of ours among what waits.
     messages: Arc<AtomicUsize>,
     printer: JoinHandle<()>,
@@ -88,10 +52,10 @@ pub struct Output {
 enum Waiting {
     Print(Chunk),
     /// A message of ours.
-    Tell(Box<dyn FnOnce() + Send>),
+    Tell(Message),
 }
 
-/// One message less waits when this is dropped, however its telling ended.
+/// One message less waits behind output when this is dropped, however its telling ended.
 struct Told<'a>(&'a AtomicUsize);
 
 impl Drop for Told<'_> {
@@ -188,13 +152,6 @@ fn newlines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-fn named(stream: Stream) -> &'static str {
-    match stream {
-        Stream::Stdout => "standard output",
-        Stream::Stderr => "standard error",
-    }
-}
-
 impl Output {
     /// `at_checkpoint` is what the restored ranks had printed, `found` what the user has seen when the job ended. Both empty for a new job.
     /// It is kept on record in the job's directory, for the holder of its lock. A detached job's goes there itself.
@@ -233,7 +190,9 @@ impl Output {
         let mut record = ShownLog::new(directory, holder, found.digests, spool.is_some());
         let told = messages.clone();
         let mut room = Room::default();
-        let over = room.over.clone();
+        let over = room.over();
+        let teller = Teller::begin();
+        let tells = teller.hand();
         let destination = spool.map_or(Destination::Own, Destination::Spool);
         let flushed: Arc<OnceLock<Flush>> = Arc::default();
         let flush = flushed.clone();
@@ -248,15 +207,18 @@ impl Output {
                     }
                     Waiting::Tell(tell) => {
                         let _told = Told(&told);
-                        tell();
+                        tells.tell_and_wait(tell);
                     }
                 });
                 // A defect of ours in one message must not cost what ranks print after it. The panic has said what it was.
                 let _ = std::panic::catch_unwind(step);
             }
-            record.close();
+            // Where output was lost, the record ends before that, as if this process had been killed: a restart prints it.
+            if !room.has_lost() {
+                record.close();
+            }
         });
-        Ok(Self { streams, waiting, messages, printer, over, dead: false, flushed })
+        Ok(Self { streams, waiting, teller, messages, printer, over, dead: false, flushed })
     }
 
     /// From now on what is printed is made durable by this.
@@ -281,11 +243,12 @@ impl Output {
         let replay = self.streams.entry((rank, stream)).or_default();
         let (bytes, anew) = replay.take(bytes);
         if let Some(Divergence { at, .. }) = anew {
-            let (line, stream) = (replay.lines + 1, named(stream));
-            mend_report::tell!(
-                "mend: rank {rank}: its {stream} is not what it was before the restart, from byte {} on (line {line} since the checkpoint); it is printed from there",
-                at.at
-            );
+            let (line, stream, at) = (replay.lines + 1, named(stream), at.at);
+            self.tell(false, move || {
+                mend_report::tell!(
+                    "mend: rank {rank}: its {stream} is not what it was before the restart, from byte {at} on (line {line} since the checkpoint); it is printed from there"
+                );
+            });
         }
         if !bytes.is_empty() || anew.is_some() {
             self.put(Waiting::Print(Chunk { rank, stream, bytes, anew, printing }));
@@ -299,17 +262,19 @@ impl Output {
             let missing = replay.ahead.back().map_or(0, |end| end.at - replay.now.at);
             let (bytes, anew) = replay.differ();
             let what = named(stream);
-            mend_report::tell!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
+            self.tell(false, move || {
+                mend_report::tell!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
+            });
             if !bytes.is_empty() {
                 self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: Some(anew), printing: None }));
             }
         }
     }
 
-    /// Tells something: at once, or `behind` all that ranks have printed so far. Messages never overtake each other.
+    /// Has something told: at once, or `behind` all that ranks have printed so far. Messages never overtake each other. Nobody waits here.
     pub fn tell(&mut self, behind: bool, tell: impl FnOnce() + Send + 'static) {
         if !behind && self.messages.load(Ordering::Relaxed) == 0 {
-            return tell();
+            return self.teller.tell(Box::new(tell));
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.put(Waiting::Tell(Box::new(tell)));
@@ -321,12 +286,14 @@ impl Output {
             Ok(()) => {}
             Err(SendError(Waiting::Tell(tell))) => {
                 let _told = Told(&self.messages);
-                tell();
+                self.teller.tell(tell);
             }
             Err(SendError(Waiting::Print(chunk))) => {
                 if !std::mem::replace(&mut self.dead, true) {
-                    let what = "output of ranks is lost from here on: what prints it has ended";
-                    mend_report::tell!("mend: {what}; `mend kill` ends the job, `mend restart` goes on from a checkpoint");
+                    self.teller.tell(Box::new(|| {
+                        let what = "output of ranks is lost from here on: what prints it has ended";
+                        mend_report::tell!("mend: {what}; `mend kill` ends the job, `mend restart` goes on from a checkpoint");
+                    }));
                 }
                 drop(chunk);
             }
@@ -343,15 +310,28 @@ impl Output {
         printed
     }
 
-    /// Waits until all is printed.
+    /// When this says that the job is over, what a full disk does not take is soon lost.
+    #[must_use]
+    pub fn over(&self) -> Arc<AtomicBool> {
+        self.over.clone()
+    }
+
+    /// Waits until all is printed and told.
     pub async fn finish(self) {
-        self.over.store(true, Ordering::Relaxed);
         drop(self.waiting);
         let _ = self.printer.await;
+        self.teller.finish().await;
     }
 }
 
 fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream, bytes, anew, .. }: &Chunk, room: &mut Room) {
+    if room.has_lost() {
+        // No record is true any more. The other stream goes on.
+        if matches!(destination, Destination::Own) && !room.has_lost_of(*stream) {
+            let _ = show(*stream, bytes, room);
+        }
+        return;
+    }
     let mut anew = *anew;
     if record.is_due() {
         // What cannot be made durable is on record all the same: it was printed.
@@ -374,42 +354,13 @@ fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream,
             // A reader that went away (`| head`) is no reason to end the job.
             None => drop(show(*stream, text, room)),
         }
+        if room.has_lost() {
+            return;
+        }
         record.done();
         drop(spool);
         record.tell();
     }
-}
-
-fn show(stream: Stream, text: &[u8], room: &mut Room) -> io::Result<()> {
-    match stream {
-        Stream::Stdout => {
-            let mut out = std::io::stdout().lock();
-            // Not through its buffer, which would be written in two parts.
-            out.flush().and_then(|()| write_all(rustix::stdio::stdout(), text, |error| room.wait(stream, error)))
-        }
-        Stream::Stderr => write_all(rustix::stdio::stderr(), text, |error| room.wait(stream, error)),
-    }
-}
-
-/// `wait_for_room`: whether it is tried again where the disk is full.
-fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut wait_for_room: impl FnMut(&io::Error) -> bool) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(file, bytes) {
-            Ok(length) => bytes = &bytes[length..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => {
-                // Somebody shares it who does not want to wait.
-                rustix::event::poll(&mut [rustix::event::PollFd::new(&file, rustix::event::PollFlags::OUT)], None)?;
-            }
-            Err(error) => {
-                let error = io::Error::from(error);
-                if !is_full(&error) || !wait_for_room(&error) {
-                    return Err(error);
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 /// How far each stream was shown, bytes.
@@ -459,7 +410,6 @@ pub fn found(directory: &crate::record::JobDirectory, at_checkpoint: &BTreeMap<R
 mod tests {
     use super::*;
     use crate::stream_digest::StreamDigest;
-    use std::os::fd::AsFd;
 
     fn shown(text: &str) -> StreamDigest {
         let mut digest = StreamDigest::default();
@@ -556,24 +506,37 @@ mod tests {
         output.finish().await;
     }
 
-    #[test]
-    fn what_a_full_disk_does_not_take_is_written_when_there_is_room() {
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let mut tries = 0;
-        let refused = write_all(full.as_fd(), b"text", |_| {
-            tries += 1;
-            tries < 3
-        });
-        assert!(refused.is_err_and(|error| is_full(&error)));
-        assert_eq!(tries, 3);
-        // There is room.
+    /// Nor for whoever reads messages.
+    #[tokio::test]
+    async fn nobody_waits_for_the_reader_of_a_message() {
         let place = tempfile::tempdir().unwrap();
-        let there = std::fs::File::create(place.path().join("file")).unwrap();
-        write_all(there.as_fd(), b"text", |_| false).unwrap();
-        assert_eq!(std::fs::read(place.path().join("file")).unwrap(), b"text");
-        // At the job's end it is not waited for ever.
-        let mut room = Room { over: Arc::new(AtomicBool::new(true)), last_tries: LAST_TRIES - 1, ..Room::default() };
-        assert!(!room.wait(Stream::Stdout, &io::ErrorKind::StorageFull.into()));
+        let lock = crate::record::JobDirectory::at(place.path()).lock("a-job").unwrap();
+        let mut output = Output::new(place.path(), lock.identity(), &BTreeMap::new(), ShownOutput::default()).unwrap();
+        let (let_go, may_go) = std::sync::mpsc::channel::<()>();
+        let (told, hears) = std::sync::mpsc::channel();
+        let first = told.clone();
+        output.tell(false, move || first.send(may_go.recv_timeout(std::time::Duration::from_secs(20)).map(|()| 0)).unwrap());
+        let second = told.clone();
+        output.tell(true, move || second.send(Ok(1)).unwrap());
+        output.tell(false, move || told.send(Ok(2)).unwrap());
+        let_go.send(()).unwrap();
+        output.finish().await;
+        assert_eq!(hears.iter().collect::<Vec<_>>(), [Ok(0), Ok(1), Ok(2)]);
+    }
+
+    /// A restart prints it.
+    #[test]
+    fn what_follows_lost_output_does_not_count_as_shown() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = crate::record::JobDirectory::at(place.path());
+        let lock = directory.lock("a-job").unwrap();
+        let mut record = ShownLog::new(place.path(), lock.identity(), crate::shown_output::StreamDigests::new(), false);
+        let chunk = |bytes: &[u8]| Chunk { rank: 0, stream: Stream::Stderr, bytes: bytes.to_vec(), anew: None, printing: None };
+        let mut room = Room::default();
+        print(&mut record, &Destination::Own, &chunk(b"shown\n"), &mut room);
+        room.lose(Stream::Stdout);
+        print(&mut record, &Destination::Own, &chunk(b"not on record\n"), &mut room);
+        assert_eq!(shown_output::load(&directory).digests[&(0, Stream::Stderr)].end().at, 6);
     }
 
     #[test]

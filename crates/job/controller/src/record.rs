@@ -78,6 +78,9 @@ pub struct JobRecord {
     /// The batch job that it is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<BatchRecord>,
+    /// Number of the batch job around it, also with hosts of its own: not [`BatchRecord`], since the batch job does not go on with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<String>,
     /// Where its checkpoints are.
     pub checkpoints: PathBuf,
     /// Bytes up to which they copy files that are open for writing; `None` in records of earlier releases.
@@ -111,6 +114,11 @@ impl JobRecord {
     #[must_use]
     pub fn first_world(&self) -> u32 {
         if self.first > 0 { self.first } else { self.size }
+    }
+
+    /// The batch job that it was begun in.
+    fn batch_job(&self) -> Option<&str> {
+        self.within.as_deref().or(self.batch.as_ref().map(|batch| batch.job.as_str()))
     }
 }
 
@@ -385,9 +393,9 @@ pub fn ended(directory: &JobDirectory, record: &JobRecord) -> u64 {
 }
 
 /// In a batch script its own jobs are meant where no name is given, if there are any: the user may have others. With `no_other` those are never meant.
-fn keep_own<T>(jobs: &mut Vec<T>, batch_job: Option<&str>, no_other: bool, batch_of: impl Fn(&T) -> Option<&BatchRecord>) {
+fn keep_own<T>(jobs: &mut Vec<T>, batch_job: Option<&str>, no_other: bool, batch_job_of: impl Fn(&T) -> Option<&str>) {
     let Some(batch_job) = batch_job else { return };
-    let is_own = |job: &T| batch_of(job).is_some_and(|batch| batch.job == batch_job);
+    let is_own = |job: &T| batch_job_of(job) == Some(batch_job);
     if no_other || jobs.iter().any(is_own) {
         jobs.retain(is_own);
     }
@@ -410,12 +418,17 @@ pub fn find_own(name: Option<&str>, running: bool) -> Result<(JobDirectory, JobR
     find_of(name, running, true)
 }
 
+/// Number of the batch job that this process is in.
+pub(crate) fn batch_job_around() -> Option<String> {
+    mend_batch::detect().ok().flatten().map(|system| system.run().job)
+}
+
 fn find_of(name: Option<&str>, running: bool, no_other: bool) -> Result<(JobDirectory, JobRecord), RecordError> {
     let mut jobs = list()?;
     let known: Vec<String> = jobs.iter().map(|(_, record)| record.id.clone()).collect();
     let Some(name) = name else {
-        let batch_job = mend_batch::detect().ok().flatten().map(|system| system.run().job);
-        keep_own(&mut jobs, batch_job.as_deref(), no_other, |(_, record)| record.batch.as_ref());
+        let batch_job = batch_job_around();
+        keep_own(&mut jobs, batch_job.as_deref(), no_other, |(_, record)| record.batch_job());
         if let (true, true, Some(batch_job)) = (no_other, jobs.is_empty(), batch_job) {
             return Err(RecordError::NoneOfBatch { batch_job });
         }
@@ -515,11 +528,19 @@ mod tests {
 
     #[test]
     fn a_batch_scripts_own_jobs_are_meant() {
-        let of = |job: &str| Some(BatchRecord { system: "Slurm".into(), job: job.into(), restarts: 0, nth: 0 });
-        let all = || vec![("a", None), ("b", of("7")), ("c", of("8")), ("d", of("7"))];
+        let text = r#"{"id": "job", "command": ["a"], "size": 1, "hosts": [], "controller_host": "a", "controller_port": 1,
+            "controller_pid": 1, "started": 1000, "ended": null, "checkpoints": "/nonexistent"}"#;
+        let free: JobRecord = serde_json::from_str(text).unwrap();
+        let of = |job: &str| {
+            let batch = Some(BatchRecord { system: "Slurm".into(), job: job.into(), restarts: 0, nth: 0 });
+            JobRecord { batch, ..free.clone() }
+        };
+        // Begun with --hosts there.
+        let within = |job: &str| JobRecord { within: Some(job.into()), ..free.clone() };
+        let all = || vec![("a", free.clone()), ("b", of("7")), ("c", of("8")), ("d", within("7"))];
         let kept = |batch_job: Option<&str>, no_other| {
             let mut jobs = all();
-            keep_own(&mut jobs, batch_job, no_other, |(_, batch)| batch.as_ref());
+            keep_own(&mut jobs, batch_job, no_other, |(_, record)| record.batch_job());
             jobs.into_iter().map(|(name, _)| name).collect::<String>()
         };
         let all = |no_other| [kept(Some("7"), no_other), kept(Some("9"), no_other), kept(None, no_other)];

@@ -48,8 +48,9 @@ use mend_messages::tier::TierSpec;
 use mend_sealed::Key;
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -225,10 +226,15 @@ impl LifeEnd {
 }
 
 /// Whether the job goes on after a life that is over, and from which checkpoint.
-fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord, journal: &mut Journal, result: &Result<i32, RunError>) -> Option<u64> {
+fn verdict(job: &Job, healing: &mut Healing, record: &JobRecord) -> Verdict {
     let newest =
         manifest::listed_at_first(&record.checkpoints).map_or_else(|_| job.newest_listed(), |_| record.branch.newest(&record.checkpoints));
-    match healing.ended(job.end_reason(), job.is_interrupted(), newest) {
+    healing.ended(job.end_reason(), job.is_interrupted(), newest)
+}
+
+/// Puts that into the journal. Returns the checkpoint that the job goes on from.
+fn record_verdict(verdict: Verdict, journal: &mut Journal, result: &Result<i32, RunError>) -> Option<u64> {
+    match verdict {
         Verdict::GoOn(checkpoint) => {
             journaling::going_on(journal, result, checkpoint);
             return Some(checkpoint);
@@ -268,7 +274,7 @@ pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, recor
     let mut journal = Journal::succeed(directory.path(), &record.controller_host);
     let mut healing = life.healing.clone();
     let result = job.end_reason().cloned().map_or(Ok(0), |end| names(life).end(end));
-    let goes_on = verdict(job, &mut healing, record, &mut journal, &result);
+    let goes_on = record_verdict(verdict(job, &mut healing, record), &mut journal, &result);
     // Ranks may live for so long where they cannot be seen to have ended.
     let reaped = Instant::now() + Duration::from_millis(life.lease_ms) + LEASE_END_TIME;
     record.ranks_until_ms = until_ms(reaped).filter(|_| result.is_err());
@@ -430,7 +436,7 @@ impl Running {
             Arrival::DataSeen(scan) => Event::DataSeen(scan),
             Arrival::Offload(told) => {
                 told.record(&mut self.shell.journal);
-                told.tell();
+                self.shell.output.tell(false, move || told.tell());
                 return None;
             }
             Arrival::Leave(node, leaving) => Event::Leave { node, reason: LeaveReason::BatchSystem, leaving },
@@ -465,7 +471,9 @@ impl Running {
                 _ => return,
             }
             if self.begun == size {
-                detached::accept(&self.shell.record.id);
+                let id = self.shell.record.id.clone();
+                // Whoever started it is told what was said before.
+                self.shell.output.tell(false, move || detached::accept(&id));
             }
         }
     }
@@ -505,10 +513,24 @@ impl Running {
             let _ = tokio::time::timeout(UPKEEP_END_TIME, over).await;
         }
         let result = self.job.end_reason().cloned().map_or(Ok(0), |end| self.shell.names.end(end));
+        let verdict = verdict(&self.job, &mut self.shell.healing, &self.shell.record);
         // Daemons have forgotten it: whoever finds the end on record is not to miss what came before.
-        self.shell.output.finish().await;
+        let over = self.shell.output.over();
+        over.store(!matches!(verdict, Verdict::GoOn(_)), Ordering::Relaxed);
+        let mut printed = pin!(self.shell.output.finish());
+        loop {
+            tokio::select! {
+                () = &mut printed => break,
+                Some(arrival) = arrivals.recv() => {
+                    let wish = arrival.wish(Some(self.shell.directory.path()));
+                    // A life that goes on waits for room on a full disk, but not against its user.
+                    over.fetch_or(wish.is_some(), Ordering::Relaxed);
+                    late.extend(wish);
+                }
+            }
+        }
         drop(self.shell.flusher.take());
-        let goes_on = verdict(&self.job, &mut self.shell.healing, &self.shell.record, &mut self.shell.journal, &result);
+        let goes_on = record_verdict(verdict, &mut self.shell.journal, &result);
         // What is still connected hears this controller until it is on record, which may take some time.
         let connected = (!self.unreaped.is_empty()).then(|| Instant::now() + END_TIME + self.shell.lease + LEASE_END_TIME);
         self.shell.record.ranks_until_ms = self.reaped.max(connected).and_then(until_ms);

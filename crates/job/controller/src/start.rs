@@ -28,7 +28,7 @@ use crate::moving::{moving, transport};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
 use crate::programs;
-use crate::record::{JobDirectory, JobRecord, now, try_below};
+use crate::record::{JobDirectory, JobRecord, batch_job_around, now, try_below};
 use crate::run::{Parts, Shell, run as run_to_its_end, streams};
 use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
@@ -274,6 +274,8 @@ pub(crate) async fn begin(
         ranks_until_ms: None,
         absent: beginning.absent,
         batch: beginning.batch.as_ref().map(|(_, place)| place.clone()),
+        // A successor of this controller does not know its environment.
+        within: batch_job_around().or_else(|| directory.record().ok()?.within),
         branch: beginning.branch.clone(),
     };
     directory.write("job.json", &record)?;

@@ -105,8 +105,10 @@ impl Running {
             return;
         }
         if !self.shell.names.quiet {
-            let directory = self.shell.directory.path().display();
-            mend_report::tell!("mend: the job ends if this process is lost: no node has {directory}, or no `mend` is beside its mendd");
+            let directory = self.shell.directory.path().display().to_string();
+            self.shell.output.tell(false, move || {
+                mend_report::tell!("mend: the job ends if this process is lost: no node has {directory}, or no `mend` is beside its mendd");
+            });
         }
         if let Some(told) = self.shell.told.take() {
             told.remove();
@@ -180,7 +182,9 @@ impl Running {
             if ToldLog::is_lost(&error) {
                 leave(&self.shell.record.id);
             }
-            mend_report::tell!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
+            self.shell.output.tell(false, move || {
+                mend_report::tell!("mend: the job ends if this process is lost: what it would need to go on cannot be written: {error}");
+            });
             if let Some(log) = self.shell.told.take() {
                 log.remove();
             }

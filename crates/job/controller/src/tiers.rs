@@ -31,20 +31,25 @@ pub(crate) fn are_elsewhere(tiers: &[String]) -> bool {
     tiers.iter().any(|tier| tier != "shared")
 }
 
-/// Object tiers among these names.
-fn objects(tiers: Vec<String>) -> impl Iterator<Item = Tier> {
-    let spec = |name: String| name.parse::<TierSpec>().ok();
-    tiers.into_iter().filter_map(spec).map(|spec| spec.tier).filter(|tier| matches!(tier, Tier::Object(_)))
+/// The object tier of this name.
+fn object(name: &str) -> Option<Tier> {
+    name.parse::<TierSpec>().ok().map(|spec| spec.tier).filter(|tier| matches!(tier, Tier::Object(_)))
 }
 
 /// Object tiers that hold the whole checkpoint.
 pub(crate) fn held_objects(directory: &Path) -> Vec<Tier> {
-    objects(held(directory)).collect()
+    held(directory).iter().filter_map(|name| object(name)).collect()
 }
 
 /// Object tiers that hold the whole checkpoint and that the job, which has these, does not look after.
 pub(crate) fn foreign(directory: &Path, tiers: &[TierSpec]) -> Vec<String> {
-    objects(held(directory)).filter(|tier| tiers.iter().all(|spec| spec.tier != *tier)).map(|tier| tier.to_string()).collect()
+    held_objects(directory).into_iter().filter(|tier| tiers.iter().all(|spec| spec.tier != *tier)).map(|tier| tier.to_string()).collect()
+}
+
+/// What object tiers hold is not this checkpoint any more: they are struck from its record.
+pub(crate) fn forget_objects(directory: &Path) -> io::Result<()> {
+    let (objects, left): (Vec<String>, Vec<String>) = held(directory).into_iter().partition(|name| object(name).is_some());
+    if objects.is_empty() { Ok(()) } else { record_held(directory, left) }
 }
 
 /// Puts that on record.

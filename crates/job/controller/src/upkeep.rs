@@ -4,6 +4,7 @@
 //! ```text
 //! removal:  N ──rename──► N.old ──► gone                       those that build on others before the others
 //! merge:    N/rank-R.merged.image.new ──fsync, rename──► N/rank-R.merged.image, all ranks
+//!           ──► N/tiers.json, and of what builds on N, name no object storage: that has the old ones
 //!           ──► N/manifest.json names them (written beside it, fsynced, renamed) ──► the old images go
 //! ```
 //! Invariants: at every moment, also after a crash or power failure, every checkpoint that is listed and could be restarted
@@ -13,6 +14,7 @@
 
 use crate::image_file::{self, ImageFile};
 use crate::manifest::{self, Manifest, ManifestError, merged_name};
+use crate::tiers;
 use mend_coordination::checkpoint::image_name;
 use mend_durable::sync_directory;
 use mend_image::chain::Chain;
@@ -290,7 +292,7 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
     }
     let wanted = retention::merge(&found.known, !found.unreadable.is_empty(), bounds);
     if let Some(wanted) = wanted.filter(|wanted| !rules.weighed.is_some_and(|weighed| weighed.holds(wanted))) {
-        match merge(directory, &wanted, bounds, key, cancel, step) {
+        match merge(directory, (&wanted, &found.known), bounds, key, cancel, step) {
             Ok(weighed @ Some(_)) => done.weighed = weighed,
             Ok(None) => {
                 (done.weighed, done.merged) = (None, Some(wanted.at));
@@ -336,7 +338,7 @@ fn remove_superseded(
 /// Makes all images of a checkpoint full ones, unless it is not worth it, as their tables show.
 fn merge(
     directory: &Path,
-    wanted: &Merge,
+    (wanted, known): (&Merge, &[KnownCheckpoint]),
     bounds: Bounds,
     key: Option<&Key>,
     cancel: &AtomicBool,
@@ -387,6 +389,11 @@ fn merge(
     // From here on images go that the manifest names until now.
     if cancel.load(Ordering::Relaxed) {
         return Err(MergeError::Cancelled);
+    }
+    for one in known.iter().filter(|one| one.number == number || retention::needed(known, [one.number]).contains(&number)) {
+        let place = directory.join(one.number.to_string());
+        tiers::forget_objects(&place).map_err(io(&place))?;
+        step();
     }
     manifest::replace(&place, &manifest, key)?;
     step();

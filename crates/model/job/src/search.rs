@@ -101,9 +101,15 @@ impl Search {
     }
 
     /// What the nodes have now that each has these files, but for what is in the checkpoint directory; and the number of the first task that was not given out.
-    pub(crate) fn into_holdings(mut self, files: &BTreeMap<(u64, Rank), PathBuf>, checkpoints: &Path) -> (Holdings, u64) {
+    /// `tiers`: the job's own, into which they may have been put.
+    pub(crate) fn into_holdings(
+        mut self,
+        files: &BTreeMap<(u64, Rank), PathBuf>,
+        checkpoints: &Path,
+        tiers: &[TierSpec],
+    ) -> (Holdings, u64) {
         let own = |spec: &TierSpec| if let Tier::Local(path) = &spec.tier { Some(path.clone()) } else { None };
-        let directories: Vec<PathBuf> = self.setup.specs.iter().filter_map(own).collect();
+        let directories: Vec<PathBuf> = tiers.iter().chain(&self.setup.specs).filter_map(own).collect();
         for (chain, &node) in self.setup.lineage.iter().zip(&self.places) {
             for image in chain {
                 let beside = checkpoints.join(image.number.to_string()).join(image_name(image.rank));

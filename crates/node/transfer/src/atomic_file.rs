@@ -10,8 +10,6 @@
 use crate::TransferError;
 use crate::pipeline::Target;
 use mend_wire::secret::to_hex;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -44,18 +42,6 @@ impl AtomicFile {
     #[must_use]
     pub fn place(&self) -> &Path {
         &self.place
-    }
-
-    /// Has the file system set so many bytes aside for it. False if that is not known there.
-    ///
-    /// # Errors
-    /// There is no room.
-    pub fn reserve(&self, bytes: u64) -> io::Result<bool> {
-        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, bytes.max(1)) {
-            Ok(()) => Ok(true),
-            Err(Errno::NOTSUP | Errno::NOSYS) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// Makes it durable and gives it its name. Its length, bytes.

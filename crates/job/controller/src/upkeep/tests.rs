@@ -188,6 +188,24 @@ fn what_builds_on_a_merged_one_goes_on() {
 }
 
 #[test]
+fn what_object_storage_has_of_a_merged_one_is_forgotten_before() {
+    let directory = history();
+    let directory = directory.path();
+    let place = |number: u64| directory.join(number.to_string());
+    for number in 1..=7 {
+        tiers::record_held(&place(number), vec!["shared".into(), "s3://b/p".into()]).unwrap();
+    }
+    let mut merged = false;
+    let done = stepped_round(directory, &rules(TWO, None), &AtomicBool::new(false), &mut || {
+        merged = manifest::load(&place(6), None).unwrap().images.iter().all(|image| image.merged);
+        if merged {
+            assert_eq!([6, 7].map(|number| tiers::held(&place(number))), [["shared"], ["shared"]]);
+        }
+    });
+    assert!(merged && done.merged == Some(6), "{done:?}");
+}
+
+#[test]
 fn what_grows_and_supersedes_nothing_is_not_merged() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();

@@ -59,7 +59,8 @@ impl Job {
         let in_directory = |(number, rank): &(u64, Rank)| self.checkpoints.join(number.to_string()).join(image_name(*rank));
         let brought: Vec<(u64, Rank)> =
             files.iter().filter(|(image, file)| **file == in_directory(image)).map(|(image, _)| *image).collect();
-        let (holdings, first_task) = search.into_holdings(&files, &self.checkpoints);
+        let tiers = self.tiers.as_ref().map(|tiering| tiering.specs.as_slice()).unwrap_or_default();
+        let (holdings, first_task) = search.into_holdings(&files, &self.checkpoints, tiers);
         self.order_ranks(holdings, &brought, first_task);
     }
 

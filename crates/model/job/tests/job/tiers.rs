@@ -30,6 +30,8 @@ fn memory(ranks: &[Rank]) -> Vec<Holding> {
 /// A job of as many ranks as `places` on nodes n0, n1, …, restarted from checkpoint 5, of which nodes hold that much. The ranks were on n0, n1, … before.
 struct Restarted {
     world: World,
+    /// Where nodes put what comes from elsewhere.
+    ground: &'static str,
     holdings: BTreeMap<NodeIndex, Vec<Holding>>,
     removed: Vec<(NodeIndex, TierOrder)>,
     emptied: Vec<u64>,
@@ -37,7 +39,18 @@ struct Restarted {
 
 impl Restarted {
     fn of(tiers: &str, objects: &[&str], places: [NodeIndex; 2], holdings: [Vec<Holding>; 3]) -> Self {
-        let specs = parse_tiers(tiers).unwrap();
+        Self::with_others(tiers, (tiers, "/dev/shm"), objects, places, holdings)
+    }
+
+    /// The same in a job that had other tiers before.
+    fn with_others(
+        before: &str,
+        (tiers, ground): (&str, &'static str),
+        objects: &[&str],
+        places: [NodeIndex; 2],
+        holdings: [Vec<Holding>; 3],
+    ) -> Self {
+        let (before, specs) = (parse_tiers(before).unwrap(), parse_tiers(tiers).unwrap());
         let objects = objects.iter().map(|object| Tier::Object((*object).to_owned())).collect();
         let change = |setup: &mut Setup| {
             setup.nodes = (0..3u8).map(|at| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at], 7000).into() }).collect();
@@ -55,12 +68,12 @@ impl Restarted {
                 reads: Restart { read_us: 0, full: BYTES, incremental: 0 },
                 checkpoint: "/c/5".into(),
                 files: Vec::new(),
-                search: Some(SearchSetup { specs, rate: 0, lineage, shared: BTreeMap::new(), check: false }),
+                search: Some(SearchSetup { specs: before, rate: 0, lineage, shared: BTreeMap::new(), check: false }),
             });
         };
         let world = World::beginning(change);
         let holdings = (0..).zip(holdings).collect();
-        let mut restarted = Self { world, holdings, removed: Vec::new(), emptied: Vec::new() };
+        let mut restarted = Self { world, ground, holdings, removed: Vec::new(), emptied: Vec::new() };
         restarted.answer_all();
         restarted
     }
@@ -124,15 +137,14 @@ impl Restarted {
                 let held = self.holdings.get(&node).cloned().unwrap_or_default();
                 self.done(node, task, TierDone::Holdings(held));
             }
-            // What comes from elsewhere is put into memory.
             TierOrder::Fetch { task, image, from, .. } => {
                 assert_ne!(from, ImageOrigin::File("".into()));
-                let path = PathBuf::from(format!("/dev/shm/mend.0/n{node}/07/5/rank-{}.image", image.rank));
+                let path = PathBuf::from(format!("{}/mend.0/n{node}/07/5/rank-{}.image", self.ground, image.rank));
                 self.done(node, task, TierDone::Image(path));
             }
             TierOrder::Copy { task, .. } | TierOrder::Receive { task, .. } => self.done(node, task, TierDone::Stored),
-            TierOrder::Save { seq, rank, number, .. } => {
-                let place = ImageLocation::NodeStore(NodeStore::Memory);
+            TierOrder::Save { seq, rank, number, stores, .. } => {
+                let place = ImageLocation::NodeStore(stores[0].clone());
                 self.says(node, FromDaemon::Tier(TierReport::Placed { rank, number, place }));
                 self.says(node, FromDaemon::Agent { seq, rank, reply: Reply::Saved(Saved::default()) });
             }
@@ -157,7 +169,11 @@ impl Restarted {
     }
 
     fn removes_from_memory(&self, node: NodeIndex, rank: Rank) -> bool {
-        let place = Destination::NodeStore(NodeStore::Memory);
+        self.removes(NodeStore::Memory, node, rank)
+    }
+
+    fn removes(&self, store: NodeStore, node: NodeIndex, rank: Rank) -> bool {
+        let place = Destination::NodeStore(store);
         self.removed.contains(&(node, TierOrder::Remove { place, number: 5, ranks: vec![rank] }))
     }
 }
@@ -204,4 +220,13 @@ fn what_a_restart_has_fetched_counts_and_goes() {
     holdings[2] = memory(&[1]);
     let mut job = Restarted::of("memory,partner", &[], [2, 1], holdings);
     assert_eq!(job.loses(1), GoesOn::From(5));
+}
+
+#[test]
+fn what_was_fetched_into_a_tier_that_is_new_goes_from_there() {
+    let holdings = [memory(&[0]), memory(&[1]), Vec::new()];
+    let mut job = Restarted::with_others("memory,shared", ("local:/b@1,memory,shared", "/b"), &[], [2, 1], holdings);
+    job.checkpoint();
+    assert!(job.removes(NodeStore::Directory("/b".into()), 2, 0), "{:?}", job.removed);
+    assert!(!job.removes_from_memory(2, 0), "{:?}", job.removed);
 }

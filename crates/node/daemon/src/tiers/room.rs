@@ -1,4 +1,6 @@
-//! Room in this node's stores for images that are on their way: what one is to take is not there for another, from when its place is chosen to when its file has it.
+//! Room in this node's stores for images that are on their way: what one is to take is not there for another, from when its place is chosen until it is written.
+//!
+//! Nothing is set aside in the file system: that takes time in which nobody reads from the sender, who would be taken for lost.
 
 use super::SPACE_MARGIN_BYTES;
 use mend_messages::tier::{ImageRef, NodeStore};
@@ -7,18 +9,18 @@ use mend_transfer::TransferError;
 use mend_transfer::atomic_file::AtomicFile;
 use mend_transfer::image::Mover;
 use mend_transfer::node_store::OpenNodeStore;
-use mend_transfer::pipeline::Source;
+use mend_transfer::pipeline::{Source, Target};
 use mend_transfer::stage::Expected;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What images are to take in each store, bytes.
+/// What images are still to take in each store, bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Promises(Arc<Mutex<HashMap<NodeStore, u64>>>);
 
-/// Room for one image, until it is dropped.
+/// Room for what is not written yet of one image.
 #[derive(Debug)]
 struct Promise {
     all: Promises,
@@ -31,8 +33,15 @@ struct Promise {
 pub struct Place {
     path: PathBuf,
     promise: Option<Promise>,
-    /// Where it goes if there is no room after all.
+    /// Where it goes if it cannot be there after all.
     spare: Option<PathBuf>,
+}
+
+/// Its file, for which less is promised with each byte that is written. The file goes first, its room after it.
+#[derive(Debug)]
+struct Taking {
+    file: AtomicFile,
+    promise: Option<Promise>,
 }
 
 impl Promises {
@@ -60,11 +69,34 @@ impl Promises {
     }
 }
 
+impl Promise {
+    /// So much of it is written: the file system knows of that.
+    fn lower(&mut self, written: u64) {
+        let written = written.min(self.bytes);
+        self.bytes -= written;
+        if let Some(promised) = self.all.all().get_mut(&self.store) {
+            *promised = promised.saturating_sub(written);
+        }
+    }
+}
+
 impl Drop for Promise {
     fn drop(&mut self) {
-        if let Some(promised) = self.all.all().get_mut(&self.store) {
-            *promised = promised.saturating_sub(self.bytes);
+        self.lower(self.bytes);
+    }
+}
+
+impl Target for Taking {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
+        self.file.write(bytes)?;
+        if let Some(promise) = &mut self.promise {
+            promise.lower(bytes.len() as u64);
         }
+        Ok(())
+    }
+
+    fn commit(self) -> Result<u64, TransferError> {
+        self.file.commit()
     }
 }
 
@@ -74,46 +106,41 @@ impl Place {
         Self { path, promise: None, spare: None }
     }
 
-    /// The same with a file outside for the case that there is no room after all.
+    /// The same with a file outside for the case that it cannot be there after all.
     pub fn or(self, spare: PathBuf) -> Self {
         Self { spare: Some(spare), ..self }
     }
 
     /// Puts an image there. The file.
     pub fn take(self, source: &mut dyn Source, expected: &Expected, mover: &Mover) -> Result<PathBuf, TransferError> {
-        let (target, _promise) = self.begin(expected.image.bytes)?;
-        let path = target.place().to_owned();
+        let target = self.begin()?;
+        let path = target.file.place().to_owned();
         mover.into_target(source, expected, target)?;
         Ok(path)
     }
 
-    /// Its file, and what is still promised.
-    fn begin(self, bytes: u64) -> Result<(AtomicFile, Option<Promise>), TransferError> {
+    /// Its file.
+    fn begin(self) -> Result<Taking, TransferError> {
         let Self { path, promise, spare } = self;
-        let failed = |path: &PathBuf| {
+        let begun = |path: PathBuf, promise| {
             let place = path.display().to_string();
-            move |source| TransferError::Target { place, source }
-        };
-        if promise.is_none() {
-            return Ok((AtomicFile::new(path.clone()).map_err(failed(&path))?, None));
-        }
-        let begun = AtomicFile::new(path.clone()).and_then(|target| Ok((target.reserve(bytes)?, target)));
-        match (begun, spare) {
-            // The file system knows of it now.
-            (Ok((true, target)), _) => Ok((target, None)),
-            (Ok((false, target)), _) => Ok((target, promise)),
-            (Err(error), Some(spare)) => {
-                tracing::info!(path = %path.display(), error = with_causes(&error), "an image goes to the checkpoint directory: there is no room for it here");
-                Ok((AtomicFile::new(spare.clone()).map_err(failed(&spare))?, None))
+            match AtomicFile::new(path) {
+                Ok(file) => Ok(Taking { file, promise }),
+                Err(source) => Err(TransferError::Target { place, source }),
             }
-            (Err(error), None) => Err(failed(&path)(error)),
-        }
+        };
+        begun(path, promise).or_else(|error| {
+            let Some(spare) = spare else { return Err(error) };
+            tracing::info!(error = with_causes(&error), "an image goes to the checkpoint directory");
+            begun(spare, None)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     fn image(number: u64, bytes: u64) -> ImageRef {
         ImageRef { number, rank: 0, bytes, checksum: 0, id: Default::default() }
@@ -129,33 +156,50 @@ mod tests {
         let refused = promises.place(&open, &image(2, most)).unwrap_err().to_string();
         assert!(refused.starts_with("there is room for "), "{refused}");
         drop(first);
-        let second = promises.place(&open, &image(2, most)).unwrap();
-        // As soon as its file has the room, it counts in the file system alone.
-        let (target, left) = second.begin(1 << 20).unwrap();
-        if left.is_none() {
-            assert_eq!(promises.all()[&open.store], 0);
-        }
-        drop((target, left));
+        promises.place(&open, &image(2, most)).unwrap();
         assert_eq!(promises.all()[&open.store], 0);
     }
 
     #[test]
-    fn an_image_for_which_there_is_no_room_after_all_goes_to_the_spare_place() {
+    fn what_is_written_counts_in_the_file_system_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = OpenNodeStore::open(NodeStore::Directory(directory.path().to_owned()), "n", &[1; 16]).unwrap();
+        let promises = Promises::default();
+        let promised = || promises.all()[&open.store];
+        let place = || promises.place(&open, &image(1, 3 << 20)).unwrap();
+        let mut target = place().begin().unwrap();
+        // The sender is not kept waiting for all of it.
+        assert_eq!((target.file.file.metadata().unwrap().blocks(), promised()), (0, 3 << 20));
+        target.write(&[1; 1 << 20]).unwrap();
+        assert_eq!(promised(), 2 << 20);
+        drop(target);
+        assert_eq!(promised(), 0);
+        let mut target = place().begin().unwrap();
+        // A sender that says too much takes nothing of others.
+        let other = place();
+        target.write(&[1; 4 << 20]).unwrap();
+        assert_eq!(promised(), 3 << 20);
+        assert_eq!(target.commit().unwrap(), 4 << 20);
+        assert_eq!(promised(), 3 << 20);
+        drop(other);
+        assert_eq!(promised(), 0);
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_in_the_store_after_all_goes_to_the_spare_place() {
         let directory = tempfile::tempdir().unwrap();
         let open = OpenNodeStore::open(NodeStore::Directory(directory.path().to_owned()), "n", &[1; 16]).unwrap();
         let (promises, spare) = (Promises::default(), directory.path().join("spare"));
         let place = || promises.place(&open, &image(1, 1)).unwrap();
-        let (target, _) = place().or(spare.clone()).begin(1).unwrap();
-        assert_eq!(target.place(), open.image(1, 0));
-        // Others took it meanwhile.
-        std::fs::remove_dir(open.image(1, 0).parent().unwrap()).unwrap_err();
-        drop(target);
-        let taken = place().or(spare.clone());
-        std::fs::remove_dir(open.image(1, 0).parent().unwrap()).unwrap();
-        assert_eq!(taken.begin(1).unwrap().0.place(), spare);
-        let full = place().or(spare.clone()).begin(u64::MAX >> 2);
-        assert_eq!(full.unwrap().0.place(), spare);
-        assert!(matches!(place().begin(u64::MAX >> 2), Err(TransferError::Target { .. })));
+        assert_eq!(place().or(spare.clone()).begin().unwrap().file.place(), open.image(1, 0));
+        // Its directory is removed meanwhile.
+        let gone = || {
+            let place = place();
+            std::fs::remove_dir(open.image(1, 0).parent().unwrap()).unwrap();
+            place
+        };
+        assert_eq!(gone().or(spare.clone()).begin().unwrap().file.place(), spare);
+        assert!(matches!(gone().begin(), Err(TransferError::Target { .. })));
         assert!(promises.all().values().all(|left| *left == 0));
     }
 }

@@ -64,6 +64,19 @@ impl Version {
             _ => None,
         }
     }
+
+    /// The same of what is at this address: services are not equally precise.
+    #[must_use]
+    pub fn changed_at(&self, uri: &str, now: &Self) -> Option<String> {
+        let listed = |scheme: &str| ["ftp", "ftps"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        let is_listed = uri.split_once("://").is_some_and(|(scheme, _)| listed(scheme));
+        match (self.modified_ns, now.modified_ns) {
+            (Some(before), Some(time)) if is_listed && listed_alike(before, time) => {
+                self.changed(&Self { modified_ns: Some(before), ..now.clone() })
+            }
+            _ => self.changed(now),
+        }
+    }
 }
 
 /// Whether two times may be the same one as an FTP server lists it: with its minute, and with its date alone when it is about half a year old.
@@ -97,15 +110,7 @@ impl Source {
     /// How `now` differs from what it held, in words; `None` if nothing says that it does.
     #[must_use]
     pub fn changed(&self, now: &Version) -> Option<String> {
-        let then = self.version.as_ref()?;
-        let listed = |scheme: &str| ["ftp", "ftps"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
-        let is_listed = self.uri.split_once("://").is_some_and(|(scheme, _)| listed(scheme));
-        match (then.modified_ns, now.modified_ns) {
-            (Some(before), Some(time)) if is_listed && listed_alike(before, time) => {
-                then.changed(&Version { modified_ns: Some(before), ..now.clone() })
-            }
-            _ => then.changed(now),
-        }
+        self.version.as_ref()?.changed_at(&self.uri, now)
     }
 
     /// Whether `now` is known to hold what this one held.
@@ -324,6 +329,10 @@ mod tests {
             assert_eq!(of("ftp://a/x", then).still_holds(&of("ftp://a/x", now)), same, "{then} {now}");
             assert_eq!(of("sftp://a/x", then).still_holds(&of("sftp://a/x", now)), then == now, "{then} {now}");
         }
+        // Of a place that files are sent to the address is known, and no source.
+        let [sent, later] = [34_020, 0].map(|after| Version { size: 5, etag: None, modified_ns: Some((day + after) * 1_000_000_000) });
+        assert_eq!(sent.changed_at("FTP://a/out", &later), None);
+        assert!(sent.changed_at("sftp://a/out", &later).is_some());
         let longer = Version { size: 6, etag: None, modified_ns: Some(day * 1_000_000_000) };
         assert!(of("ftps://a/x", day).changed(&longer).is_some());
     }

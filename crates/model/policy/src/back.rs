@@ -114,6 +114,15 @@ pub struct Company {
     pub ranks: u32,
 }
 
+impl Company {
+    /// The most of both.
+    #[must_use]
+    pub fn most(self, other: Self) -> Self {
+        let load = self.load.into_iter().chain(other.load).reduce(f64::max);
+        Self { load, ranks: self.ranks.max(other.ranks) }
+    }
+}
+
 /// What is known when a rank is weighed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Circumstances<'a> {
@@ -331,6 +340,12 @@ impl Ledger {
     #[must_use]
     pub fn home(&self) -> Option<NodeIndex> {
         self.home
+    }
+
+    /// What the rank shared a node with that it has left, if it belongs there.
+    #[must_use]
+    pub fn company_at(&self, node: NodeIndex) -> Option<Company> {
+        self.companies.get(&node).copied().filter(|_| self.home == Some(node))
     }
 
     /// Seconds that what is left to do takes here; `None`: nobody knows.

@@ -1,35 +1,57 @@
 //! Compares a file without checksums with its source, block by block. What the source holds is what it is measured by, and remembered.
 //!
-//! A block comes from any of several mirrors. One that differs is damaged only if all mirrors hold the same there: where they differ from each other, nobody knows which is right.
+//! A block comes from any of several mirrors. What differs from it is damaged, and what is missing is filled from it, only if all mirrors hold the same there: where they differ from each
+//! other, nobody knows which is right.
 
 use crate::check::{Checked, State};
 use crate::failure::{DAMAGED, Failure, UNREACHABLE};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium};
-use crate::mirrors;
-use crate::origin::Origin;
+use crate::mirrors::{self, Given};
 use crate::progress::Progress;
 use crate::record_file;
 use mend_data::damage::{self, Cause};
-use mend_data::plan::Fault;
 use mend_data::ranges::{self, Range};
 use mend_data::record::Known;
 use mend_data::sums::{BLOCK, Sum, Sums};
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 struct Comparing {
     medium: Option<Medium>,
     size: u64,
     progress: Arc<Progress>,
-    /// Of the source's blocks, and whether the file has the same.
-    found: Mutex<Vec<Option<(Sum, bool)>>>,
+    /// Of the source's blocks.
+    found: Mutex<Vec<Option<Compared>>>,
+}
+
+/// What the file has of a block.
+#[derive(Clone, Copy, PartialEq)]
+enum Own {
+    Same,
+    /// It ends within the block or before it, and has nothing else.
+    Lacks,
+    Differs,
+}
+
+#[derive(Clone, Copy)]
+struct Compared {
+    sum: Sum,
+    own: Own,
+    /// The mirror that sent it.
+    by: usize,
+}
+
+impl Comparing {
+    fn found(&self) -> MutexGuard<'_, Vec<Option<Compared>>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Sink for Comparing {
     fn wants(&self, block: u64) -> bool {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).get(block as usize).is_some_and(Option::is_none)
+        self.found().get(block as usize).is_some_and(Option::is_none)
     }
 
     fn take(&self, block: u64, bytes: &[u8]) -> io::Result<Taken> {
@@ -38,11 +60,21 @@ impl Sink for Comparing {
             Some(medium) => medium.read(ranges::block(block, self.size), &mut memory)?,
             None => Block::Read(&[]),
         };
-        // What a short file lacks of a block is missing, not different.
-        let same = matches!(own, Block::Read(own) if bytes.starts_with(own));
+        let own = match own {
+            Block::Read(own) if own == bytes => Own::Same,
+            // What a short file lacks of a block is missing, not different.
+            Block::Read(own) if bytes.starts_with(own) => Own::Lacks,
+            _ => Own::Differs,
+        };
         self.progress.came(bytes.len() as u64);
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)[block as usize] = Some((Sum::of(bytes), same));
+        self.found()[block as usize] = Some(Compared { sum: Sum::of(bytes), own, by: usize::MAX });
         Ok(Taken::Good)
+    }
+
+    fn came_from(&self, source: usize, block: u64) {
+        if let Some(compared) = &mut self.found()[block as usize] {
+            compared.by = source;
+        }
     }
 }
 
@@ -55,13 +87,9 @@ pub async fn compare(checked: &mut Checked, fetcher: &Fetcher, progress: &Arc<Pr
     let shown = checked.path.display().to_string();
     let mut opened = mirrors::open(&mut record.sources, fetcher, checked.found.trusted).await;
     let size = record.size;
-    let answer: Vec<bool> = opened.iter().map(Result::is_ok).collect();
-    mirrors::agree(&record.sources, &mut opened, fetcher, false).await;
-    let disagrees = |(at, origin): (usize, &Result<Origin, Fault>)| match origin {
-        Err(Fault::Final(why)) if answer[at] => Some(format!("{}: {why}", record.sources[at].uri)),
-        _ => None,
-    };
-    let mut disagree: Vec<String> = opened.iter().enumerate().filter_map(disagrees).collect();
+    let differ = mirrors::agree(&record.sources, &mut opened, fetcher, false).await.differ;
+    let told = |at: &usize| opened[*at].as_ref().err().map(|fault| format!("{}: {}", record.sources[*at].uri, mirrors::blame(fault)));
+    let mut disagree: Vec<String> = differ.iter().filter_map(told).collect();
     let origins: Origins = Arc::new(opened);
     progress.wants(size, 0);
     progress.names(&shown);
@@ -82,18 +110,18 @@ pub async fn compare(checked: &mut Checked, fetcher: &Fetcher, progress: &Arc<Pr
     mirrors::unchanged(&record.sources, &origins, &fetched.used, fetcher)
         .await
         .map_err(|unsure| unsure.failure(&shown, "compared with it", "repeat the command to compare with what it holds now", false))?;
-    let found = std::mem::take(&mut *comparing.found.lock().unwrap_or_else(PoisonError::into_inner));
-    let differing: Vec<(u64, Sum)> =
-        (0..).zip(&found).filter_map(|(index, one)| one.filter(|(_, same)| !same).map(|(sum, _)| (index, sum))).collect();
-    if origins.iter().flatten().count() > 1 && disagree.is_empty() {
-        for (block, sum) in &differing {
-            if let Some(at) = mirrors::other(&origins, size, *block, *sum, fetcher).await {
-                disagree.push(format!("{}: it holds other bytes than another one at offset {}", record.sources[at].uri, block * BLOCK));
-                break;
-            }
+    let found = std::mem::take(&mut *comparing.found());
+    let blocks = || (0..).zip(found.iter().flatten());
+    // What the file has not itself is to come from a mirror.
+    let needed: Vec<Given> =
+        blocks().filter(|(_, one)| one.own != Own::Same).map(|(block, one)| Given { block, sum: one.sum, by: one.by }).collect();
+    if disagree.is_empty() {
+        let asked = (0..origins.len()).filter(|at| !fetched.out[*at]).collect();
+        if let Some((at, block)) = mirrors::other(&origins, asked, size, &needed, fetcher).await {
+            disagree.push(format!("{}: it holds other bytes than another one at offset {}", record.sources[at].uri, block * BLOCK));
         }
     }
-    if !differing.is_empty() && !disagree.is_empty() {
+    if !needed.is_empty() && !disagree.is_empty() {
         let what = format!("{shown} differs from its sources, and they differ from each other: {}", disagree.join("; "));
         return Err(Failure::new(
             what,
@@ -102,8 +130,8 @@ pub async fn compare(checked: &mut Checked, fetcher: &Fetcher, progress: &Arc<Pr
         ));
     }
     mirrors::tell_of_failed(&shown, &record.sources, &fetched.blames, progress);
-    let differs: Vec<u64> = differing.into_iter().map(|(index, _)| index).collect();
-    record.sums = Known::Here(Sums::new(found.into_iter().flatten().map(|(sum, _)| sum).collect()));
+    let differs: Vec<u64> = blocks().filter(|(_, one)| one.own == Own::Differs).map(|(block, _)| block).collect();
+    record.sums = Known::Here(Sums::new(found.iter().flatten().map(|one| one.sum).collect()));
     if checked.state == State::Missing {
         return Ok(());
     }
@@ -137,6 +165,10 @@ mod tests {
 
     /// Compares a file with two mirrors, each of which differs from the first mirror in these blocks.
     fn compared(file: &[u64], mirror: &[u64]) -> Result<Checked, String> {
+        compared_with_length(SIZE, file, mirror)
+    }
+
+    fn compared_with_length(length: u64, file: &[u64], mirror: &[u64]) -> Result<Checked, String> {
         let directory = tempfile::tempdir().unwrap();
         let make = |name: &str, differs: &[u64]| {
             let mut content: Vec<u8> = (0..SIZE).map(|at| (at / 3) as u8).collect();
@@ -150,6 +182,7 @@ mod tests {
         };
         let mirrors = [make("one", &[]), make("other", mirror)];
         let path = make("file", file);
+        File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
         let sources = mirrors.iter().map(|path| Source { uri: format!("file://{}", path.display()), ..Source::default() }).collect();
         let record = Record { sources, size: SIZE, sums: Known::Nowhere };
         record_file::keep(&path, &File::open(&path).unwrap(), &record).map_err(|error| error.into_io()).unwrap();
@@ -174,6 +207,12 @@ mod tests {
             let refused = compared(&[block], &[block]).unwrap_err();
             assert!(refused.contains("they differ from each other: file:///"), "{refused}");
         }
+        // In what the file has not.
+        for (length, block) in [(2 * BLOCK, 2), (2 * BLOCK, 3), (3 * BLOCK + 5, 3), (4 * BLOCK + 5, 4)] {
+            let refused = compared_with_length(length, &[], &[block]).unwrap_err();
+            assert!(refused.contains("they differ from each other: file:///"), "{refused}");
+        }
+        assert_eq!(compared_with_length(3 * BLOCK + 5, &[], &[]).unwrap().state, State::Damaged);
         // It is what one of them holds.
         assert_eq!(compared(&[], &[3]).unwrap().state, State::Whole);
         assert!(compared(&[], &[2]).map_or(true, |checked| checked.state == State::Whole));

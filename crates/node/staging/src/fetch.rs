@@ -38,6 +38,8 @@ pub trait Sink: Send + Sync + 'static {
     fn wants(&self, block: u64) -> bool;
     /// Takes a block.
     fn take(&self, block: u64, bytes: &[u8]) -> io::Result<Taken>;
+    /// A block that was taken is good, and came from this source.
+    fn came_from(&self, _source: usize, _block: u64) {}
 }
 
 /// How it went.
@@ -48,6 +50,8 @@ pub struct Fetched {
     pub blames: Vec<Option<String>>,
     /// Whether a source delivered anything.
     pub used: Vec<bool>,
+    /// Whether a source was given up, or not asked at all.
+    pub out: Vec<bool>,
 }
 
 /// The sources of a file, or why one cannot be asked.
@@ -131,7 +135,9 @@ impl Fetcher {
         }
         let plan = work.plan();
         let blames = plan.blames().into_iter().map(|blame| blame.map(str::to_owned)).collect();
-        Ok(Fetched { lost: plan.lost(), blames, used: work.used.iter().map(|used| used.load(Ordering::Relaxed)).collect() })
+        let used = work.used.iter().map(|used| used.load(Ordering::Relaxed)).collect();
+        let out = (0..origins.len()).map(|source| plan.is_out(source)).collect();
+        Ok(Fetched { lost: plan.lost(), blames, used, out })
     }
 }
 
@@ -285,6 +291,7 @@ impl<S: Sink> Work<S> {
         match tokio::task::block_in_place(|| self.sink.take(index, block)) {
             Ok(Taken::Good) => {
                 self.used[source].store(true, Ordering::Relaxed);
+                self.sink.came_from(source, index);
                 self.plan().delivered(ticket, whole.end());
             }
             Ok(Taken::Wrong(why)) => self.plan().wrong(ticket, whole, &why),

@@ -123,18 +123,27 @@ async fn sample(origin: &Origin, size: u64, indices: &[u64], fetcher: &Fetcher) 
     Ok(sums)
 }
 
-/// Leaves out mirrors that hold something else than the first source that can be read. The size of the file. Where its checksums are `known`, they tell what a mirror holds, and none is read
-/// here.
-pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher, known: bool) -> Option<u64> {
+/// What mirrors agree on.
+pub struct Agreed {
+    /// The size of the file; `None`: no source says it.
+    pub size: Option<u64>,
+    /// Those that hold something else, not those that cannot be read.
+    pub differ: Vec<usize>,
+}
+
+/// Leaves out mirrors that hold something else than the first source that can be read. Where the file's checksums are `known`, they tell what a mirror holds, and none is read here.
+pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fetcher: &Fetcher, known: bool) -> Agreed {
     let sizes: Vec<Option<u64>> =
         sources.iter().zip(&*origins).map(|(source, origin)| origin.as_ref().ok().and(source.version.as_ref()).map(|it| it.size)).collect();
     let mut first: Option<(usize, u64, Vec<Sum>)> = None;
+    let mut differ = Vec::new();
     for at in 0..origins.len() {
         let Some(own) = sizes[at] else { continue };
         if let Some((first, size, _)) = &first
             && own != *size
         {
             origins[at] = Err(Fault::Final(format!("it has {own} bytes, {} has {size}", sources[*first].uri)));
+            differ.push(at);
             continue;
         }
         // One that is alone has nothing to be compared with; whether it can be read is seen when it is.
@@ -155,20 +164,38 @@ pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fe
         let (first, _, expected) = first.get_or_insert_with(|| (at, own, sums.clone()));
         if *expected != sums {
             origins[at] = Err(Fault::Final(format!("it holds other bytes than {}", sources[*first].uri)));
+            differ.push(at);
         }
     }
-    first.map(|(_, size, _)| size)
+    Agreed { size: first.map(|(_, size, _)| size), differ }
 }
 
-/// Which mirror holds another block than a first one, whose block has this sum; of those that give it.
-pub async fn other(origins: &Origins, size: u64, block: u64, sum: Sum, fetcher: &Fetcher) -> Option<usize> {
-    let only = [block];
-    for (at, origin) in origins.iter().enumerate() {
-        let Ok(origin) = origin else { continue };
-        let own = again(fetcher, || sample(origin, size, &only, fetcher)).await;
-        if own.is_ok_and(|own| own != [sum]) {
-            return Some(at);
+/// A block that one mirror has given.
+#[derive(Clone, Copy)]
+pub struct Given {
+    pub block: u64,
+    pub sum: Sum,
+    /// The mirror.
+    pub by: usize,
+}
+
+/// Which of these mirrors holds another block than the one that has given it, and which block. One that fails is asked no more.
+pub async fn other(origins: &Origins, mut asked: Vec<usize>, size: u64, given: &[Given], fetcher: &Fetcher) -> Option<(usize, u64)> {
+    for Given { block, sum, by } in given {
+        let only = [*block];
+        let mut failed = Vec::new();
+        for &at in asked.iter().filter(|at| *at != by) {
+            let own = match &origins[at] {
+                Ok(origin) => again(fetcher, || sample(origin, size, &only, fetcher)).await.ok(),
+                Err(_) => None,
+            };
+            match own {
+                Some(own) if own != [*sum] => return Some((at, *block)),
+                Some(_) => {}
+                None => failed.push(at),
+            }
         }
+        asked.retain(|at| !failed.contains(at));
     }
     None
 }
@@ -232,6 +259,63 @@ pub async fn unchanged(sources: &[Source], origins: &Origins, used: &[bool], fet
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fetch::waited;
+    use crate::settings::Settings;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const SIZE: u64 = 3 * BLOCK;
+
+    /// A server that says how long its file is, and gives nobody a byte; how often it was asked for some.
+    fn forbidding() -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let uri = format!("http://{}/x", listener.local_addr().unwrap());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        std::thread::spawn(move || {
+            for mut connection in listener.incoming().flatten() {
+                let mut lines = BufReader::new(connection.try_clone().unwrap()).lines().map_while(Result::ok);
+                let is_head = lines.next().is_some_and(|line| line.starts_with("HEAD"));
+                lines.find(String::is_empty);
+                let answer = match is_head {
+                    true => format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\nConnection: close\r\n\r\n"),
+                    false => "HTTP/1.1 403 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned(),
+                };
+                counted.fetch_add(usize::from(!is_head), Ordering::Relaxed);
+                let _ = connection.write_all(answer.as_bytes());
+            }
+        });
+        (uri, asked)
+    }
+
+    #[test]
+    fn a_mirror_that_cannot_be_read_does_not_differ_and_is_asked_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (uri, asked) = forbidding();
+        let local = |name: &str, byte: u8| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, vec![byte; SIZE as usize]).unwrap();
+            format!("file://{}", path.display())
+        };
+        let mut sources = [local("one", 1), uri, local("two", 2)].map(|uri| Source { uri, ..Source::default() });
+        let fetcher = Fetcher::new(Settings::small());
+        waited(async {
+            let mut opened = open(&mut sources, &fetcher, true).await;
+            assert!(opened.iter().all(Result::is_ok));
+            let agreed = agree(&sources, &mut opened, &fetcher, false).await;
+            assert_eq!((agreed.size, agreed.differ), (Some(SIZE), vec![2]));
+            assert!(opened[1].as_ref().is_err_and(|fault| matches!(fault, Fault::Final(_))));
+            let origins: Origins = Arc::new(open(&mut sources, &fetcher, true).await);
+            asked.store(0, Ordering::Relaxed);
+            let sum = Sum::of(&[1; BLOCK as usize]);
+            let given = [0, 1, 2].map(|block| Given { block, sum, by: 0 });
+            assert_eq!(other(&origins, vec![0, 1], SIZE, &given, &fetcher).await, None);
+            assert_eq!(asked.load(Ordering::Relaxed), 1);
+            assert_eq!(other(&origins, vec![0, 1, 2], SIZE, &given, &fetcher).await, Some((2, 0)));
+        });
+    }
 
     #[test]
     fn blocks_are_the_first_the_last_and_some_between() {

@@ -148,7 +148,10 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     let partial = match behind.is_empty() || origins.iter().all(Result::is_err) {
         true => None,
         false => {
-            let begun = Begun { sources: sources.clone(), size };
+            // As in staging: without checksums a block that is kept may be of any mirror that was asked, and of no other.
+            let verified = record.known().is_some();
+            let asked = sources.iter().zip(&origins).filter(|(_, origin)| verified || origin.is_ok());
+            let begun = Begun { sources: asked.map(|(source, _)| source.clone()).collect(), size };
             let partial = Partial::begin(&followed(&checked.path), &begun, record.known());
             Some(partial.map_err(|error| error.told(&shown))?)
         }
@@ -328,5 +331,34 @@ mod tests {
         let repaired = repaired.map_err(|failure| failure.what).unwrap().unwrap();
         assert!(std::fs::read(&path).unwrap() == content);
         assert_eq!(repaired.fetched, 2 * BLOCK);
+    }
+
+    #[test]
+    fn without_checksums_what_a_mirror_has_sent_that_is_gone_is_fetched_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one_source, other, path] = ["one", "other", "x"].map(|name| directory.path().join(name));
+        let size = 4 * BLOCK;
+        let content: Vec<u8> = (0..size).map(|at| (at / 7 + at / BLOCK) as u8).collect();
+        std::fs::write(&one_source, &content).unwrap();
+        std::fs::write(&other, &content).unwrap();
+        std::fs::write(&path, &content[..BLOCK as usize]).unwrap();
+        let fetcher = Fetcher::new(Settings::small());
+        let mut sources =
+            [&one_source, &other].map(|path| Source { uri: format!("file://{}", path.display()), ..Source::default() }).to_vec();
+        assert!(waited(mirrors::open(&mut sources, &fetcher, true)).iter().all(Result::is_ok));
+        let record = Record { sources: sources.clone(), size, sums: Known::Nowhere };
+        record_file::keep(&path, &File::open(&path).unwrap(), &record).map_err(|error| error.into_io()).unwrap();
+        // A block that the other one has sent, which held something else there.
+        let partial = Partial::begin(&path, &Begun { sources, size }, None).unwrap();
+        let sent = vec![9; BLOCK as usize];
+        partial.put(2, &sent, Sum::of(&sent)).unwrap();
+        drop(partial);
+        std::fs::remove_file(&other).unwrap();
+        let checked = check::all(std::slice::from_ref(&path), 1);
+        assert_eq!(checked[0].state, State::Damaged);
+        let repaired = waited(one(&checked[0], &fetcher, &Arc::new(Progress::new(true))));
+        let repaired = repaired.map_err(|failure| failure.what).unwrap().unwrap();
+        assert!(std::fs::read(&path).unwrap() == content);
+        assert_eq!(repaired.fetched, 3 * BLOCK);
     }
 }

@@ -92,7 +92,7 @@ pub async fn one(mut file: File, fetcher: &Fetcher, progress: &Arc<Progress>) ->
         Failure::new(format!("{shown} cannot be had from {}", told(sources, blames)), "", UNREACHABLE)
     };
     let blames = |origins: &[Result<Origin, Fault>]| origins.iter().map(|origin| origin.as_ref().err().map(blame)).collect::<Vec<_>>();
-    let Some(size) = agree(&file.sources, &mut origins, fetcher, file.sums.is_some()).await else {
+    let Some(size) = agree(&file.sources, &mut origins, fetcher, file.sums.is_some()).await.size else {
         return Err(no_source(&file.sources, &blames(&origins)));
     };
     if let Some(sums) = file.sums.as_ref().filter(|sums| sums.count() != ranges::blocks(size)) {

@@ -30,13 +30,19 @@ fn is_bad(checked: &Checked) -> bool {
     matches!(checked.state, State::Damaged | State::Missing | State::Failed)
 }
 
-async fn look(paths: &[PathBuf], against_source: bool, fetcher: &Fetcher, progress: &Arc<Progress>) -> (Vec<Checked>, Vec<Failure>) {
+/// What is found of each file, and why it could not be compared with its sources.
+async fn look(
+    paths: &[PathBuf],
+    against_source: bool,
+    fetcher: &Fetcher,
+    progress: &Arc<Progress>,
+) -> (Vec<Checked>, Vec<Option<Failure>>) {
     let mut checked = tokio::task::block_in_place(|| check::all(paths, fetcher.settings.readers));
-    let mut failures = Vec::new();
-    for one in checked.iter_mut().filter(|_| against_source) {
-        failures.extend(against::compare(one, fetcher, progress).await.err());
+    let mut uncompared = Vec::new();
+    for one in &mut checked {
+        uncompared.push(if against_source { against::compare(one, fetcher, progress).await.err() } else { None });
     }
-    (checked, failures)
+    (checked, uncompared)
 }
 
 fn tell(checked: &[Checked]) {
@@ -101,8 +107,9 @@ fn code(checked: &[Checked], failures: &[Failure]) -> i32 {
 /// `mend data check`; its exit code.
 pub async fn check(paths: Vec<PathBuf>, against_source: bool, json: bool, fetcher: &Fetcher) -> Result<i32, Failure> {
     let progress = Arc::new(Progress::new(json));
-    let (checked, mut failures) = look(&paths, against_source, fetcher, &progress).await;
+    let (checked, uncompared) = look(&paths, against_source, fetcher, &progress).await;
     progress.end();
+    let mut failures: Vec<Failure> = uncompared.into_iter().flatten().collect();
     if json {
         print_json(&checked, None)?;
     } else {
@@ -116,12 +123,17 @@ pub async fn check(paths: Vec<PathBuf>, against_source: bool, json: bool, fetche
 /// `mend data repair`; its exit code.
 pub async fn repair(paths: Vec<PathBuf>, against_source: bool, json: bool, fetcher: &Fetcher) -> Result<i32, Failure> {
     let progress = Arc::new(Progress::new(json));
-    let (mut checked, mut failures) = look(&paths, against_source, fetcher, &progress).await;
+    let (mut checked, uncompared) = look(&paths, against_source, fetcher, &progress).await;
     if !json {
         tell(&checked);
     }
-    let mut repaired = Vec::new();
-    for one in &mut checked {
+    let (mut repaired, mut failures) = (Vec::new(), Vec::new());
+    for (one, uncompared) in checked.iter_mut().zip(uncompared) {
+        // Nobody knows what is right there.
+        if let Some(failure) = uncompared {
+            failures.push(failure);
+            continue;
+        }
         match repair::one(one, fetcher, &progress).await {
             Ok(None) => {}
             Ok(Some(done)) => {
@@ -150,4 +162,39 @@ fn told(one: &Repaired) {
     let cut = if one.cut > 0 { format!(", cut {} bytes off", one.cut) } else { String::new() };
     let how = if one.unverified { ", by its source's version alone: there were no checksums" } else { "" };
     report::line(&format!("{path}: repaired, fetched {}{cut}{how}", report::size(one.fetched)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fetch::waited;
+    use crate::record_file;
+    use crate::settings::Settings;
+    use mend_data::record::{Known, Record, Source};
+    use mend_data::sums::BLOCK;
+    use std::fs::{self, File};
+
+    #[test]
+    fn nothing_is_written_to_a_file_whose_mirrors_differ() {
+        let directory = tempfile::tempdir().unwrap();
+        let size = 6 * BLOCK as usize;
+        let of = |name: &str, length: usize, differs: Option<u8>| {
+            let mut content: Vec<u8> = (0..size).map(|at| (at / 3) as u8).collect();
+            content[4 * BLOCK as usize] ^= differs.unwrap_or(0);
+            let path = directory.path().join(name);
+            fs::write(&path, &content[..length]).unwrap();
+            path
+        };
+        let mirrors = [of("one", size, None), of("other", size, Some(1))];
+        let sources = mirrors.iter().map(|path| Source { uri: format!("file://{}", path.display()), ..Source::default() }).collect();
+        // It differs from both, and lacks its last block.
+        let path = of("file", 5 * BLOCK as usize, Some(2));
+        let before = fs::read(&path).unwrap();
+        let record = Record { sources, size: size as u64, sums: Known::Nowhere };
+        record_file::keep(&path, &File::open(&path).unwrap(), &record).map_err(|error| error.into_io()).unwrap();
+        let fetcher = Fetcher::new(Settings::small());
+        let code = waited(repair(vec![path.clone()], true, false, &fetcher)).map_err(|failure| failure.what).unwrap();
+        assert_eq!(code, DAMAGED);
+        assert!(fs::read(&path).unwrap() == before);
+    }
 }

@@ -102,6 +102,8 @@ impl Job {
             _ => Way::Left,
         };
         let company = Company { load: load(self.roster.nodes[from as usize].room), ranks: self.roster.living_on(from).len() as u32 + 1 };
+        // They leave one after the other, and were measured together.
+        let company = self.returns.ledgers.values().filter_map(|ledger| ledger.company_at(from)).fold(company, Company::most);
         let cost_s = back::cost_s(outcome.stopped_us, outcome.precopied.map_or(0, |precopied| precopied.us));
         self.following.follow.moved(cost_s);
         if let Asker::Data(_) = moved.asker {

@@ -153,7 +153,7 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
         Failure::new(format!("{shown} cannot be had from {}", told(sources, blames)), "", UNREACHABLE)
     };
     let blames = |origins: &[Result<Origin, Fault>]| origins.iter().map(|origin| origin.as_ref().err().map(blame)).collect::<Vec<_>>();
-    let Some(size) = agree(&file.sources, &mut origins, fetcher, false).await else {
+    let Some(size) = agree(&file.sources, &mut origins, fetcher, false).await.size else {
         return Err(no_source(&file.sources, &blames(&origins)));
     };
     let uris: Vec<String> = file.sources.iter().map(|source| source.uri.clone()).collect();

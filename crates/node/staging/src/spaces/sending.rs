@@ -135,7 +135,7 @@ impl Sending {
     /// Files that are noted as sent and are not there any more as they arrived.
     pub async fn is_there(&self, sent: &Sent) -> Result<bool, Failure> {
         let found = self.again(|| self.destination.version(&sent.path)).await.map_err(|fault| self.failure(&sent.path, &fault))?;
-        Ok(found.is_some_and(|found| sent.there.changed(&found).is_none()))
+        Ok(found.is_some_and(|found| sent.there.changed_at(&self.uri, &found).is_none()))
     }
 
     /// Sends a file.
@@ -181,7 +181,7 @@ impl Sending {
         // Another target says another time of what is the same: one that has the copy of a lost one.
         if let Some(before) = before.filter(|before| (before.id, before.size) == (item.entry.id, item.size)) {
             let there = self.again(|| self.destination.version(path)).await?;
-            if let Some(there) = there.filter(|there| before.there.changed(there).is_none()) {
+            if let Some(there) = there.filter(|there| before.there.changed_at(&self.uri, there).is_none()) {
                 let sums = self.read(item, None).await?;
                 if digest(&sums) == before.sum {
                     self.unchanged(item).await?;

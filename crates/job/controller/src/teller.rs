@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Tells something.
+/// What the thread that tells messages runs, one after the other.
 pub(crate) type Message = Box<dyn FnOnce() + Send>;
 
 /// Hands messages to the thread.

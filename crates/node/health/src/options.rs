@@ -3,6 +3,7 @@
 use crate::bmc::{self, Bmc};
 use crate::program;
 use mend_messages::health::Unread;
+use mend_messages::tier::{Tier, TierSpec};
 use mend_policy::health::marks::{MarkRules, RuleError};
 use mend_policy::health::watch::Rules;
 use mend_settings::SettingError;
@@ -130,12 +131,12 @@ fn disks() -> Vec<PathBuf> {
     let mut disks = vec![PathBuf::from("/dev/shm")];
     disks.extend(Some(temporary).filter(|temporary| !crate::disks::is_shared(temporary)));
     let tiers = mend_settings::TIERS.text();
-    let local = tiers.split(',').filter_map(|tier| tier.trim().strip_prefix("local:")).map(|tier| match tier.rsplit_once('@') {
-        // How many checkpoints it keeps; any other `@` is of the directory's name.
-        Some((directory, keep)) if !keep.is_empty() && keep.bytes().all(|byte| byte.is_ascii_digit()) => directory,
-        _ => tier,
-    });
-    disks.extend(local.map(PathBuf::from));
+    // One that is none is told of where jobs begin.
+    let named = tiers.split(',').filter_map(|tier| tier.trim().parse::<TierSpec>().ok());
+    disks.extend(named.filter_map(|spec| match spec.tier {
+        Tier::Local(directory) => Some(directory),
+        _ => None,
+    }));
     disks
 }
 

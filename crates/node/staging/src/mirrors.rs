@@ -175,7 +175,7 @@ pub async fn agree(sources: &[Source], origins: &mut [Result<Origin, Fault>], fe
 pub struct Given {
     pub block: u64,
     pub sum: Sum,
-    /// The mirror.
+    /// The number of the mirror that sent it.
     pub by: usize,
 }
 

@@ -216,7 +216,7 @@ impl MemoryPolicy {
         check(unsafe { syscall(libc::SYS_get_mempolicy, arguments) }).ok().map(|_| policy)
     }
 
-    /// As [`Self::set_for`].
+    /// Gives it to the calling thread, as [`Self::set_for`] gives it to memory.
     fn set_for_this_thread(&self) -> Result<(), i32> {
         let (nodes, bits) = self.argument();
         // SAFETY: set_mempolicy reads so many bits.

@@ -41,7 +41,7 @@ pub const OF_MOUNTS: [Setting; 13] = [
 /// Whether this is the name of a setting that `mend run` alone decides: none of a rank's, nor of a command that a rank may start.
 #[must_use]
 pub fn is_of_run(name: &str) -> bool {
-    const OF_OTHERS: [&str; 6] = ["MEND_PIPE_", "MEND_SPACE", "MEND_DATA", "MEND_HEALTH", "MEND_BMC", "MEND_TEST"];
+    const OF_OTHERS: [&str; 5] = ["MEND_PIPE_", "MEND_SPACE", "MEND_DATA", "MEND_HEALTH", "MEND_BMC"];
     let of_all = [HOME.name, LOG.name, LIBDIR.name, HIDE_CPU_FEATURES.name];
     let others = OF_PROGRAM.iter().chain(&OF_MOUNTS).any(|setting| setting.name == name) || of_all.contains(&name);
     ALL.iter().any(|setting| setting.name == name) && !others && !OF_OTHERS.iter().any(|prefix| name.starts_with(prefix))

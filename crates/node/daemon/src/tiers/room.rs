@@ -119,7 +119,7 @@ impl Place {
         Ok(path)
     }
 
-    /// Its file.
+    /// Makes the file in this place; in the spare one if it cannot be made here.
     fn begin(self) -> Result<Taking, TransferError> {
         let Self { path, promise, spare } = self;
         let begun = |path: PathBuf, promise| {

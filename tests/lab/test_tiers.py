@@ -426,7 +426,7 @@ class ObjectStorage(OfFourRanks):
 
     def wait_gone(self, lab, address):
         for _ in range(600):
-            if self.store.objects("get", address).returncode:
+            if self.store.objects("get", address, text=False).returncode:
                 return
             time.sleep(0.1)
         self.fail(f"{address} is still there")

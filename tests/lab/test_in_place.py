@@ -108,6 +108,25 @@ class Stay(Heals):
         self.assertEqual({rank for rank in before if before[rank] == after[rank]}, {1, 2, 3})
         self.ends_well(job, 4)
 
+    def moved_since(self, *tiers):
+        """A rank that has moved since the checkpoint goes back where it is, not where it was."""
+        job, name = self.start(4, "node1,node2", "--spares", "node3,node4", *tiers)
+        self.lab.verb("checkpoint", name)
+        self.lab.verb("migrate", name, "1", "--to", "node3")
+        before = processes(self.lab, "node3")
+        self.lab.kill_daemon("node2")
+        self.again(job, name, 1)
+        self.assertEqual(list(before), [1])
+        self.assertEqual(processes(self.lab, "node3")[1], before[1], events(self.lab, name, "not_in_place", "node_lost", "goes_on"))
+        self.assertEqual(sorted(one["rank"] for one in events(self.lab, name, "went_back")), [0, 1])
+        self.ends_well(job, 4)
+
+    def test_a_rank_that_moved_since_stays_where_it_is(self):
+        self.moved_since()
+
+    def test_a_rank_that_moved_since_has_its_image_from_its_old_node(self):
+        self.moved_since("--tiers", "memory,partner")
+
     def test_all_are_restarted_where_that_is_wanted(self):
         job, name = self.start(2, "node1,node2", "--spares", "node3", "--on-failure", "restart")
         self.lab.verb("checkpoint", name)

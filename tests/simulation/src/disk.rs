@@ -231,3 +231,7 @@ pub fn place(path: &Path) -> Option<(u64, Rank)> {
     let rank = path.file_name()?.to_str()?.strip_prefix("rank-")?.strip_suffix(".image")?.parse().ok()?;
     Some((number, rank))
 }
+
+pub(crate) fn no_space() -> mend_coordination::failure::Trouble {
+    mend_coordination::failure::Trouble { error: "no space left".into(), hint: String::new() }
+}

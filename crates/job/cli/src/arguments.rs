@@ -272,8 +272,12 @@ pub struct Checkpoints {
 Examples:
   mend ps                                          jobs that run
   mend ps --all                                    those that have ended, too
+  mend ps lmp-3f2a                                 this one, running or ended
   mend ps --json | jq -r '.[].id'                  for programs")]
 pub struct Ps {
+    /// Jobs, running or ended: their ids, or beginnings of them (default: all that run)
+    #[arg(value_name = "JOB")]
+    pub jobs: Vec<String>,
     /// Also list jobs that have ended, and the space that each takes
     #[arg(short, long)]
     pub all: bool,

@@ -137,6 +137,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
         quiet: arguments.quiet,
         batch: None,
         run_began: None,
+        stood: Vec::new(),
     };
     Ok(mend_controller::restart(spec).await?)
 }

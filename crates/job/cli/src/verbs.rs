@@ -98,7 +98,11 @@ struct Listed {
 /// `mend ps`.
 pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
     let mut jobs = Vec::new();
-    for (directory, record) in record::list()? {
+    let found = match arguments.jobs.is_empty() {
+        true => record::list()?,
+        false => arguments.jobs.iter().map(|name| record::find(Some(name), false)).collect::<Result<_, _>>()?,
+    };
+    for (directory, record) in found {
         let answer = match journal::goes_on(&directory) && !record.goes_on {
             true => Some(timeout(STATUS_TIMEOUT, client::ask(&directory, &record, &Ask::Status, |_| {})).await),
             false => None,
@@ -106,7 +110,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         // The job may have ended meanwhile, or nobody has taken its lost controller's place.
         let running = journal::goes_on(&directory);
         let record = directory.record().unwrap_or(record);
-        if !running && !arguments.all {
+        if !running && !arguments.all && arguments.jobs.is_empty() {
             continue;
         }
         let silent = matches!(answer, Some(Err(_)));

@@ -101,6 +101,7 @@ async fn go_on_in_batch(
         quiet: spec.quiet,
         batch: Some(in_batch.clone()),
         run_began: None,
+        stood: Vec::new(),
     };
     let first = first_life_of_restart(restart, signals, &mut strays).await;
     see_through_in_batch(first, Some(in_batch), strays).await
@@ -212,7 +213,7 @@ async fn next_life(life: Life, constants: &Constants, strays: &mut mpsc::Unbound
         let patience = Instant::now() + constants.options.patience()?;
         loop {
             notes.leave_if_succeeded();
-            let mut spec = RestartSpec::of_next_life(&checkpoints, &id, &tiers, constants, end.run_began);
+            let mut spec = RestartSpec::of_next_life(&checkpoints, &id, &tiers, constants, &end);
             match restart_newest(&mut spec, constants.key.as_ref(), end.healing.clone(), &signals, &mut notes).await {
                 Err(error) if wants_nodes(&id, &error) && Instant::now() < patience => {
                     tracing::info!(error = with_causes(&error), "nodes are waited for");

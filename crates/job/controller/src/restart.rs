@@ -16,7 +16,7 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
-use crate::manifest::{Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
+use crate::manifest::{ImageEntry, Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
 use crate::overruled;
 use crate::record::{JobDirectory, JobRecord, RecordError};
@@ -79,11 +79,13 @@ pub struct RestartSpec {
     pub batch: Option<InBatch>,
     /// When the run began that it is a life of, seconds since 1970; `None`: it begins with this process.
     pub run_began: Option<u64>,
+    /// The host of each rank that has lived to the end of the life before, by rank; none: the checkpoint's hosts decide.
+    pub stood: Vec<Option<String>>,
 }
 
 impl RestartSpec {
     /// A job goes on by itself, from its newest checkpoint that is good, on the hosts that it had.
-    pub(crate) fn of_next_life(checkpoints: &Path, id: &str, tiers: &[TierSpec], constants: &Constants, run_began: u64) -> Self {
+    pub(crate) fn of_next_life(checkpoints: &Path, id: &str, tiers: &[TierSpec], constants: &Constants, end: &LifeEnd) -> Self {
         Self {
             candidates: Candidates::to_go_on_from(checkpoints, id),
             hosts: Vec::new(),
@@ -98,7 +100,8 @@ impl RestartSpec {
             healing: constants.options,
             quiet: constants.quiet,
             batch: constants.batch.clone(),
-            run_began: Some(run_began),
+            run_began: Some(end.run_began),
+            stood: end.stood.clone(),
         }
     }
 }
@@ -258,6 +261,8 @@ pub(crate) async fn restart_newest(
                     Ok(life) => return Ok(life),
                     Err(error) => error,
                 };
+                // The next try is not where this one failed.
+                spec.stood.clear();
                 let blame = error.blame();
                 (failure, begun) = (error, true);
                 choice.failed(blame)
@@ -343,8 +348,10 @@ async fn restart_from(
         tell_beyond_slots(spec.quiet, manifest.images.len() as u32, &spec.hosts);
     }
     let before: Vec<String> = manifest.images.iter().map(|image| image.host.clone()).collect();
+    let stood = |image: &ImageEntry| spec.stood.get(image.rank as usize).cloned().flatten();
+    let stood: Vec<Option<String>> = manifest.images.iter().map(stood).collect();
     let gathered: Vec<String> = reached.iter().map(|node| node.name.clone()).collect();
-    let places = restart_places(&before, &gathered, &names(&spec.spares), slots.as_deref())?;
+    let places = restart_places(&before, &stood, &gathered, &names(&spec.spares), slots.as_deref())?;
     let places = with_gone(&gone, places);
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;

@@ -211,6 +211,8 @@ pub struct LifeEnd {
     pub run_began: u64,
     /// What came too late for its machine.
     pub(crate) late: Vec<Wish>,
+    /// The host of each rank that lived to its end, by rank.
+    pub(crate) stood: Vec<Option<String>>,
 }
 
 impl LifeEnd {
@@ -280,7 +282,15 @@ pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, recor
     record.ranks_until_ms = until_ms(reaped).filter(|_| result.is_err());
     put_end_on_record(directory, record, &result, goes_on);
     let goes_on = goes_on.or_else(|| record.branch.newest(&record.checkpoints).filter(|_| is_open(&result)));
-    LifeEnd { result, goes_on, reaped: goes_on.map(|_| reaped), healing, run_began: life.run_began, late: Vec::new() }
+    LifeEnd {
+        result,
+        goes_on,
+        reaped: goes_on.map(|_| reaped),
+        healing,
+        run_began: life.run_began,
+        late: Vec::new(),
+        stood: job.stood().to_vec(),
+    }
 }
 
 fn exit_code(result: &Result<i32, RunError>) -> i32 {
@@ -513,6 +523,7 @@ impl Running {
             let _ = tokio::time::timeout(UPKEEP_END_TIME, over).await;
         }
         let result = self.job.end_reason().cloned().map_or(Ok(0), |end| self.shell.names.end(end));
+        let stood = self.job.stood().to_vec();
         let verdict = verdict(&self.job, &mut self.shell.healing, &self.shell.record);
         // Daemons have forgotten it: whoever finds the end on record is not to miss what came before.
         let over = self.shell.output.over();
@@ -556,7 +567,7 @@ impl Running {
             late.extend(arrival.wish(Some(self.shell.directory.path())));
         }
         let Shell { healing, run_began, .. } = self.shell;
-        LifeEnd { result, goes_on, reaped: self.reaped, healing, run_began, late }
+        LifeEnd { result, goes_on, reaped: self.reaped, healing, run_began, late, stood }
     }
 }
 

@@ -248,13 +248,15 @@ impl Gathering {
     }
 }
 
-/// Where the ranks of a restart go: those whose host (`before`, one per rank) is among the `gathered` stay on it, the others go to the
-/// emptiest. `slots`: ranks that the user wants on each host, if that was said; then these decide. Spares get none, unless nobody else is there.
+/// Where the ranks of a restart go: to the host where they lived to the end (`stood`), else to that of the checkpoint (`before`, one per rank), else to
+/// the emptiest of the `gathered`. `slots`: ranks that the user wants on each host, if that was said; then these decide. Spares get none, unless nobody
+/// else is there.
 ///
 /// # Errors
 /// There is nowhere to go.
 pub fn restart_places(
     before: &[String],
+    stood: &[Option<String>],
     gathered: &[String],
     spares: &[String],
     slots: Option<&[u32]>,
@@ -265,7 +267,8 @@ pub fn restart_places(
     let spares: BTreeSet<&String> = spares.iter().collect();
     let hosts = Some(gathered.iter().filter(|host| !spares.contains(host)).count()).filter(|hosts| *hosts > 0).unwrap_or(gathered.len());
     let same = |host: &String| gathered[..hosts].iter().position(|name| name == host).map(|node| node as NodeIndex);
-    let old: Vec<Option<NodeIndex>> = before.iter().map(same).collect();
+    let stays = |rank: usize| stood.get(rank).and_then(Option::as_ref).and_then(same);
+    let old: Vec<Option<NodeIndex>> = before.iter().enumerate().map(|(rank, host)| stays(rank).or_else(|| same(host))).collect();
     replace(&old, hosts as u32)
 }
 
@@ -327,9 +330,16 @@ mod tests {
 
     #[test]
     fn ranks_stay_where_they_were_and_spares_get_none() {
-        assert_eq!(restart_places(&names("a b a"), &names("b a s"), &names("s"), None), Ok(vec![1, 0, 1]));
-        assert_eq!(restart_places(&names("a b"), &names("b s"), &names("s"), None), Ok(vec![0, 0]));
-        assert_eq!(restart_places(&names("a b"), &names("s"), &names("s"), None), Ok(vec![0, 0]));
-        assert_eq!(restart_places(&names("a b"), &names("b a"), &[], Some(&[1, 1])), Ok(vec![0, 1]));
+        let places = |before, gathered, spares, slots| restart_places(&names(before), &[], &names(gathered), &names(spares), slots);
+        assert_eq!(places("a b a", "b a s", "s", None), Ok(vec![1, 0, 1]));
+        assert_eq!(places("a b", "b s", "s", None), Ok(vec![0, 0]));
+        assert_eq!(places("a b", "s", "s", None), Ok(vec![0, 0]));
+        assert_eq!(places("a b", "b a", "", Some(&[1, 1])), Ok(vec![0, 1]));
+    }
+
+    #[test]
+    fn a_rank_that_moved_since_the_checkpoint_stays_where_it_lives() {
+        let stood = [Some("c".to_owned()), None, Some("gone".to_owned())];
+        assert_eq!(restart_places(&names("a b b"), &stood, &names("a b c"), &[], None), Ok(vec![2, 1, 1]));
     }
 }

@@ -109,6 +109,13 @@ impl Roster {
         self
     }
 
+    /// The host of each rank that lives, by rank.
+    pub(crate) fn living_hosts(&self) -> Vec<Option<String>> {
+        let lives = |rank: &RankState| self.is_alive(rank.node) && !rank.has_ended();
+        let host = |rank: &RankState| lives(rank).then(|| self.nodes[rank.node as usize].setup.name.clone());
+        self.ranks.iter().map(host).collect()
+    }
+
     /// The job has a rank more.
     pub(crate) fn add(&mut self, node: NodeIndex, attempt: u64) {
         self.ranks.push(RankState { attempt, ..RankState::new(node, RankPhase::Starting) });

@@ -136,15 +136,15 @@ impl World {
             let ranked = hosts.iter().filter(|host| !spares.contains(host)).count().max(1);
             return place(self.size, &vec![0; ranked]).map_err(|error| error.to_string());
         };
-        let places = restart_places(before, hosts, spares, None).map_err(|error| error.to_string())?;
-        let moved = |(before, &node): (&String, &NodeIndex)| {
-            let there = hosts.contains(before) && !spares.contains(before);
-            there && hosts[node as usize] != *before
-        };
-        match before.iter().zip(&places).position(moved) {
-            Some(rank) => Err(format!("rank {rank} does not stay where it was, and could")),
-            None => Ok(places),
+        let places = restart_places(before, &self.stood, hosts, spares, None).map_err(|error| error.to_string())?;
+        let is_there = |host: &&String| hosts.contains(host) && !spares.contains(host);
+        for (rank, (before, &node)) in before.iter().zip(&places).enumerate() {
+            let lived = self.stood.get(rank).and_then(Option::as_ref).filter(is_there);
+            if lived.or(Some(before)).filter(is_there).is_some_and(|host| hosts[node as usize] != *host) {
+                return Err(format!("rank {rank} does not stay where it was, and could"));
+            }
         }
+        Ok(places)
     }
 
     /// The checkpoint to begin from; `None`: there is none.
@@ -182,12 +182,15 @@ impl World {
 
     /// A life is over: a restart that failed for its checkpoint goes on with another.
     pub(crate) fn restart_ended(&mut self) {
+        self.stood = self.job.as_ref().map(|job| job.stood().to_vec()).unwrap_or_default();
         let Some((mut choice, numbers, _)) = self.choice.take() else { return };
         let blame = match self.job.as_ref().and_then(|job| job.end_reason()) {
             Some(End::NotRestored { image: true, .. }) => Blame::Image,
             Some(End::NoGoodCopy(_)) => Blame::Checkpoint,
             _ => return,
         };
+        // The next try is not where this one failed.
+        self.stood.clear();
         let step = choice.failed(blame);
         self.choice = Some((choice, numbers, step));
     }

@@ -22,7 +22,7 @@ mod tiers;
 
 use crate::Defect;
 use crate::coming::{Coming, HORIZON_US, MILLISECOND_US, SECOND_US};
-use crate::disk::Disk;
+use crate::disk::{Disk, no_space};
 use crate::node::Node;
 use crate::story::Story;
 use data::Data;
@@ -99,6 +99,8 @@ pub struct World {
     pub hosts: Vec<usize>,
     /// Where the job ran last, as its record says.
     pub last: Option<LastRun>,
+    /// Where its ranks lived to the end of it, by rank.
+    pub stood: Vec<Option<String>>,
     /// The hosts of each checkpoint's job, and of its ranks.
     pub manifests: BTreeMap<u64, (Vec<String>, Vec<String>)>,
     choice: Option<begin::Choice>,
@@ -196,6 +198,7 @@ impl World {
             size,
             hosts: Vec::new(),
             last: None,
+            stood: Vec::new(),
             manifests: BTreeMap::new(),
             choice: None,
             nodes: (0..nodes).map(|_| Node { up: true, ..Node::default() }).collect(),
@@ -592,8 +595,4 @@ impl World {
     pub(crate) fn revived(&mut self) -> Result<(), String> {
         if self.job.is_some() || self.lives_left == 0 && self.choice.is_none() { Ok(()) } else { self.revive() }
     }
-}
-
-pub(crate) fn no_space() -> mend_coordination::failure::Trouble {
-    mend_coordination::failure::Trouble { error: "no space left".into(), hint: String::new() }
 }

@@ -324,12 +324,12 @@ impl World {
     pub(super) fn was_published(&mut self, publication: &Publication) -> Option<Result<String, Trouble>> {
         let number = publication.number;
         if self.failed_unknown.contains(&number) && self.tiers.is_empty() && !self.disk.has_parts(publication) {
-            return Some(Err(super::no_space()));
+            return Some(Err(crate::disk::no_space()));
         }
         self.disk.publication(number)?;
         if self.disk.unfinished().contains(&number) {
             self.failed_for_real = true;
-            return Some(Err(super::no_space()));
+            return Some(Err(crate::disk::no_space()));
         }
         self.numbers_of_life.insert(number);
         Some(Ok(format!("/c/{number}")))

@@ -87,6 +87,6 @@ fn a_run_began_when_its_first_controller_began_it() {
     let end = end_of_lost(&life(1000), &job, &directory, &mut record);
     let constants =
         Constants { options: HealingOptions::default(), encryption_key: None, key: None, any_owner: false, batch: None, quiet: true };
-    let next = RestartSpec::of_next_life(&record.checkpoints, "job", &[], &constants, end.run_began);
+    let next = RestartSpec::of_next_life(&record.checkpoints, "job", &[], &constants, &end);
     assert_eq!(next.run_began, Some(1000));
 }

@@ -19,6 +19,7 @@ impl Job {
         let well = end == End::Code(0);
         let farewell = self.farewell(&end);
         self.ending = Some((end, self.now_us));
+        self.stood = self.roster.living_hosts();
         self.searching = None;
         if self.keeps(Safeguard::NobodyIsLeftWaiting) {
             self.abandon_operations();

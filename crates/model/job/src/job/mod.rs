@@ -157,6 +157,8 @@ pub struct Job {
     pub(crate) interrupted: Option<(i32, u64)>,
     pub(crate) time_up: Option<TimeUp>,
     pub(crate) ending: Option<(End, u64)>,
+    /// The host of each rank that lived when the end began, by rank.
+    pub(crate) stood: Vec<Option<String>>,
     over: bool,
     #[cfg(feature = "sabotage")]
     sabotaged: BTreeSet<Safeguard>,
@@ -234,6 +236,7 @@ impl Job {
             interrupted: None,
             time_up: None,
             ending: None,
+            stood: Vec::new(),
             over: false,
             #[cfg(feature = "sabotage")]
             sabotaged: BTreeSet::new(),
@@ -503,6 +506,12 @@ impl Job {
     #[must_use]
     pub fn rank(&self, rank: Rank) -> Option<&RankState> {
         self.roster.ranks.get(rank as usize)
+    }
+
+    /// The host of each rank that lived when the end began, by rank; none before that.
+    #[must_use]
+    pub fn stood(&self) -> &[Option<String>] {
+        &self.stood
     }
 
     /// True unless the simulator took it out.

@@ -393,6 +393,32 @@ except Asleep:
 """
         self.assertIn("printed before", self.good(self.python(script)))
 
+    def test_python_sees_what_is_open_past_proxies_of_what_is_gone(self):
+        script = """
+import ctypes, weakref
+from types import SimpleNamespace
+from mend_app import _transport
+class Gone:
+    pass
+gone = Gone()
+proxies = [weakref.proxy(gone)]
+del gone
+transport = _transport.Transport.__new__(_transport.Transport)
+transport.sending, transport.receiving, transport.slots = [], [], []
+transport.communicators = SimpleNamespace(left_over=lambda: None, world_is_used=True, arriving=False)
+print(transport._hindrance(None))
+request = _transport.MPI.COMM_SELF.Irecv(bytearray(1))
+print(ctypes.string_at(transport._hindrance(None)).decode())
+request.Cancel()
+request.Wait()
+transport.communicators = None
+print(ctypes.string_at(transport._hindrance(None)).decode())
+"""
+        output = self.good(self.python(script)).splitlines()
+        self.assertEqual(output[0], "None")
+        self.assertIn("a request (Request) is open", output[1])
+        self.assertIn("what is open can't be seen (AttributeError: ", output[2])
+
     def test_open_mpi_is_asked_for_slots_by_python_too(self):
         script = """
 import os

@@ -187,6 +187,8 @@ class _Reader(Initials):
     def read(self):
         self.directives()
         for node in self.unit.cursor.get_children():
+            if node.kind not in (cindex.CursorKind.FUNCTION_DECL, cindex.CursorKind.VAR_DECL):
+                continue
             if not self.mine(node):
                 if node.kind == cindex.CursorKind.FUNCTION_DECL and node.is_definition() and node.location.file and not self.system(node):
                     self.read_function(node)
@@ -511,19 +513,21 @@ def undecay(expr):
 def mpi_constants(flags, directory):
     """MPI's constants in this MPI library: they differ between libraries."""
     path = os.path.join(directory, "mend-cc-constants.c")
-    lines = [f"enum {{ mend_{ours} = {name} }};" for ours, name in CONSTANTS.items()]
-    text = "#include <mpi.h>\n" + "\n".join(lines) + "\n"
-    unit = cindex.Index.create().parse(path, args=flags, unsaved_files=[(path, text)])
-    found = {}
-    for node in unit.cursor.walk_preorder():
-        if node.kind == cindex.CursorKind.ENUM_CONSTANT_DECL and node.spelling.startswith("mend_"):
-            found[node.spelling[5:]] = node.enum_value
-    world = cindex.Index.create().parse(path, args=flags, unsaved_files=[(path, "#include <mpi.h>\nMPI_Comm world = MPI_COMM_WORLD;\n")])
-    for node in world.cursor.walk_preorder():
-        if node.spelling == "world" and node.kind == cindex.CursorKind.VAR_DECL:
-            literals = [evaluate(part) for part in node.walk_preorder() if part.kind == cindex.CursorKind.INTEGER_LITERAL]
-            names = [part.spelling for part in node.walk_preorder() if part.kind == cindex.CursorKind.DECL_REF_EXPR]
-            found["comm_world"] = names[0] if names else literals[0] if literals else None
+    lines = ["#include <mpi.h>", "MPI_Comm world = MPI_COMM_WORLD;", *(f"enum {{ mend_{ours} = {name} }};" for ours, name in CONSTANTS.items())]
+    unit = cindex.Index.create().parse(path, args=flags, unsaved_files=[(path, "\n".join(lines) + "\n")])
+
+    def at(line, column):
+        return cindex.Cursor.from_location(unit, cindex.SourceLocation.from_position(unit, unit.get_file(path), line, column))
+
+    # By their lines: the header has thousands of declarations.
+    parts = list(at(2, len("MPI_Comm w")).walk_preorder())
+    literals = [evaluate(part) for part in parts if part.kind == cindex.CursorKind.INTEGER_LITERAL]
+    names = [part.spelling for part in parts if part.kind == cindex.CursorKind.DECL_REF_EXPR]
+    found = {"comm_world": names[0] if names else literals[0] if literals else None} if parts[0].kind == cindex.CursorKind.VAR_DECL else {}
+    for line, ours in enumerate(CONSTANTS, start=3):
+        node = at(line, len("enum { m"))
+        if node.kind == cindex.CursorKind.ENUM_CONSTANT_DECL:
+            found[ours] = node.enum_value
     return found
 
 

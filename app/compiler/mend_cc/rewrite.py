@@ -160,7 +160,7 @@ class Rewriter:
             edits = self.files[stmt.place.file]
             items = self._registered(point, level, stmt.place.start, stmt.place.file)
             indent = edits.indent(stmt.place.start) or "    "
-            lines = [f"mend_cc_frame({level}); /* mend-cc: for safe point {point.number} */", *items]
+            lines = [f"mend_cc_frame({level}, {point.number}); /* mend-cc: for this safe point */", *items]
             above = self.above[caller].get(stmt)
             if above is not None and above.kind not in ("block",):
                 edits.insert(stmt.place.start, "{ ", -8)

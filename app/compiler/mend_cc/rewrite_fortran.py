@@ -107,7 +107,7 @@ class Rewriter:
     def _frames(self, point):
         for level, (caller, node, _) in enumerate(point.chain):
             self.using.add(caller)
-            self._lines(node.stmt, [f"call mend_cc_frame({level}) ! mend-cc: for safe point {point.number}", *self._registered(point, level)], -7)
+            self._lines(node.stmt, [f"call mend_cc_frame({level}, {point.number}) ! mend-cc: for this safe point", *self._registered(point, level)], -7)
 
     def _poisoned(self, point, function):
         if not self.poison:

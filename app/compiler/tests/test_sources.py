@@ -278,3 +278,44 @@ class Blocks(InDirectory):
 
 if __name__ == "__main__":
     unittest.main()
+TWICE = r"""#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void relax(double *u, int steps, int stop, double *omega) {
+    for (int s = 0; s < steps; s++) {
+        if (s == stop) abort();
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (int i = 0; i < 100; i++) u[i] += *omega * (1 - u[i]);
+        *omega *= 0.9;
+    }
+    for (int s = 0; s < steps; s++) {
+        if (s == stop - 100) abort();
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (int i = 0; i < 100; i++) u[i] = 0.99 * u[i] + 2;
+    }
+}
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    double omega = 1.5, u[100] = {0};
+    relax(u, atoi(argv[1]), argc > 2 ? atoi(argv[2]) : -1, &omega);
+    printf("digest %.17g\n", u[3]);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+class Callers(InDirectory):
+    def test_variables_of_a_caller_of_two_places(self):
+        self.write("twice.c", TWICE)
+        report = self.mend_cc("--report", "mpicc", "-o", "twice", "twice.c")
+        self.assertIn("main/relax loop 3", report)
+        expected = self.good(self.run_ranks(1, ["./twice", "20"], restart="none"))
+        for stop, where in (("14", "12"), ("107", "28")):
+            self.forget()
+            self.assertNotEqual(self.run_ranks(1, ["./twice", "20", stop], calls=4)[0], 0)
+            code, output, errors = self.run_ranks(1, ["./twice", "20"])
+            self.assertEqual((code, output), (0, expected), errors)
+            self.assertIn(f"checkpoint {where} of", errors)
+
+

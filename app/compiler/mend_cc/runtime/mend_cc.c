@@ -13,7 +13,7 @@ struct note {
     struct note *next;
     char name[MEND_CC_NAME];
     void *address;
-    int level, type, dimensions, whose, fields, site; /* site: above 0 it is all that this place has allocated */
+    int point, level, type, dimensions, whose, fields, site; /* site: above 0 it is all that this place has allocated */
     size_t count, size, bytes;
     uint64_t extents[MEND_APP_DIMENSIONS];
     mend_app_dimension shape[MEND_APP_DIMENSIONS];
@@ -35,7 +35,7 @@ struct site {
 };
 
 static struct {
-    int started, entered, current, saved, changed, leaf;
+    int started, entered, current, saved, changed, leaf, naming; /* naming: the point whose variables are being named */
     const mend_cc_point *points;
     int count;
     struct note *notes;
@@ -153,10 +153,11 @@ int mend_cc_skip(const char *points) {
     return 0;
 }
 
-void mend_cc_frame(int level) {
+void mend_cc_frame(int level, int point) {
+    cc.naming = point;
     for (struct note **at = &cc.notes; *at;) {
         struct note *n = *at;
-        if (n->level >= level || n->site) {
+        if (n->point == point && n->level >= level) {
             *at = n->next;
             free(n->field);
             free(n);
@@ -178,7 +179,7 @@ int mend_cc_arrive(int point, int *known) {
     for (const char *c = p->path; *c; c++)
         cc.leaf += *c == '/';
     *known = 1;
-    mend_cc_frame(cc.leaf);
+    mend_cc_frame(cc.leaf, point);
     cc.current = -point;
     return 1;
 }
@@ -189,6 +190,7 @@ static struct note *add(int level, const char *name, void *address, int type, in
     snprintf(n->name, sizeof n->name, "%s", name);
     n->address = address;
     n->type = type;
+    n->point = cc.naming;
     n->whose = whose;
     while (*end)
         end = &(*end)->next;
@@ -418,7 +420,7 @@ static void register_heap(const struct note *n) {
 
 static void register_level(int level) {
     for (struct note *n = cc.notes; n; n = n->next) {
-        if (n->level != level)
+        if (n->point != cc.current || n->level != level)
             continue;
         if (n->site)
             register_heap(n);

@@ -246,7 +246,7 @@ class _Reader(Initials):
             scope = "global"
             if not static:
                 for other in self.program.globals:
-                    if other.name == node.spelling and other.addressable:
+                    if other.name == node.spelling and other.addressable and not other.file_static:
                         self.defined(other, node)
                         self.variables[declared.get_usr() + str(declared.location.offset)] = other
                         return other

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from .after import exposed_after
 from .directives import excluded_names
+from .early import before_init
 from .externals import HIDDEN_STATE, MPI
 from .ir import Variable, named, parent_map
 from .liveness import NoChain
@@ -66,6 +67,7 @@ class Plan:
     skips: dict = field(default_factory=dict)
     refused: list = field(default_factory=list)  # (Place, why)
     considered: list = field(default_factory=list)  # (statement, share of the cost, what came of it)
+    early: set = field(default_factory=set)  # calls that may run before MPI_Init has returned
 
 
 class Planner(Skips):
@@ -129,6 +131,7 @@ class Planner(Skips):
             self.total = self.cost(main.body)
             self._descend("main", main.body, set())
         self.total = self.cost(main.body)
+        self.plan.early = before_init(self.flow)
         self._skips()
         for point in self.plan.points:
             point.items = [item for item in point.items if self.name_of(item.place if isinstance(item.place[0], Variable) else (item.place[0], ())) not in self.drop]

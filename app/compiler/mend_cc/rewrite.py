@@ -343,6 +343,9 @@ class Rewriter:
                         # A restart would open it anew, and empty it.
                         raise Refused(f"{part.place}: {self.name_of(part.args[0])} is opened by a function around fopen(), and is open at a safe point: its position can't be saved so. Assign what fopen() returns")
         for number, (call, name) in enumerate(found):
+                        if part.args[1] in self.plan.early:
+                            # A restart would open it plainly: at its start, and emptied.
+                            raise Refused(f"{part.place}: {self.name_of(part.args[0])} is opened before MPI_Init, and is open at a safe point: its position can't be saved so. Open it after MPI_Init")
             edits = self.files.get(call.place.file)
             if edits is None or not edits.text[call.place.start:].startswith(b"fopen"):
                 continue

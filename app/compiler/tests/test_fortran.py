@@ -41,6 +41,24 @@ class InFortran(InRoom):
         self.assertIn(why, str(found.plan.considered))
 
 
+class Lines(InFortran):
+    def test_none_is_too_long(self):
+        name = "perturbation_of_potential_temperature"
+        outside = f"module m\n  type inner\n    real(8), allocatable :: {name}(:)\n  end type\n  type outer\n    type(inner) :: {name}\n  end type\n  type(outer) :: {name}\nend module\n"
+        text = f"{name}%{name}%{name}"
+        loop = "  do step = " + "1 + " * 24 + "1, 1000"
+        whole = self.text(f"    {text}(1) = &\n    {text}(1) + step\n    u = u + &\n    {text}(1)", before=f"  u = 1\n  allocate ( &\n    {text}(10))", outside=outside, uses="  use m")
+        text = self.rewritten(self.found(whole.replace("  do step = 1, 1000", loop)))
+        self.assertLessEqual(max(map(len, text.splitlines())), 132)
+        self.assertIn(f"'{name}.perturbation_of_potent'//", text)
+
+
+    def test_devices_and_copies_of_threads(self):
+        for line, why in (("!$acc data copy(u)", "a device has data"), ("!$omp target data map(u)", "a device has data"), ("!$omp threadprivate(u)", "threads")):
+            with self.assertRaisesRegex(CannotParse, why):
+                self.found(self.text(f"    {line}\n    u = u + step"))
+
+
 class Arrays(InFortran):
     def test_whole_arrays_are_read(self):
         for read in ("maxval(abs(u - v))", "sum(v(1:1000) * v(1:1000))", "sqrt(sum(v**2))", "dot_product(u, 2 * v)", "merge(1, 2, any(v > 3))", "size(pack(u, v > 1))", "maxval([v(3:4), u])",

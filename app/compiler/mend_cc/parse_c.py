@@ -8,6 +8,7 @@ import subprocess
 
 from clang import cindex
 
+from . import pragmas
 from .initial import Initials
 from .ir import UNNAMED, Directive, Expr, Function, Place, Program, Stmt, Type, Variable, is_plain
 
@@ -163,7 +164,6 @@ class _Reader(Initials):
                              if node.kind == cindex.CursorKind.MACRO_INSTANTIATION and self.mine(node))
         self.function = None
         self.blocks = []
-        self.threads = []
 
     def mine(self, node):
         return node.location.file is not None and node.location.file.name == self.path
@@ -197,12 +197,7 @@ class _Reader(Initials):
                 self.read_function(node)
             elif node.kind == cindex.CursorKind.VAR_DECL:
                 self.variable(node)
-        for start in self.threads:
-            # What follows such a line is run by several threads.
-            after = [stmt.place for function in self.program.functions.values() for stmt in function.body.walk() if stmt.place.file == self.path and stmt.place.start >= start]
-            if after:
-                first = min(place.start for place in after)
-                self.program.parallel.append((self.path, first, max(place.end for place in after if place.start == first)))
+        pragmas.read(self.program, self.path, self.text, self.variables.values())
         for variable in list(self.variables.values()):
             if variable.scope == "global" and variable not in self.program.globals:
                 self.program.globals.append(variable)
@@ -222,8 +217,6 @@ class _Reader(Initials):
                     self.program.directives.append(Directive(kind, where, rest))
                 else:
                     raise BadDirective(f"{self.path}:{number}: there is no directive `mend {kind}`: checkpoint, exclude, shape")
-            elif re.match(rb"\s*#\s*pragma\s+omp\s+.*\bparallel\b", line):
-                self.threads.append(at + len(line))
             at += len(line) + 1
 
     def function_name(self, node):
@@ -257,6 +250,8 @@ class _Reader(Initials):
         made.file_static = scope == "global" and static
         made.qualifiers = node.type.get_array_element_type().is_const_qualified() or node.type.is_const_qualified()
         self.variables[declared.get_usr() + str(declared.location.offset)] = made
+        if node.tls_kind != cindex.TLSKind.NONE:
+            self.program.copied[made] = "threads have copies of"
         if inside:
             self.function.variables.append(made)
         # What a global begins with, that is defined elsewhere, isn't known; a parameter has no initial value.
@@ -347,6 +342,9 @@ class _Reader(Initials):
             return Stmt("return", place, expr=self.expr(children[0]) if children else None)
         if kind == "NULL_STMT":
             return Stmt("empty", place)
+        if kind == "UNEXPOSED_STMT" and children and children[-1].kind.is_statement():
+            # A loop with what a #pragma says of it.
+            return self.stmt(children[-1], above)
         if not node.kind.is_expression():
             raise CannotParse(f"{place}: a statement of a kind that isn't known ({kind.lower()})")
         return Stmt("expr", place, expr=self.expr(node))

@@ -309,8 +309,6 @@ class Blocks(InDirectory):
         self.assertIn("is restored", errors)
 
 
-if __name__ == "__main__":
-    unittest.main()
 TWICE = r"""#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -352,3 +350,5 @@ class Callers(InDirectory):
             self.assertIn(f"checkpoint {where} of", errors)
 
 
+if __name__ == "__main__":
+    unittest.main()

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <mend_app_mpi.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +43,9 @@ static struct {
     struct block *blocks, *last;
     struct site *sites;
 } cc;
+
+/* Of the lists of blocks, which any thread may change; at a safe point there is one alone. */
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int (*mend_cc_check)(int point);
 
@@ -186,11 +190,11 @@ int mend_cc_arrive(int point, int *known) {
 
 static struct note *add(int level, const char *name, void *address, int type, int whose) {
     struct note *n = mend_cc_need(calloc(1, sizeof *n)), **end = &cc.notes;
+    n->point = cc.naming;
     n->level = level < 0 ? cc.leaf : level;
     snprintf(n->name, sizeof n->name, "%s", name);
     n->address = address;
     n->type = type;
-    n->point = cc.naming;
     n->whose = whose;
     while (*end)
         end = &(*end)->next;
@@ -470,8 +474,11 @@ int mend_cc_checkpoint(int point) {
 }
 
 static void *known(int site, void *made, size_t bytes) {
-    if (made)
+    if (made) {
+        pthread_mutex_lock(&blocks_lock);
         remember(site, made, bytes);
+        pthread_mutex_unlock(&blocks_lock);
+    }
     return made;
 }
 
@@ -501,7 +508,7 @@ static void forget(const void *address) {
         }
 }
 
-void *mend_cc_realloc(int site, void *old, size_t bytes) {
+static void *reallocate(int site, void *old, size_t bytes) {
     void *made = realloc(old, bytes);
     if (!made) {
         /* The C library has freed it. */
@@ -523,9 +530,20 @@ void *mend_cc_realloc(int site, void *old, size_t bytes) {
     return made;
 }
 
+/* Locked as a whole: another thread may be given the old address at once. */
+void *mend_cc_realloc(int site, void *old, size_t bytes) {
+    pthread_mutex_lock(&blocks_lock);
+    void *made = reallocate(site, old, bytes);
+    pthread_mutex_unlock(&blocks_lock);
+    return made;
+}
+
 void mend_cc_free(void *address) {
-    if (address)
+    if (address) {
+        pthread_mutex_lock(&blocks_lock);
         forget(address);
+        pthread_mutex_unlock(&blocks_lock);
+    }
     free(address);
 }
 

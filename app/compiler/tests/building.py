@@ -16,7 +16,7 @@ PROGRAMS = os.path.join(HERE, "programs")
 ONCE = r"""#!/bin/sh
 for last; do :; done
 case "$*" in
-*/mend_cc/runtime/*.c\ -o\ *|*/share/mend-app/mend_app_mpi.c\ -o\ *)
+*\ -c\ */mend_cc/runtime/*.c\ -o\ *|*\ -c\ */share/mend-app/mend_app_mpi.c\ -o\ *)
     kept="$0.$(printf '%%s' "${*%%"$last"}" | md5sum | cut -c1-32)"
     if [ ! -e "$kept" ]; then
         %s "$@" || exit

@@ -5,7 +5,7 @@ import re
 import subprocess
 import unittest
 
-from building import MPICC, OUT, InDirectory
+from building import OUT, InDirectory
 from test_analysis import FRAME, analysed
 from test_sources import PRINT, InRoom
 

@@ -120,6 +120,17 @@ def count_of(name, at):
     return None if each or letters[count:count + 2] != "--" else count
 
 
+def own_datatype(name, arguments, at):
+    """Whether an argument is no buffer of messages, or one of elements of MPI's own datatypes only."""
+    if name not in MPI or MPI[name][1] not in BUFFERS or letter(MPI[name][0], at) not in "rwWb" or at + 2 >= len(MPI[name][0]):
+        return True
+    count = count_of(name, at)
+    if count is not None and count + 1 < len(arguments):
+        return datatype_bytes(arguments[count + 1]) is not None
+    kinds = [one for one in arguments if one.type is not None and one.type.name == "MPI_Datatype"]
+    return bool(kinds) and all(datatype_bytes(one) is not None for one in kinds)
+
+
 def number(expr):
     """The value of an expression of constants, or None."""
     if expr.op == "cast":

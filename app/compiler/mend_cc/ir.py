@@ -185,6 +185,9 @@ class Program:
     unseen: list = field(default_factory=list)
     constants: dict = field(default_factory=dict)  # MPI's own: proc_null, any_source, comm_world, ...
     parallel: list = field(default_factory=list)  # (file, start, end) of what several threads run
+    offloaded: list = field(default_factory=list)  # (file, start, end) of what runs while a device has data
+    unbounded: "Place | None" = None  # where a device is given data for longer than one statement
+    copied: dict = field(default_factory=dict)  # variable -> who has copies of it besides
     language: str = "c"
     files: list = field(default_factory=list)
 

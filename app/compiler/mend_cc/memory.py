@@ -6,7 +6,7 @@ analysis and specialization for the C programming language*, 1994)."""
 
 from dataclasses import dataclass
 
-from .externals import ALLOCATE, MPI, RETURNS, STARTS_OR_ENDS, buffer_bytes, effects, in_place, letter
+from .externals import ALLOCATE, MPI, RETURNS, STARTS_OR_ENDS, buffer_bytes, effects, in_place, letter, own_datatype
 from .ir import Variable
 
 
@@ -78,7 +78,7 @@ class Memory:
         self.settled = False  # whether all is learned that pointers may lead to
         self.wild = None  # where a pointer is made from a number: nothing is known of memory then
         self._leaves = {}
-        self._persistent = None
+        self._persistent = self._addressed = None
         main = program.functions.get("main")
         if main:
             for parameter in main.params:
@@ -461,7 +461,15 @@ class Memory:
         """Where an argument of a known function leads. A buffer that begins at a field, and isn't known to end in it, stands for the whole structure."""
         argument = arguments[at]
         found = self.led(argument) if argument.type is not None and argument.type.kind == "pointer" else self.targets(argument)
-        return {(thing, ()) for thing, _ in found} if self.overflows(name, arguments, at) else found
+        found = {(thing, ()) for thing, _ in found} if self.overflows(name, arguments, at) else found
+        return found if own_datatype(name, arguments, at) else found | self.addressed()
+
+    def addressed(self):
+        """What MPI_Get_address is given: a datatype may lead there from any buffer, by differences of addresses or from MPI_BOTTOM."""
+        if self._addressed is None:
+            calls = [part for function in self.program.functions.values() for expr in function.body.expressions() for part in expr.walk() if part.op == "call"]
+            self._addressed = {(thing, ()) for call in calls if "MPI_Get_address" in self.callees(call) and len(call.args) > 1 for thing, _ in self.led(call.args[1])}
+        return self._addressed
 
     def overflows(self, name, arguments, at):
         """Whether a buffer may take in more than the field at which it begins."""

@@ -8,6 +8,7 @@ import subprocess
 
 from clang import cindex
 
+from . import pragmas
 from .initial import Initials
 from .ir import UNNAMED, Directive, Expr, Function, Place, Program, Stmt, Type, Variable, is_plain
 
@@ -163,7 +164,6 @@ class _Reader(Initials):
                              if node.kind == cindex.CursorKind.MACRO_INSTANTIATION and self.mine(node))
         self.function = None
         self.blocks = []
-        self.threads = []
 
     def mine(self, node):
         return node.location.file is not None and node.location.file.name == self.path
@@ -187,6 +187,8 @@ class _Reader(Initials):
     def read(self):
         self.directives()
         for node in self.unit.cursor.get_children():
+            if node.kind not in (cindex.CursorKind.FUNCTION_DECL, cindex.CursorKind.VAR_DECL):
+                continue
             if not self.mine(node):
                 if node.kind == cindex.CursorKind.FUNCTION_DECL and node.is_definition() and node.location.file and not self.system(node):
                     self.read_function(node)
@@ -195,12 +197,7 @@ class _Reader(Initials):
                 self.read_function(node)
             elif node.kind == cindex.CursorKind.VAR_DECL:
                 self.variable(node)
-        for start in self.threads:
-            # What follows such a line is run by several threads.
-            after = [stmt.place for function in self.program.functions.values() for stmt in function.body.walk() if stmt.place.file == self.path and stmt.place.start >= start]
-            if after:
-                first = min(place.start for place in after)
-                self.program.parallel.append((self.path, first, max(place.end for place in after if place.start == first)))
+        pragmas.read(self.program, self.path, self.text, self.variables.values())
         for variable in list(self.variables.values()):
             if variable.scope == "global" and variable not in self.program.globals:
                 self.program.globals.append(variable)
@@ -220,8 +217,6 @@ class _Reader(Initials):
                     self.program.directives.append(Directive(kind, where, rest))
                 else:
                     raise BadDirective(f"{self.path}:{number}: there is no directive `mend {kind}`: checkpoint, exclude, shape")
-            elif re.match(rb"\s*#\s*pragma\s+omp\s+.*\bparallel\b", line):
-                self.threads.append(at + len(line))
             at += len(line) + 1
 
     def function_name(self, node):
@@ -244,7 +239,7 @@ class _Reader(Initials):
             scope = "global"
             if not static:
                 for other in self.program.globals:
-                    if other.name == node.spelling and other.addressable:
+                    if other.name == node.spelling and other.addressable and not other.file_static:
                         self.defined(other, node)
                         self.variables[declared.get_usr() + str(declared.location.offset)] = other
                         return other
@@ -255,6 +250,8 @@ class _Reader(Initials):
         made.file_static = scope == "global" and static
         made.qualifiers = node.type.get_array_element_type().is_const_qualified() or node.type.is_const_qualified()
         self.variables[declared.get_usr() + str(declared.location.offset)] = made
+        if node.tls_kind != cindex.TLSKind.NONE:
+            self.program.copied[made] = "threads have copies of"
         if inside:
             self.function.variables.append(made)
         # What a global begins with, that is defined elsewhere, isn't known; a parameter has no initial value.
@@ -345,6 +342,9 @@ class _Reader(Initials):
             return Stmt("return", place, expr=self.expr(children[0]) if children else None)
         if kind == "NULL_STMT":
             return Stmt("empty", place)
+        if kind == "UNEXPOSED_STMT" and children and children[-1].kind.is_statement():
+            # A loop with what a #pragma says of it.
+            return self.stmt(children[-1], above)
         if not node.kind.is_expression():
             raise CannotParse(f"{place}: a statement of a kind that isn't known ({kind.lower()})")
         return Stmt("expr", place, expr=self.expr(node))
@@ -511,19 +511,21 @@ def undecay(expr):
 def mpi_constants(flags, directory):
     """MPI's constants in this MPI library: they differ between libraries."""
     path = os.path.join(directory, "mend-cc-constants.c")
-    lines = [f"enum {{ mend_{ours} = {name} }};" for ours, name in CONSTANTS.items()]
-    text = "#include <mpi.h>\n" + "\n".join(lines) + "\n"
-    unit = cindex.Index.create().parse(path, args=flags, unsaved_files=[(path, text)])
-    found = {}
-    for node in unit.cursor.walk_preorder():
-        if node.kind == cindex.CursorKind.ENUM_CONSTANT_DECL and node.spelling.startswith("mend_"):
-            found[node.spelling[5:]] = node.enum_value
-    world = cindex.Index.create().parse(path, args=flags, unsaved_files=[(path, "#include <mpi.h>\nMPI_Comm world = MPI_COMM_WORLD;\n")])
-    for node in world.cursor.walk_preorder():
-        if node.spelling == "world" and node.kind == cindex.CursorKind.VAR_DECL:
-            literals = [evaluate(part) for part in node.walk_preorder() if part.kind == cindex.CursorKind.INTEGER_LITERAL]
-            names = [part.spelling for part in node.walk_preorder() if part.kind == cindex.CursorKind.DECL_REF_EXPR]
-            found["comm_world"] = names[0] if names else literals[0] if literals else None
+    lines = ["#include <mpi.h>", "MPI_Comm world = MPI_COMM_WORLD;", *(f"enum {{ mend_{ours} = {name} }};" for ours, name in CONSTANTS.items())]
+    unit = cindex.Index.create().parse(path, args=flags, unsaved_files=[(path, "\n".join(lines) + "\n")])
+
+    def at(line, column):
+        return cindex.Cursor.from_location(unit, cindex.SourceLocation.from_position(unit, unit.get_file(path), line, column))
+
+    # By their lines: the header has thousands of declarations.
+    parts = list(at(2, len("MPI_Comm w")).walk_preorder())
+    literals = [evaluate(part) for part in parts if part.kind == cindex.CursorKind.INTEGER_LITERAL]
+    names = [part.spelling for part in parts if part.kind == cindex.CursorKind.DECL_REF_EXPR]
+    found = {"comm_world": names[0] if names else literals[0] if literals else None} if parts[0].kind == cindex.CursorKind.VAR_DECL else {}
+    for line, ours in enumerate(CONSTANTS, start=3):
+        node = at(line, len("enum { m"))
+        if node.kind == cindex.CursorKind.ENUM_CONSTANT_DECL:
+            found[ours] = node.enum_value
     return found
 
 

@@ -97,7 +97,9 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         threads = any(flag.startswith("-fopenmp") for flag in self.sources[path])
         for number, line in enumerate(self.texts[path].decode(errors="replace").split("\n"), start=1):
             match = re.match(r"\s*!\$mend\s+(\w+)\s*(.*)", line, re.I)
-            if re.match(r"\s*!\$omp\s+.*parallel", line, re.I) or (threads and re.match(r"\s*!\$\s", line)):
+            if re.match(r"\s*!\$(omp\s+.*target|acc\s)", line, re.I):
+                raise CannotParse(f"{path}:{number}: a device has data (OpenMP, OpenACC) in Fortran")
+            if re.match(r"\s*!\$omp\s+.*(parallel|threadprivate)", line, re.I) or (threads and re.match(r"\s*!\$\s", line)):
                 raise CannotParse(f"{path}:{number}: threads (OpenMP) in Fortran")
             if match:
                 if match.group(1).lower() not in ("checkpoint", "exclude", "shape"):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from .after import exposed_after
 from .directives import excluded_names
+from .early import before_init
 from .externals import HIDDEN_STATE, MPI
 from .ir import Variable, named, parent_map
 from .liveness import NoChain
@@ -66,6 +67,7 @@ class Plan:
     skips: dict = field(default_factory=dict)
     refused: list = field(default_factory=list)  # (Place, why)
     considered: list = field(default_factory=list)  # (statement, share of the cost, what came of it)
+    early: set = field(default_factory=set)  # calls that may run before MPI_Init has returned
 
 
 class Planner(Skips):
@@ -129,6 +131,7 @@ class Planner(Skips):
             self.total = self.cost(main.body)
             self._descend("main", main.body, set())
         self.total = self.cost(main.body)
+        self.plan.early = before_init(self.flow)
         self._skips()
         for point in self.plan.points:
             point.items = [item for item in point.items if self.name_of(item.place if isinstance(item.place[0], Variable) else (item.place[0], ())) not in self.drop]
@@ -237,8 +240,12 @@ class Planner(Skips):
             raise Refused(str(several)) from None
         point = Point(len(self.plan.points) + 1, name, stmt, loop, chain, forced=forced)
         for start in [stmt, *(node.stmt for _, node, _ in chain)]:
-            if any(path == start.place.file and first <= start.place.start < end for path, first, end in self.program.parallel):
+            if self._within(self.program.parallel, start, stmt):
                 raise Refused("several threads run it")
+            if self._within(self.program.offloaded, start, stmt):
+                self._object(point, "a device has data of the program there: what is in the host's memory may be older")
+        if self.program.unbounded is not None:
+            self._object(point, f"{self.program.unbounded}: a device has data of the program from here on: what is in the host's memory may be older")
         self._check_counted(name, stmt, loop, chain)
         cycle = self.flow.cycle(name, self.flow.graphs[name].point[stmt])
         names = {caller for caller, _, _ in chain} | {name}
@@ -277,6 +284,11 @@ class Planner(Skips):
         # Where a place isn't shown to be safe, the analysis has ended before all ways to it were followed.
         point.replicated = known.same if known is not None and known.same and not known.why else set()
         return point
+
+    @staticmethod
+    def _within(regions, start, stmt):
+        """Whether a statement is in one of the regions. The place itself is before its statement, and before what #pragma lines say of that."""
+        return any(path == start.place.file and first <= start.place.start < end and not (start is stmt and first == start.place.start) for path, first, end in regions)
 
     def _check_counted(self, name, stmt, loop, chain):
         """Fortran's counted loops fix their number of iterations when they begin: only the one around the place can begin again, at its first statement."""
@@ -405,6 +417,8 @@ class Planner(Skips):
         if isinstance(thing, Variable):
             kind = self.memory.type_at(place)
             scalar = kind.scalar() if kind else None
+            if thing in self.program.copied:
+                return self._object(point, f"{thing.place}: {self.program.copied[thing]} {thing.name}, which changes between checkpoints: only the main thread's on the host can be registered")
             if thing.name == "%literal":
                 return self._object(point, f"{thing.place}: a compound literal changes between checkpoints: make it a variable with a name")
             if scalar is None or scalar.kind in ("opaque", "function", "void") or scalar.holds("opaque"):

@@ -7,6 +7,7 @@ from .directives import shape_of
 from .ir import Variable, named, parent_map
 from .memory import Heap
 from .plan import Refused, blocks_of
+from .pragmas import front
 
 # MEND_APP_DIMENSIONS of mend_app.h.
 MOST_DIMENSIONS = 7
@@ -38,6 +39,10 @@ class Edits:
         start = self.text.rfind(b"\n", 0, offset) + 1
         before = self.text[start:offset]
         return before.decode() if not before.strip() else ""
+
+    def start(self, stmt):
+        """Before a statement, and before #pragma lines that are about it."""
+        return front(self.text, stmt.place.start)
 
     def end(self, stmt):
         """Behind a statement, its semicolon included."""
@@ -114,7 +119,7 @@ class Rewriter:
             listed = " ".join(map(str, sorted(numbers)))
             edits = self.files[stmt.place.file]
             indent = edits.indent(stmt.place.start) or "    "
-            edits.insert(stmt.place.start, f'if (!mend_cc_skip("{listed}")) {{ /* a restart has no need of it */\n{indent}', -5)
+            edits.insert(edits.start(stmt), f'if (!mend_cc_skip("{listed}")) {{ /* a restart has no need of it */\n{indent}', -5)
             edits.insert(edits.end(stmt), f"\n{indent}}}", 5)
         self._allocations()
         self._opened()
@@ -140,15 +145,15 @@ class Rewriter:
         above = self.above[point.function].get(stmt)
         braces = above is not None and above.kind != "block"
         if outer is None:
-            edits.insert(stmt.place.start, f"{{\n{indent}int {variable} = 0;\n{indent}{code}}}\n{indent}", 1)
+            edits.insert(edits.start(stmt), f"{{\n{indent}int {variable} = 0;\n{indent}{code}}}\n{indent}", 1)
             return
         if braces:
-            edits.insert(stmt.place.start, "{\n" + indent, 0)
+            edits.insert(edits.start(stmt), "{\n" + indent, 0)
             edits.insert(edits.end(stmt), f"\n{indent}}}", 0)
-        edits.insert(stmt.place.start, code, 1)
+        edits.insert(edits.start(stmt), code, 1)
         outer_edits = self.files[outer.place.file]
         outer_indent = outer_edits.indent(outer.place.start) or "    "
-        outer_edits.insert(outer.place.start, f"{{\n{outer_indent}int {variable} = 0; /* mend-cc: safe point {point.number} */\n{outer_indent}", -2)
+        outer_edits.insert(outer_edits.start(outer), f"{{\n{outer_indent}int {variable} = 0; /* mend-cc: safe point {point.number} */\n{outer_indent}", -2)
         outer_edits.insert(outer_edits.end(outer), f"\n{outer_indent}}}", 3)
 
     def _frames(self, point):
@@ -160,12 +165,12 @@ class Rewriter:
             edits = self.files[stmt.place.file]
             items = self._registered(point, level, stmt.place.start, stmt.place.file)
             indent = edits.indent(stmt.place.start) or "    "
-            lines = [f"mend_cc_frame({level}); /* mend-cc: for safe point {point.number} */", *items]
+            lines = [f"mend_cc_frame({level}, {point.number}); /* mend-cc: for this safe point */", *items]
             above = self.above[caller].get(stmt)
             if above is not None and above.kind not in ("block",):
-                edits.insert(stmt.place.start, "{ ", -8)
+                edits.insert(edits.start(stmt), "{ ", -8)
                 edits.insert(edits.end(stmt), " }", 8)
-            edits.insert(stmt.place.start, "".join(f"{line}\n{indent}" for line in lines), -7)
+            edits.insert(edits.start(stmt), "".join(f"{line}\n{indent}" for line in lines), -7)
 
     def _poisoned(self, point, function, offset):
         if not self.poison:
@@ -338,6 +343,9 @@ class Rewriter:
                     if part.op != "assign" or not self.memory.places(part.args[0]) & kept:
                         continue
                     if part.args[1].op == "call" and part.args[1].args[0].value == "fopen":
+                        if part.args[1] in self.plan.early:
+                            # A restart would open it plainly: at its start, and emptied.
+                            raise Refused(f"{part.place}: {self.name_of(part.args[0])} is opened before MPI_Init, and is open at a safe point: its position can't be saved so. Open it after MPI_Init")
                         found.append((part.args[1], self.name_of(part.args[0])))
                     elif any(one.op == "call" for one in part.args[1].walk()):
                         # A restart would open it anew, and empty it.
@@ -390,7 +398,7 @@ class Rewriter:
                 elif "MPI_Finalize" in called:
                     self._check_place(stmt)
                     self._in_block(function, stmt, edits)
-                    edits.insert(stmt.place.start, f"mend_cc_end();\n{edits.indent(stmt.place.start) or '    '}", 5)
+                    edits.insert(edits.start(stmt), f"mend_cc_end();\n{edits.indent(stmt.place.start) or '    '}", 5)
         if not placed:
             raise Refused("MPI_Init isn't called in these sources")
 

@@ -7,6 +7,8 @@ from .ir import Variable, parent_map
 from .plan import Refused
 from .rewrite import Edits
 
+# Columns of a line, where the standard allows 132, and of a literal in it.
+WIDTH, LITERAL = 120, 60
 # libmend-app's numbers of types.
 KINDS = {("int", 1): 1, ("int", 2): 2, ("int", 4): 3, ("int", 8): 4, ("float", 4): 9, ("float", 8): 10, ("complex", 8): 12, ("complex", 16): 13}
 
@@ -49,14 +51,14 @@ class Rewriter:
         edits = self.files[stmt.place.file]
         text = edits.text[stmt.place.start:stmt.place.end].decode()
         indent = text[:len(text) - len(text.lstrip())]
-        edits.insert(stmt.place.start, "".join(f"{indent}{part}\n" for line in lines for part in line.split("\n")), order)
+        edits.insert(stmt.place.start, "".join(f"{part}\n" for line in lines for part in _wrapped(f"{indent}{line}")), order)
 
     def _after(self, stmt, lines, order):
         """Whole lines after a statement: before those that belong to the next one."""
         edits = self.files[stmt.place.file]
         text = edits.text[stmt.place.start:].decode(errors="replace")
         indent = text[:len(text) - len(text.lstrip())]
-        edits.insert(min(stmt.place.end + 1, len(edits.text)), "".join(f"{indent}{line}\n" for line in lines), order - 100)
+        edits.insert(min(stmt.place.end + 1, len(edits.text)), "".join(f"{part}\n" for line in lines for part in _wrapped(f"{indent}{line}")), order - 100)
 
     def _point(self, point):
         flag = f"mend_at_{point.number}"
@@ -65,7 +67,7 @@ class Rewriter:
         self.declared.setdefault(function, []).append(f"integer :: {flag}")
         level = len(point.chain)
         lines = [f"if (mend_cc_arrive({point.number}, {flag})) then"]
-        lines += [f"  {part}" for line in [*self._poisoned(point, function), *self._registered(point, level)] for part in line.split("\n")]
+        lines += [f"  {line}" for line in [*self._poisoned(point, function), *self._registered(point, level)]]
         lines.append("end if")
         counter = self._counter(point.loop)
         if counter is None:
@@ -100,14 +102,15 @@ class Rewriter:
         kind = f"integer(kind={counter.type.size})"
         self.declared[point.function] += [f"{kind} :: mend_from_{number}", f"{kind}, target :: mend_step_{number}"]
         self._lines(loop, [*before, f"mend_from_{number} = {first}", "do ! once, and again where a state was restored"], 1)
-        edits.replace(loop.place.start + len(header[:match.end()].encode()), loop.place.start + len(header[:end].encode()), f"mend_from_{number}")
+        longer = len(header) - (end - match.end()) + len(f"mend_from_{number}") > WIDTH
+        edits.replace(loop.place.start + len(header[:match.end()].encode()), loop.place.start + len(header[:end].encode()), f"mend_from_{number}" + (" &\n  " if longer else ""))
         self._after(loop, ["if (.not. mend_cc_again()) exit"], 1)
         self._after(loop, ["end do"], 2)
 
     def _frames(self, point):
         for level, (caller, node, _) in enumerate(point.chain):
             self.using.add(caller)
-            self._lines(node.stmt, [f"call mend_cc_frame({level}) ! mend-cc: for safe point {point.number}", *self._registered(point, level)], -7)
+            self._lines(node.stmt, [f"call mend_cc_frame({level}, {point.number}) ! mend-cc: for this safe point", *self._registered(point, level)], -7)
 
     def _poisoned(self, point, function):
         if not self.poison:
@@ -142,8 +145,23 @@ class Rewriter:
             else:
                 self._target(thing)
             whose = 1 if item.place in point.replicated else 0
-            made.append(f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, &\n  shape({text}, kind=8), {whose}, storage_size({text}))")
+            call = f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, shape({text}, kind=8), {whose}, storage_size({text}))"
+            made += self._where_allocated(item.place, call, f"call mend_cc_unallocated({level}, '{called[item]}', {KINDS[kind.kind, kind.size]}, {whose})")
         return made
+
+    @staticmethod
+    def _where_allocated(place, call, otherwise):
+        """A call, and another where an allocatable variable or component on the way isn't allocated in this run."""
+        thing, path = place
+        parts, kind = ["%".join((thing.name, *path[:depth])) for depth in range(len(path) + 1)], thing.base
+        needed = [parts[0]] if thing.allocatable else []
+        for part, name in zip(parts[1:], path):
+            kind = dict((field, below) for field, below, _ in kind.scalar().fields)[name]
+            needed += [part] if kind.kind == "array" and kind.name == "allocatable" else []
+        lines = [call]
+        for part in reversed(needed):
+            lines = [f"if (allocated({part})) then", *(f"  {line}" for line in lines), "else", f"  {otherwise}", "end if"]
+        return lines
 
     def _element(self, place):
         thing = place[0]
@@ -194,6 +212,27 @@ class Rewriter:
                     self.using.add(name)
         if not placed:
             raise Refused("MPI_Init isn't called in these sources")
+
+
+def _wrapped(line):
+    """A line as the lines that it needs."""
+    if len(line) <= WIDTH:
+        return [line]
+    indent = line[:len(line) - len(line.lstrip())] + "  "
+    made = [""]
+    for token in re.findall(r"'(?:[^']|'')*'|\w+|\s+|!.*|.", line):
+        if token.startswith("!"):
+            break
+        pieces = [token]
+        if token.startswith("'") and len(token) > LITERAL:
+            text = token[1:-1].replace("''", "'")
+            pieces = [piece for at in range(0, len(text), LITERAL) for piece in ("//", "'" + text[at:at + LITERAL].replace("'", "''") + "'")][1:]
+        for piece in pieces:
+            if len(made[-1]) + len(piece) > WIDTH and made[-1].strip():
+                made[-1] = made[-1].rstrip() + " &"
+                made.append(indent)
+            made[-1] += piece if made[-1].strip() or len(made) == 1 else piece.lstrip()
+    return made
 
 
 def _first_comma(text, start):

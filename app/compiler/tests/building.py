@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Behind this directory, whose tests have names of their own.
@@ -11,7 +12,33 @@ sys.path.append(os.path.join(os.path.dirname(os.path.dirname(HERE)), "lib", "tes
 from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory  # noqa: E402
 
 PROGRAMS = os.path.join(HERE, "programs")
-MPICC = os.path.join(VENV, "bin", "mpicc")
+# The runtime, which mend-cc has compiled for each program, is compiled once for all that a process builds with the same options.
+ONCE = r"""#!/bin/sh
+for last; do :; done
+case "$*" in
+*\ -c\ */mend_cc/runtime/*.c\ -o\ *|*\ -c\ */share/mend-app/mend_app_mpi.c\ -o\ *)
+    kept="$0.$(printf '%%s' "${*%%"$last"}" | md5sum | cut -c1-32)"
+    if [ ! -e "$kept" ]; then
+        %s "$@" || exit
+        exec cp "$last" "$kept"
+    fi
+    exec cp "$kept" "$last" ;;
+esac
+exec %s "$@"
+"""
+_compilers = tempfile.TemporaryDirectory()
+
+
+def compiled_once(compiler):
+    """The same compiler."""
+    found = os.path.join(_compilers.name, os.path.basename(compiler))
+    with open(found, "w", encoding="utf-8") as file:
+        file.write(ONCE % (compiler, compiler))
+    os.chmod(found, 0o755)
+    return found
+
+
+MPICC = compiled_once(os.path.join(VENV, "bin", "mpicc"))
 sys.path.insert(0, os.path.join(ROOT, "app", "compiler"))
 RING = """
 #include <mpi.h>
@@ -48,7 +75,7 @@ def environment(**settings):
     clean.update({f"MEND_APP_{key.upper()}": str(value) for key, value in settings.items()})
     clean["PYTHONPATH"] = os.path.join(ROOT, "app", "compiler")
     clean["MEND_APP_HOME"] = OUT
-    clean["PATH"] = f"{os.path.join(VENV, 'bin')}:{clean['PATH']}"
+    clean["PATH"] = f"{_compilers.name}:{os.path.join(VENV, 'bin')}:{clean['PATH']}"
     return clean
 
 

@@ -88,6 +88,39 @@ class Rewritten(InRoom):
         outside = 'static FILE *xopen(const char *path) { FILE *f = fopen(path, "w"); if (!f) abort(); return f; }'
         self.refused("opened by a function around fopen", 'FILE *log = xopen("log");', 'fprintf(log, "%d\\n", x);', "fclose(log);", outside=outside)
 
+    def test_a_file_that_is_opened_before_init(self):
+        # By a function before it, and in the function that calls it.
+        after = ("MPI_Init(&argc, &argv);", "begin(&argc, &argv);")
+        for outside, replaced in (
+            ("static FILE *log; static void early(void) { log = fopen(\"log\", \"w\"); }", (after[0], f"early(); {after[0]}")),
+            ("static FILE *log; static void begin(int *n, char ***v) { log = fopen(\"log\", \"w\"); MPI_Init(n, v); }", after),
+        ):
+            self.refused("log is opened before MPI_Init", "", 'fprintf(log, "%d\\n", x);', "fclose(log);", outside=outside, replaced=replaced)
+        outside = "static FILE *log; static void begin(int *n, char ***v) { MPI_Init(n, v); log = fopen(\"log\", \"w\"); }"
+        self.assertIn("mend_cc_fopen", self.rewritten(self.analysed((FRAME % (outside, "", 'fprintf(log, "%d\\n", x);', "fclose(log);")).replace(*after))))
+
+    def test_globals_of_one_name_in_two_sources(self):
+        main = FRAME % ("static int count; void note(int);", "", "count++; note(x + count);", 'printf("%d\\n", count);')
+        other = "int count; double sum; void note(int x) { count++; sum += x * count; }"
+        for texts in ((main, other), (other, main)):
+            point = self.analysed(*texts).plan.points[0]
+            self.assertEqual([item.place[0].name for item in point.items].count("count"), 2)
+
+    def test_datatypes_that_lead_to_other_variables(self):
+        types = '''MPI_Datatype both; int one[2] = {1, 1}; MPI_Aint at[2]; MPI_Datatype t[2] = {MPI_DOUBLE, MPI_DOUBLE};
+    MPI_Get_address(&left, &at[0]); MPI_Get_address(&right, &at[1]); %s
+    MPI_Type_create_struct(2, one, at, t, &both); MPI_Type_commit(&both);'''
+        for buffer, more in (("MPI_BOTTOM", ""), ("&left", "at[1] -= at[0]; at[0] = 0;")):
+            for receive in ("MPI_Bcast({}, 1, both, 0, MPI_COMM_WORLD);", "MPI_Sendrecv(&x, 1, MPI_INT, rank, 0, {}, 1, both, rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);",
+                            "MPI_Allgather(&x, 1, MPI_INT, {}, 1, both, MPI_COMM_WORLD);"):
+                body = f"u += left + right; {receive.format(buffer)}"
+                point = analysed(types % more, body, 'printf("%g\\n", u);', "static double left, right, u;").plan.points[0]
+                with self.subTest(body=body):
+                    self.assertLessEqual({"left", "right"}, {item.place[0].name for item in point.items})
+        # MPI's own types lead nowhere else.
+        point = analysed(types % "", "u += left; MPI_Bcast(&u, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);", 'printf("%g\\n", u);', "static double left, right, u;").plan.points[0]
+        self.assertEqual({item.place[0].name for item in point.items} & {"left", "right"}, set())
+
     def test_init_that_is_returned(self):
         self.refused("nothing can follow MPI_Init here", "", "", PRINT, outside="static int begin(int *n, char ***v) { return MPI_Init(n, v); }", replaced=("MPI_Init(&argc", "begin(&argc"))
 
@@ -274,6 +307,47 @@ class Blocks(InDirectory):
         code, output, errors = self.run_ranks(1, ["./blocks", "20"])
         self.assertEqual((code, output), (0, expected), errors)
         self.assertIn("is restored", errors)
+
+
+TWICE = r"""#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void relax(double *u, int steps, int stop, double *omega) {
+    for (int s = 0; s < steps; s++) {
+        if (s == stop) abort();
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (int i = 0; i < 100; i++) u[i] += *omega * (1 - u[i]);
+        *omega *= 0.9;
+    }
+    for (int s = 0; s < steps; s++) {
+        if (s == stop - 100) abort();
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (int i = 0; i < 100; i++) u[i] = 0.99 * u[i] + 2;
+    }
+}
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    double omega = 1.5, u[100] = {0};
+    relax(u, atoi(argv[1]), argc > 2 ? atoi(argv[2]) : -1, &omega);
+    printf("digest %.17g\n", u[3]);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+class Callers(InDirectory):
+    def test_variables_of_a_caller_of_two_places(self):
+        self.write("twice.c", TWICE)
+        report = self.mend_cc("--report", "mpicc", "-o", "twice", "twice.c")
+        self.assertIn("main/relax loop 3", report)
+        expected = self.good(self.run_ranks(1, ["./twice", "20"], restart="none"))
+        for stop, where in (("14", "12"), ("107", "28")):
+            self.forget()
+            self.assertNotEqual(self.run_ranks(1, ["./twice", "20", stop], calls=4)[0], 0)
+            code, output, errors = self.run_ranks(1, ["./twice", "20"])
+            self.assertEqual((code, output), (0, expected), errors)
+            self.assertIn(f"checkpoint {where} of", errors)
 
 
 if __name__ == "__main__":

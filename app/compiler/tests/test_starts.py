@@ -170,7 +170,7 @@ class Fortran(InDirectory):
         """Debian's compiler and launcher; its sources are copied."""
         if not shutil.which("mpif90.mpich"):
             skip("mend-cc for Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
-        for name in ("rod.f90", "rod_grid.f90"):
+        for name in ("rod.f90", "rod_grid.f90", "sponge.f90"):
             shutil.copy(os.path.join(PROGRAMS, name), self.directory)
         return shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
 
@@ -207,6 +207,18 @@ class Fortran(InDirectory):
                 self.assertEqual(code, 0, output + errors)
                 self.assertIn("checkpoint 42 of 2 ranks is restored", errors)
                 self.assertEqual(output == expected, not options)
+
+    def test_an_array_that_a_run_does_not_allocate_and_two_places_behind_a_call(self):
+        mpif90, mpiexec = self.programs()
+        report = self.mend_cc("--report", mpif90, "-O2", "-o", "sponge", "sponge.f90")
+        self.assertIn("main/relax loop 3", report)
+        for wanted in ("0", "1"):
+            expected = self.good(self.run_ranks(1, ["./sponge", wanted, "20", "-1"], mpiexec, restart="none"))
+            self.forget()
+            self.assertNotEqual(self.run_ranks(1, ["./sponge", wanted, "20", "14"], mpiexec, calls=4)[0], 0)
+            code, output, errors = self.run_ranks(1, ["./sponge", wanted, "20", "-1"], mpiexec)
+            self.assertEqual((code, output), (0, expected), errors)
+            self.assertIn("checkpoint 12 of", errors)
 
 
 if __name__ == "__main__":

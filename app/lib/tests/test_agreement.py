@@ -82,12 +82,12 @@ class Ranks(InDirectory):
         self.assertEqual(len(self.checkpoints()), 1)
 
     def test_a_watched_file(self):
-        loops = [program("loops"), "1200", "5000"]
+        loops = [program("loops"), "1200", "5000", "step", "-s", "100"]
         asked = self.ask(start(3, loops, self.directory, watch_seconds=0.05), lambda: open(self.path("checkpoints", "request"), "w").close())
         self.one_call_for_all(asked)
 
     def test_a_signal_that_reaches_one_rank_alone(self):
-        process = start(3, [program("loops"), "1200", "5000"], self.directory, watch_seconds=0.05, signal="USR2")
+        process = start(3, [program("loops"), "1200", "5000", "step", "-s", "100"], self.directory, watch_seconds=0.05, signal="USR2")
 
         def one_rank():
             for entry in os.listdir("/proc"):
@@ -146,7 +146,7 @@ class Ranks(InDirectory):
         self.assertNotIn("no checkpoint", output)
 
     def test_a_request_that_the_others_have_not_heard_is_passed_on_again(self):
-        command = [program("loops"), "1000", "5000"]
+        command = [program("loops"), "1000", "5000", "step", "-s", "100"]
         output = self.good(run(1, ["-env", "MEND_APP_INTERVAL", "1", *command, ":", "-n", "2", *command], self.directory, watch_seconds=0.1))
         first = self.taken(output)[:3]
         self.assertEqual(sorted(rank for rank, _ in first), ["0", "1", "2"], output)
@@ -155,7 +155,7 @@ class Ranks(InDirectory):
     def test_many_requests_at_random_moments(self):
         random.seed(int(os.environ.get("MEND_TEST_SEED", "1")))
         for settings in ({"behind": "yes", "incremental": "yes"}, {"calls": 37}):
-            process = start(3, [program("loops"), "4000", "1000"], self.directory, watch_seconds=0.01, **settings)
+            process = start(3, [program("loops"), "2000", "1000"], self.directory, watch_seconds=0.01, **settings)
 
             def ask():
                 for _ in range(4):

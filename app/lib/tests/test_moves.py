@@ -111,7 +111,7 @@ void *mmap64(void *at, size_t length, int protection, int flags, int fd, off_t o
 
 class Moved(Moving):
     def test_one_half_and_all_ranks(self):
-        for ranks, who, told in ((1, "0", "rank 0"), (2, "1", "rank 1"), (4, "0,2-3", "ranks 0, 2, 3"), (8, "all", "ranks 0, 1, 2, 3, 4, 5, 6, 7")):
+        for ranks, who, told in ((1, "0", "rank 0"), (2, "1", "rank 1"), (4, "0,2-3", "ranks 0, 2, 3"), (3, "all", "ranks 0, 1, 2")):
             with self.subTest(ranks=ranks):
                 output = self.same(self.moves(ranks, "-m", "5", who, ""), ranks)
                 self.assertIn(f"moved: {told};", output)
@@ -208,8 +208,8 @@ class Moved(Moving):
         self.assertEqual(self.line(output, "moves digest"), self.expected(2, **size))
 
     def test_conjugate_gradients(self):
-        expected = self.line(self.good(run(4, [program("cg"), "400000", "40"], self.directory)), "cg ")
-        output = self.good(run(4, [program("cg"), "400000", "40", "-m", "2", "1,3", ""], self.directory, watch_seconds=0.02, move_chunk=1 << 20))
+        expected = self.line(self.good(run(4, [program("cg"), "100000", "12"], self.directory)), "cg ")
+        output = self.good(run(4, [program("cg"), "100000", "12", "-m", "2", "1,3", ""], self.directory, watch_seconds=0.02, move_chunk=1 << 18))
         self.assertIn("moved: ranks 1, 3;", output)
         self.assertEqual(self.line(output, "cg "), expected)
 
@@ -264,8 +264,8 @@ class Memory(Moving):
 
 
 class Refused(Moving):
-    def refused(self, word, *arguments, ranks=2, **settings):
-        output = self.same(self.moves(ranks, *arguments, **settings), ranks)
+    def refused(self, word, *arguments, ranks=2, steps=25, **settings):
+        output = self.same(self.moves(ranks, *arguments, steps=steps, **settings), ranks, steps=steps)
         self.assertIn(word, output)
         self.assertNotIn("moved:", output)
         return output
@@ -275,7 +275,7 @@ class Refused(Moving):
                            ("communicator", "communicator `mine` is of MPI_Comm_dup"), ("graph", "communicator `mine` is of MPI_Graph_create"), ("inter", "communicator `mine` is of MPI_Intercomm_create"),
                            ("exscan", "a request of MPI_Iexscan is open"), ("file", "a file of MPI_File_open is open")):
             with self.subTest(what):
-                self.refused(f"no move: {word}", "-o", what, "3", "-m", "5", "1", "", steps=60, pause=12000)
+                self.refused(f"no move: {word}", "-o", what, "3", "-m", "5", "1", "")
 
     def test_hosts_and_ranks_that_are_not_there(self):
         self.refused("host `no-such-host.invalid` isn't known to this machine", "-m", "5", "1", "no-such-host.invalid")
@@ -369,7 +369,7 @@ class Languages(InDirectory):
         output = self.same("travel digest", 3, [PYTHON, TRAVEL, "50"], "5", "all", "30", "0,2")
         self.assertEqual(output.count("moved: ranks"), 2, output)
         for what, word in (("window", "window `halo` is open"), ("request", "a request (Request) is open")):
-            output = self.same("travel digest", 2, [PYTHON, TRAVEL, "40"], "5", "1", what)
+            output = self.same("travel digest", 2, [PYTHON, TRAVEL, "25"], "5", "1", what)
             self.assertIn(f"no move: {word}", output)
 
     def test_what_python_has_printed_is_written_before_an_old_process_sleeps(self):
@@ -392,6 +392,32 @@ except Asleep:
     os._exit(0)
 """
         self.assertIn("printed before", self.good(self.python(script)))
+
+    def test_python_sees_what_is_open_past_proxies_of_what_is_gone(self):
+        script = """
+import ctypes, weakref
+from types import SimpleNamespace
+from mend_app import _transport
+class Gone:
+    pass
+gone = Gone()
+proxies = [weakref.proxy(gone)]
+del gone
+transport = _transport.Transport.__new__(_transport.Transport)
+transport.sending, transport.receiving, transport.slots = [], [], []
+transport.communicators = SimpleNamespace(left_over=lambda: None, world_is_used=True, arriving=False)
+print(transport._hindrance(None))
+request = _transport.MPI.COMM_SELF.Irecv(bytearray(1))
+print(ctypes.string_at(transport._hindrance(None)).decode())
+request.Cancel()
+request.Wait()
+transport.communicators = None
+print(ctypes.string_at(transport._hindrance(None)).decode())
+"""
+        output = self.good(self.python(script)).splitlines()
+        self.assertEqual(output[0], "None")
+        self.assertIn("a request (Request) is open", output[1])
+        self.assertIn("what is open can't be seen (AttributeError: ", output[2])
 
     def test_open_mpi_is_asked_for_slots_by_python_too(self):
         script = """

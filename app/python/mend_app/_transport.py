@@ -161,19 +161,30 @@ class Transport:
     # Moves.
 
     def _hindrance(self, _):
-        """What a move can't take along, as text in memory that stays. Files and communicators that the session didn't make aren't seen here."""
+        """What a move can't take along, as text in memory that stays."""
+        try:
+            why = self._hindered_by()
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                _library.keep(error)
+            why = f"what is open can't be seen ({type(error).__name__}: {error})"
+        self.hindered = None if why is None else ctypes.create_string_buffer(why.encode(errors="replace"))
+        return None if why is None else ctypes.addressof(self.hindered)
+
+    def _hindered_by(self):
+        """Files and communicators that the session didn't make aren't seen here."""
         why = self.communicators.left_over()
         # A process that arrives may use it after its safe point only.
         if why is None and not self.communicators.world_is_used and not self.communicators.arriving:
             why = "the program doesn't use session.world: with MPI.COMM_WORLD ranks can't move"
         own = {id(request) for request in self.receiving} | {id(request) for request, _data in self.sending} | {id(request) for slot in self.slots for request in slot}
         for thing in gc.get_objects() if why is None else ():
-            if isinstance(thing, MPI.Win) and thing != MPI.WIN_NULL:
+            # isinstance() would ask what a proxy stands for, which may be gone.
+            if issubclass(type(thing), MPI.Win) and thing != MPI.WIN_NULL:
                 why = f"window `{thing.Get_name()}` is open: free it before the safe point"
-            elif isinstance(thing, MPI.Request) and thing != MPI.REQUEST_NULL and id(thing) not in own:
+            elif issubclass(type(thing), MPI.Request) and thing != MPI.REQUEST_NULL and id(thing) not in own:
                 why = f"a request ({type(thing).__name__}) is open: wait for its end before the safe point, and free it if it is persistent"
-        self.hindered = None if why is None else ctypes.create_string_buffer(why.encode(errors="replace"))
-        return None if why is None else ctypes.addressof(self.hindered)
+        return why
 
     def _make_worlds(self, place):
         color, made = MPI.UNDEFINED if place < 0 else 0, self.communicators

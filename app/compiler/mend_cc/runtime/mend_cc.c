@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <mend_app_mpi.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@ struct note {
     struct note *next;
     char name[MEND_CC_NAME];
     void *address;
-    int level, type, dimensions, whose, fields, site; /* site: above 0 it is all that this place has allocated */
+    int point, level, type, dimensions, whose, fields, site; /* site: above 0 it is all that this place has allocated */
     size_t count, size, bytes;
     uint64_t extents[MEND_APP_DIMENSIONS];
     mend_app_dimension shape[MEND_APP_DIMENSIONS];
@@ -35,13 +36,16 @@ struct site {
 };
 
 static struct {
-    int started, entered, current, saved, changed, leaf;
+    int started, entered, current, saved, changed, leaf, naming; /* naming: the point whose variables are being named */
     const mend_cc_point *points;
     int count;
     struct note *notes;
     struct block *blocks, *last;
     struct site *sites;
 } cc;
+
+/* Of the lists of blocks, which any thread may change; at a safe point there is one alone. */
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int (*mend_cc_check)(int point);
 
@@ -153,10 +157,11 @@ int mend_cc_skip(const char *points) {
     return 0;
 }
 
-void mend_cc_frame(int level) {
+void mend_cc_frame(int level, int point) {
+    cc.naming = point;
     for (struct note **at = &cc.notes; *at;) {
         struct note *n = *at;
-        if (n->level >= level || n->site) {
+        if (n->point == point && n->level >= level) {
             *at = n->next;
             free(n->field);
             free(n);
@@ -178,13 +183,14 @@ int mend_cc_arrive(int point, int *known) {
     for (const char *c = p->path; *c; c++)
         cc.leaf += *c == '/';
     *known = 1;
-    mend_cc_frame(cc.leaf);
+    mend_cc_frame(cc.leaf, point);
     cc.current = -point;
     return 1;
 }
 
 static struct note *add(int level, const char *name, void *address, int type, int whose) {
     struct note *n = mend_cc_need(calloc(1, sizeof *n)), **end = &cc.notes;
+    n->point = cc.naming;
     n->level = level < 0 ? cc.leaf : level;
     snprintf(n->name, sizeof n->name, "%s", name);
     n->address = address;
@@ -418,7 +424,7 @@ static void register_heap(const struct note *n) {
 
 static void register_level(int level) {
     for (struct note *n = cc.notes; n; n = n->next) {
-        if (n->level != level)
+        if (n->point != cc.current || n->level != level)
             continue;
         if (n->site)
             register_heap(n);
@@ -468,8 +474,11 @@ int mend_cc_checkpoint(int point) {
 }
 
 static void *known(int site, void *made, size_t bytes) {
-    if (made)
+    if (made) {
+        pthread_mutex_lock(&blocks_lock);
         remember(site, made, bytes);
+        pthread_mutex_unlock(&blocks_lock);
+    }
     return made;
 }
 
@@ -499,7 +508,7 @@ static void forget(const void *address) {
         }
 }
 
-void *mend_cc_realloc(int site, void *old, size_t bytes) {
+static void *reallocate(int site, void *old, size_t bytes) {
     void *made = realloc(old, bytes);
     if (!made) {
         /* The C library has freed it. */
@@ -521,9 +530,20 @@ void *mend_cc_realloc(int site, void *old, size_t bytes) {
     return made;
 }
 
+/* Locked as a whole: another thread may be given the old address at once. */
+void *mend_cc_realloc(int site, void *old, size_t bytes) {
+    pthread_mutex_lock(&blocks_lock);
+    void *made = reallocate(site, old, bytes);
+    pthread_mutex_unlock(&blocks_lock);
+    return made;
+}
+
 void mend_cc_free(void *address) {
-    if (address)
+    if (address) {
+        pthread_mutex_lock(&blocks_lock);
         forget(address);
+        pthread_mutex_unlock(&blocks_lock);
+    }
     free(address);
 }
 

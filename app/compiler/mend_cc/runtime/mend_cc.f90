@@ -4,7 +4,8 @@ module mend_cc
   use, intrinsic :: iso_fortran_env, only: int64
   implicit none
   private
-  public :: mend_cc_point, mend_cc_start, mend_cc_end, mend_cc_skip, mend_cc_frame, mend_cc_arrive, mend_cc_register
+  public :: mend_cc_point, mend_cc_start, mend_cc_end, mend_cc_skip, mend_cc_frame, mend_cc_arrive
+  public :: mend_cc_register, mend_cc_unallocated
   public :: mend_cc_address, mend_cc_checkpoint, mend_cc_again, mend_cc_restoring, mend_cc_spoil
 
   type, bind(c) :: point
@@ -28,9 +29,9 @@ module mend_cc
       import
       character(kind=c_char), intent(in) :: points(*)
     end function
-    subroutine c_frame(level) bind(c, name='mend_cc_frame')
+    subroutine c_frame(level, number) bind(c, name='mend_cc_frame')
       import
-      integer(c_int), value :: level
+      integer(c_int), value :: level, number
     end subroutine
     integer(c_int) function c_arrive(number, known) bind(c, name='mend_cc_arrive')
       import
@@ -102,9 +103,9 @@ contains
     mend_cc_skip = c_skip(terminated(numbers)) /= 0
   end function
 
-  subroutine mend_cc_frame(level)
-    integer, intent(in) :: level
-    call c_frame(level)
+  subroutine mend_cc_frame(level, number)
+    integer, intent(in) :: level, number
+    call c_frame(level, number)
   end subroutine
 
   logical function mend_cc_arrive(number, known)
@@ -148,6 +149,13 @@ contains
     integer(int64), intent(in) :: extents(:)
     if (bits /= 8 * bytes(element)) call c_other_size(terminated(name), bytes(element), bits / 8)
     call c_variable(level, terminated(name), address, element, size(extents), extents(size(extents):1:-1), whose)
+  end subroutine
+
+  !> An array that this run hasn't allocated: it has no elements, as it must have none in a restart.
+  subroutine mend_cc_unallocated(level, name, element, whose)
+    integer, intent(in) :: level, element, whose
+    character(*), intent(in) :: name
+    call c_variable(level, terminated(name), c_null_ptr, element, 1, [0_int64], whose)
   end subroutine
 
   !> Overwrites memory: tests.

@@ -1,5 +1,5 @@
 /* What programs that mend-cc has rewritten call. It stands on libmend-app (mend_app.h): at a safe point it enters contexts and registers variables there, in a
- * restart at the saved safe point only. Called by the program's one thread. */
+ * restart at the saved safe point only. Called by one thread of the program, but allocation by any. */
 #ifndef MEND_CC_H
 #define MEND_CC_H
 
@@ -33,8 +33,8 @@ void mend_cc_end(void);
 /* Whether a restart at one of these points ("1 3") is under way: what they don't need again is left out. */
 int mend_cc_skip(const char *points);
 
-/* Before a call that leads to a safe point: the caller's variables follow. Level 0 is main. */
-void mend_cc_frame(int level);
+/* Before a call that leads to this safe point: the caller's variables for it follow. Level 0 is main. */
+void mend_cc_frame(int level, int point);
 /* At a safe point: 1 when its variables are to be named now. `known` is 0 when its loop is entered. */
 int mend_cc_arrive(int point, int *known);
 /* Names what is registered. C order; no dimensions: one value. */

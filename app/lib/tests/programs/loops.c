@@ -1,10 +1,10 @@
 /* Ranks in loops that are in step or not, for requests. Each call at which a checkpoint was taken is a line on standard output.
  *
- *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | rush] [-r CALL]
+ *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | rush] [-r CALL] [-s CALLS]
  *
  * step: a message to each neighbour between calls. uneven: rank 1 makes two calls where the others make one. early: rank 1 makes half of the calls, and
  * nobody waits for it. places: rank 1 is in another context. replicas: a replicated variable differs. rush: in step, and only rank 0 is slow.
- * -r: every rank asks at its call CALL plus its number.
+ * -r: every rank asks at its call CALL plus its number. -s: it stops so many calls after its first checkpoint.
  */
 #include <inttypes.h>
 #include <mend_app_mpi.h>
@@ -14,12 +14,14 @@
 #include <unistd.h>
 
 int main(int argc, char **argv) {
-    int64_t calls = argc > 1 ? atoll(argv[1]) : 100, pause = argc > 2 ? atoll(argv[2]) : 0, ask_at = -1;
+    int64_t calls = argc > 1 ? atoll(argv[1]) : 100, pause = argc > 2 ? atoll(argv[2]) : 0, ask_at = -1, stop_after = 0;
     const char *mode = argc > 3 ? argv[3] : "step";
     int rank, ranks;
     for (int i = 4; i + 1 < argc; i++)
         if (strcmp(argv[i], "-r") == 0)
             ask_at = atoll(argv[i + 1]);
+        else if (strcmp(argv[i], "-s") == 0)
+            stop_after = atoll(argv[i + 1]);
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -39,8 +41,11 @@ int main(int argc, char **argv) {
         if (ask_at >= 0 && call + 1 == ask_at + rank)
             mend_app_request();
         for (int again = 0; again < (uneven && rank == 1 ? 2 : 1); again++)
-            if (mend_app_checkpoint() == MEND_APP_TAKEN)
+            if (mend_app_checkpoint() == MEND_APP_TAKEN) {
                 printf("rank %d took at %" PRId64 "\n", rank, call + 1);
+                if (stop_after && call + stop_after < mine)
+                    mine = call + stop_after;
+            }
         if (pause && (!rush || rank == 0))
             usleep((useconds_t)pause);
         if (!early && ranks > 1) {

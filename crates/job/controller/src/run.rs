@@ -527,7 +527,7 @@ impl Running {
         let verdict = verdict(&self.job, &mut self.shell.healing, &self.shell.record);
         // Daemons have forgotten it: whoever finds the end on record is not to miss what came before.
         let over = self.shell.output.over();
-        over.store(!matches!(verdict, Verdict::GoOn(_)), Ordering::Relaxed);
+        over.store(!matches!(verdict, Verdict::GoOn(_)) || !late.is_empty(), Ordering::Relaxed);
         let mut printed = pin!(self.shell.output.finish());
         loop {
             tokio::select! {

@@ -6,7 +6,7 @@
 //! {"rank":0,"stream":"Stdout","bytes":4096,…}         written before the bytes are
 //! +                                                   and after
 //! ```
-//! A controller that is killed leaves at most the last entry undecided. Where its bytes were going to a regular file, the file's length
+//! A controller that is killed leaves at most the last entry undecided. Where its bytes were going to a regular file, what is in the file
 //! decides; where they were spooled ([`crate::spool`]), the spool does; else they count as not shown, and may be printed twice: at most [`MAX_STEP_BYTES`] of them.
 //! After a failure of the power an entry may be there whose bytes are not: those of a spool are looked for, and those of a regular file, if the machine was started since.
 //! Each controller makes both files anew before it prints first ([`crate::held_file`]), so that what one that has lost the job still writes is in no file that is read.
@@ -238,9 +238,11 @@ impl ShownOutput {
         };
         let there = file.metadata().map_or(0, |found| found.len()).saturating_sub(place);
         if there >= entry.bytes {
-            // Space without what was written there is not it.
-            if !may_lack || self.is_in_file(&entry, &file) {
+            if self.is_in_file(&entry, &file) {
                 self.take(entry);
+            } else if !may_lack {
+                // A full disk took a part of it, and a message of ours came next.
+                self.doubt = Some((entry.rank, entry.stream, entry.bytes));
             }
             return;
         }
@@ -469,6 +471,28 @@ mod tests {
         assert_eq!(shown(), 8);
         fs::write(&out, b"one\n\0\0\0\0three\n").unwrap();
         assert_eq!(shown(), 4);
+    }
+
+    #[test]
+    fn a_message_of_ours_where_a_full_disk_took_a_part_is_not_the_ranks() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory::at(place.path());
+        let out = place.path().join("out");
+        fs::write(&out, b"").unwrap();
+        let lock = directory.lock("a-job").unwrap();
+        let mut log = ShownLog::new(place.path(), lock.identity(), StreamDigests::new(), false);
+        let found = fs::metadata(&out).unwrap();
+        log.targets[0] = Some(Target { device: found.dev(), inode: found.ino(), path: out.clone() });
+        log.begin_log(None).unwrap();
+        let end = Mark::default().after(b"one\ntwo\n");
+        let entry = Entry { rank: 0, stream: Stream::Stdout, bytes: 8, place: Some(0), cut: None, end, lines: Vec::new(), open: false };
+        log.append(&format!("{}\n", serde_json::to_string(&entry).unwrap())).unwrap();
+        for (there, shown, doubt) in [("one\ntwo\n", 8, None), ("one\nmend: no space is left\n", 0, Some((0, Stream::Stdout, 8)))] {
+            fs::write(&out, there).unwrap();
+            let found = load(&directory);
+            assert_eq!(found.digests.get(&(0, Stream::Stdout)).map_or(0, |digest| digest.end().at), shown);
+            assert_eq!(found.doubt, doubt);
+        }
     }
 
     #[test]

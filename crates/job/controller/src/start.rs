@@ -274,8 +274,11 @@ pub(crate) async fn begin(
         ranks_until_ms: None,
         absent: beginning.absent,
         batch: beginning.batch.as_ref().map(|(_, place)| place.clone()),
-        // A successor of this controller does not know its environment.
-        within: batch_job_around().or_else(|| directory.record().ok()?.within),
+        // A successor of this controller has another environment.
+        within: match beginning.run_began == process_began() {
+            true => batch_job_around(),
+            false => directory.record().ok().and_then(|record| record.within),
+        },
         branch: beginning.branch.clone(),
     };
     directory.write("job.json", &record)?;

@@ -37,17 +37,6 @@ impl Losses {
         self.told.push(loss);
     }
 
-    /// A migration was undone: the rank is the one that it was, under a new generation, and has lost what it had lost.
-    pub(crate) fn stayed(&mut self, rank: Rank, before: u64, now: u64) {
-        for loss in &mut self.told {
-            for (its, generation) in [(loss.ranks.0, &mut loss.generations.0), (loss.ranks.1, &mut loss.generations.1)] {
-                if (its, *generation) == (rank, before) {
-                    *generation = now;
-                }
-            }
-        }
-    }
-
     /// When the next one is to be judged.
     pub(crate) fn due(&self) -> Option<u64> {
         let first = self.told.iter().map(|loss| loss.since_us).min()?;

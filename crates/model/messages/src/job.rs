@@ -46,7 +46,7 @@ pub struct MapEntry {
     pub open: bool,
     /// `None` until the rank's fabric is up.
     pub address: Option<FabricAddress>,
-    /// It has ended, as a rank of a spawned world may before the job does: that it closed its channels is no loss.
+    /// It has ended, as a rank may before the job does: that it closed its channels is no loss.
     pub ended: bool,
 }
 

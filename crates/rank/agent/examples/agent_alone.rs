@@ -12,6 +12,9 @@ static ALLOCATOR: RankAllocator = RankAllocator;
 /// Set in a program's environment: it begins to use the fabric at the very moment at which it is saved.
 const USED_WHILE_SAVED: &str = "MEND_TEST_USED_WHILE_SAVED";
 
+/// Set in a program's environment: its channels do not drain.
+const NEVER_DRAINS: &str = "MEND_TEST_NEVER_DRAINS";
+
 /// A fabric that nobody uses.
 struct Nobody;
 
@@ -47,11 +50,15 @@ impl Network for Nobody {
     fn in_use(&self) -> bool {
         false
     }
-    fn suspend(&self, _: Duration) -> Result<(), Undrained> {
-        Ok(())
+    fn suspend(&self, _: Duration, time: Duration) -> Result<bool, Undrained> {
+        let drains = std::env::var_os(NEVER_DRAINS).is_none();
+        if !drains {
+            std::thread::sleep(time);
+        }
+        Ok(drains)
     }
-    fn suspend_peer(&self, _: Rank, _: Duration) -> Result<(), Undrained> {
-        Ok(())
+    fn suspend_peer(&self, _: Rank, _: Duration, _: Duration) -> Result<bool, Undrained> {
+        Ok(true)
     }
     fn serve(&self, timeout: Duration) {
         std::thread::sleep(timeout);

@@ -58,16 +58,17 @@ pub trait Network: Sync {
     fn traffic(&self, sent: &mut Vec<(u64, u64)>);
     /// Whether the program uses the fabric.
     fn in_use(&self) -> bool;
-    /// Stops sending, drains all channels.
+    /// Stops sending, drains all channels, for `time`: true when that is done, else it goes on when this is called again.
     ///
     /// # Errors
     /// Which peer showed no progress for `limit`, or is gone.
-    fn suspend(&self, limit: Duration) -> Result<(), Undrained>;
-    /// Drains and closes the channel to one peer, which is about to move. Until `resume` that peer counts on [`Network::keep_up`].
+    fn suspend(&self, limit: Duration, time: Duration) -> Result<bool, Undrained>;
+    /// Drains, as `suspend` does, and closes the channel to one peer, which is about to move. Until `resume` that peer counts on
+    /// [`Network::keep_up`].
     ///
     /// # Errors
     /// As `suspend`.
-    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), Undrained>;
+    fn suspend_peer(&self, rank: Rank, limit: Duration, time: Duration) -> Result<bool, Undrained>;
     /// Serves peers for at most `timeout`, while suspended.
     fn serve(&self, timeout: Duration);
     /// Serves peers as long as they have something to say, at most for `time`, while the program runs.

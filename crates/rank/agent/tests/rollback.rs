@@ -2,8 +2,10 @@
 
 mod support;
 
-use mend_messages::agent::{Reply, Request};
+use mend_messages::agent::{FromAgent, Reply, Request, ToAgent};
+use mend_messages::job::JobMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use support::generations::assert_counted;
 use support::rollback::rollbacks;
 use support::{ENDLESS, Rank, compile};
@@ -31,6 +33,23 @@ fn descriptors_of_all_kinds() {
 fn signals_handlers_and_timers() {
     let rank = Rank::start(5002, &compile("apps/signals.c"), &[ENDLESS]);
     rollbacks(rank, &["tick 3", "tick 10", "tick 20"]);
+}
+
+/// The peers that it waits for may be lost.
+#[test]
+fn a_rank_that_drains_its_channels_is_paused_at_once() {
+    let mut rank = Rank::start_with(5020, &compile("apps/counter.c"), &[ENDLESS], &[("MEND_TEST_NEVER_DRAINS", "1")]);
+    rank.await_line("tick 3");
+    rank.say(&ToAgent::Request { seq: 100, request: Request::Suspend });
+    std::thread::sleep(Duration::from_millis(300));
+    let asked = Instant::now();
+    // What comes with it keeps its turn.
+    rank.say(&ToAgent::Map(JobMap::default()));
+    rank.say(&ToAgent::Request { seq: 101, request: Request::Pause });
+    assert!(matches!(rank.hear(), FromAgent::Reply { seq: 100, reply: Reply::Failed { .. } }));
+    assert!(matches!(rank.hear(), FromAgent::Reply { seq: 101, reply: Reply::Paused }));
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    rank.kill();
 }
 
 /// Nothing is measured: a timer of the process, which lasts half as long, must run out first.

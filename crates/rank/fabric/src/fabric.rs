@@ -63,6 +63,8 @@ pub(crate) struct State {
     unserved: u32,
     /// A probe has found nothing, and nothing was told since.
     pub probed: bool,
+    /// The drain that is under way: when it began, and who is waited for.
+    drain: Option<(Instant, Overdue)>,
 }
 
 /// One-sided operations that need no packets between two rounds: a program may do nothing else, and others wait for this rank.
@@ -128,6 +130,28 @@ impl State {
         }
         self.idle.here(now);
         moved
+    }
+
+    /// A step of a drain towards one peer or all. When it began, if it is not over.
+    fn drain_step(&mut self, peer: Option<Rank>, limit: Duration) -> Result<Option<Instant>, DrainError> {
+        let Self { links, drain, .. } = self;
+        let is_meant = |rank: &Rank| peer.is_none_or(|peer| peer == *rank);
+        let mut draining = links.drain_step();
+        draining.retain(|rank| is_meant(rank) && !links.peer_drained(*rank));
+        let mut lost = links.lost();
+        lost.retain(is_meant);
+        if !lost.is_empty() {
+            return Err(DrainError::Lost { ranks: lost });
+        }
+        if draining.is_empty() {
+            if let Some(peer) = peer {
+                links.close_peer(peer);
+            }
+            return Ok(None);
+        }
+        let (began, overdue) = drain.get_or_insert_with(|| (Instant::now(), Overdue::new(limit)));
+        let late = overdue.among(&draining, |rank| links.taken(rank));
+        if late.is_empty() { Ok(Some(*began)) } else { Err(DrainError::Late { ranks: late }) }
     }
 
     fn look_on(&mut self, gate: &Gate<Self>, began: u64) -> bool {
@@ -404,58 +428,43 @@ impl Fabric {
         self.state.lock_first().links.awake();
     }
 
-    /// Stops sends to all peers and drains: returns when everything this rank sent has been delivered. Peers must be
-    /// served meanwhile (by their programs or agents). No lock is kept. A peer that shows no progress for `limit` ends it.
+    /// Stops sends to all peers and drains, for `time`: true when everything this rank sent has been delivered, else the drain goes on when this
+    /// is called again. Peers must be served meanwhile (by their programs or agents). No lock is kept. A peer that shows no progress for `limit`
+    /// ends it.
     ///
     /// # Errors
     /// [`DrainError`]; [`Fabric::resume`] is right after that, too.
-    pub fn suspend(&self, limit: Duration) -> Result<(), DrainError> {
+    pub fn suspend(&self, limit: Duration, time: Duration) -> Result<bool, DrainError> {
         self.state.lock_first().links.begin_suspend();
-        let (began, mut overdue) = (Instant::now(), Overdue::new(limit));
-        loop {
-            let (drained, late, lost) = {
-                let mut state = self.state.lock_first();
-                state.progress();
-                let draining = state.links.drain_step();
-                (draining.is_empty(), overdue.among(&draining, |rank| state.links.taken(rank)), state.links.lost())
-            };
-            if !lost.is_empty() {
-                return Err(DrainError::Lost { ranks: lost });
-            }
-            if drained {
-                return Ok(());
-            }
-            if !late.is_empty() {
-                return Err(DrainError::Late { ranks: late });
-            }
-            self.nap_first(next_look(began.elapsed(), NAP));
-        }
+        self.drain(None, limit, time)
     }
 
-    /// Drains and closes the channel to a peer that is about to move. Immediate if there is no channel. The peer drains its own channel
-    /// to us, for which it must be served until [`Fabric::resume`] (by the program, or [`Fabric::keep_up`]).
+    /// Drains, as [`Fabric::suspend`] does, and closes the channel to a peer that is about to move. Immediate if there is no channel. The peer drains
+    /// its own channel to us, for which it must be served until [`Fabric::resume`] (by the program, or [`Fabric::keep_up`]).
     ///
     /// # Errors
     /// [`DrainError`].
-    pub fn suspend_peer(&self, peer: Rank, limit: Duration) -> Result<(), DrainError> {
+    pub fn suspend_peer(&self, peer: Rank, limit: Duration, time: Duration) -> Result<bool, DrainError> {
         self.state.lock_first().links.begin_suspend_peer(peer)?;
-        let (began, mut overdue) = (Instant::now(), Overdue::new(limit));
+        self.drain(Some(peer), limit, time)
+    }
+
+    fn drain(&self, peer: Option<Rank>, limit: Duration, time: Duration) -> Result<bool, DrainError> {
+        let entered = Instant::now();
         loop {
-            let late = {
+            let began = {
                 let mut state = self.state.lock_first();
                 state.progress();
-                state.links.drain_step();
-                if state.links.lost().contains(&peer) {
-                    return Err(DrainError::Lost { ranks: vec![peer] });
+                match state.drain_step(peer, limit) {
+                    Ok(Some(began)) => began,
+                    over => {
+                        state.drain = None;
+                        return over.map(|_| true);
+                    }
                 }
-                if state.links.peer_drained(peer) {
-                    state.links.close_peer(peer);
-                    return Ok(());
-                }
-                overdue.among(&[peer], |rank| state.links.taken(rank))
             };
-            if !late.is_empty() {
-                return Err(DrainError::Late { ranks: late });
+            if entered.elapsed() >= time {
+                return Ok(false);
             }
             self.nap_first(next_look(began.elapsed(), NAP));
         }
@@ -485,6 +494,7 @@ impl Fabric {
     /// Undoes [`Fabric::suspend`] and [`Fabric::suspend_peer`], also after they failed.
     pub fn resume(&self) {
         let mut state = self.state.lock_first();
+        state.drain = None;
         state.links.resume();
         state.progress();
     }

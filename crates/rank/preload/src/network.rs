@@ -89,12 +89,12 @@ impl Network for ProcessFabric {
         fabric().in_use()
     }
 
-    fn suspend(&self, limit: Duration) -> Result<(), Undrained> {
-        fabric().suspend(limit).map_err(|error| undrained(&error))
+    fn suspend(&self, limit: Duration, time: Duration) -> Result<bool, Undrained> {
+        fabric().suspend(limit, time).map_err(|error| undrained(&error))
     }
 
-    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), Undrained> {
-        fabric().suspend_peer(rank, limit).map_err(|error| undrained(&error))
+    fn suspend_peer(&self, rank: Rank, limit: Duration, time: Duration) -> Result<bool, Undrained> {
+        fabric().suspend_peer(rank, limit, time).map_err(|error| undrained(&error))
     }
 
     fn serve(&self, timeout: Duration) {

@@ -31,6 +31,8 @@ const WRITE: usize = 1 << 20;
 /// How long the other end is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// After that it is told that the other end is waited for.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// `mend bench pipe`.
 #[derive(Debug, Args)]
@@ -344,11 +346,16 @@ struct OtherEnd {
 
 impl OtherEnd {
     fn find(host: &str, port: u16) -> Result<Self, Failure> {
-        let begun = Instant::now();
+        let (begun, mut waits) = (Instant::now(), false);
         let told = loop {
             match TcpStream::connect((host, port)) {
                 Ok(told) => break told,
-                Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(100)),
+                Err(error) if begun.elapsed() < PATIENCE => {
+                    if begun.elapsed() > QUIET && !std::mem::replace(&mut waits, true) {
+                        mend_report::tell!("mend: waiting for {host}:{port}, {} s at most: {error}", PATIENCE.as_secs());
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
+                }
                 Err(error) => {
                     let hint = format!("`mend bench pipe --listen={port}` there");
                     return Err(Failure::new(format!("nobody waits on {host}:{port}: {error}"), hint, 69));

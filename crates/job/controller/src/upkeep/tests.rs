@@ -8,6 +8,7 @@ use mend_image::kept;
 use mend_image::record::{Kind, Mapping};
 use mend_image::write::StreamWriter;
 use mend_messages::agent::ImageId;
+use mend_messages::tier::{Tier, TierSpec};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -203,6 +204,22 @@ fn what_object_storage_has_of_a_merged_one_is_forgotten_before() {
         }
     });
     assert!(merged && done.merged == Some(6), "{done:?}");
+}
+
+#[test]
+fn what_a_restart_looks_for_in_tiers_is_not_merged() {
+    let directory = history();
+    let directory = directory.path();
+    for number in 1..=7 {
+        let place = directory.join(number.to_string());
+        let local = TierSpec { tier: Tier::Local("/local".into()), keep: 1 };
+        let manifest = manifest::load(&place, None).unwrap();
+        manifest::replace(&place, &manifest::Manifest { tiers: vec![local], ..manifest }, None).unwrap();
+    }
+    let before = names(directory);
+    let done = round(directory, &rules(TWO, None), &AtomicBool::new(false));
+    assert!(done.merged.is_none() && done.failure.is_none(), "{done:?}");
+    assert_eq!(names(directory), before);
 }
 
 #[test]

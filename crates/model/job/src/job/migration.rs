@@ -228,7 +228,8 @@ impl Job {
                     }
                     let state = &mut self.roster.ranks[rank as usize];
                     (state.node, state.attempt, state.address) = (target, attempt.unwrap_or_default(), address);
-                    self.reopen(rank);
+                    (state.open, state.generation) = (true, state.generation + 1);
+                    self.publish_map();
                     if fed && !self.stdin && self.keeps(Safeguard::EndOfInputMoves) {
                         // It ended while the rank was copied, which the target was told before.
                         self.send_to_rank(rank, ToDaemon::Stdin { rank, bytes: Vec::new() });
@@ -242,9 +243,9 @@ impl Job {
                     if built && self.keeps(Safeguard::TargetGoes) {
                         self.send(target, ToDaemon::Discard { rank });
                     }
-                    let before = self.roster.ranks[rank as usize].generation;
-                    self.reopen(rank);
-                    self.losses.stayed(rank, before, before + 1);
+                    // Under its generation: for its peers another one is another process, to which nothing of before is under way.
+                    self.roster.ranks[rank as usize].open = true;
+                    self.publish_map();
                 }
                 migration::Action::Thaw => {
                     let effects = self.worlds.thaw();
@@ -258,6 +259,9 @@ impl Job {
             }
         }
         if !step.is_empty() {
+            if step.iter().any(|(_, request)| matches!(request, Request::Suspend)) {
+                self.tell_of_ends();
+            }
             self.ask_agents(Purpose::Move(mover), vec![step]);
         }
     }
@@ -294,13 +298,6 @@ impl Job {
         let source = RestoreSource::Transfer { token, way };
         self.send(target, ToDaemon::Restore { rank, attempt, source, image: None, stdin, put_back: None });
         (self.new_seq(rank, Purpose::Move(rank), patience_us), self.roster.nodes[target as usize].setup.address, token)
-    }
-
-    fn reopen(&mut self, rank: Rank) {
-        let state = &mut self.roster.ranks[rank as usize];
-        state.open = true;
-        state.generation += 1;
-        self.publish_map();
     }
 
     fn finish_migration(&mut self, mover: Rank, result: Result<migration::Outcome, Failure>) {

@@ -45,7 +45,7 @@ impl Job {
             }
             FromDaemon::FabricUp { rank, attempt, address } if is_present(rank, attempt, self) => {
                 self.roster.ranks[rank as usize].address = Some(address);
-                self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
+                self.map_is_due(MAP_DELAY_US);
                 self.restarted_if_complete();
                 if self.map_due_us.is_some() && self.roster.ranks.iter().all(|rank| rank.address.is_some() || rank.has_ended()) {
                     self.publish_map();
@@ -154,6 +154,12 @@ impl Job {
         }
     }
 
+    /// A map is published so much later at the latest.
+    pub(crate) fn map_is_due(&mut self, delay_us: u64) {
+        let due_us = self.now_us.saturating_add(delay_us);
+        self.map_due_us = Some(self.map_due_us.map_or(due_us, |due| due.min(due_us)));
+    }
+
     /// Tells all nodes where every rank is.
     pub(crate) fn publish_map(&mut self) {
         self.map_version += 1;
@@ -208,7 +214,7 @@ impl Job {
         if !matches!(was, RankPhase::Restoring(_)) && self.spawned_rank_ended_early(rank, status) {
             return;
         }
-        self.spawned_rank_ended(rank);
+        self.rank_ended(rank);
         self.operation_lost(rank, Gone::Ended);
         let code = match status {
             ExitStatus::Code(code) => code,

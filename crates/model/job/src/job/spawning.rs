@@ -10,7 +10,7 @@
 //! Invariants: no world begins while an operation is under way, and none of these while the ranks of a world are being started, so that each
 //! has all ranks or none of a world; a rank that asked is answered, or the job ends.
 
-use super::{AGENTS_US, Job, MAP_DELAY_US};
+use super::{AGENTS_US, Job, MAP_DELAY_US, SECOND_US};
 use crate::event::{End, Notice};
 use crate::notice::SpawnTrouble;
 use crate::phase::RankPhase;
@@ -141,17 +141,20 @@ impl Job {
         self.roster.rank_numbers().find(|&rank| self.roster.living(rank).is_none() && !self.worlds.may_leave(rank))
     }
 
-    /// A rank has ended. If the job goes on without it, its peers are told soon, before they have to drain channels.
-    pub(crate) fn spawned_rank_ended(&mut self, rank: Rank) {
+    /// A rank has ended. While others go on, they are told soon, before they have to drain channels: it closed its own with messages under way.
+    pub(crate) fn rank_ended(&mut self, rank: Rank) {
         if self.worlds.may_leave(rank) {
             self.anew.rank_ended(self.now_us);
-            self.map_due_us.get_or_insert(self.now_us.saturating_add(MAP_DELAY_US));
+            self.map_is_due(MAP_DELAY_US);
+        } else if self.roster.ranks.iter().any(|rank| !rank.has_ended()) {
+            // The others may end, too: no map for each of them.
+            self.map_is_due(SECOND_US);
         }
     }
 
     /// Tells all agents at once what they are going to hear soon.
     pub(crate) fn tell_of_ends(&mut self) {
-        if self.map_due_us.is_some() && self.worlds.spawned().next().is_some() {
+        if self.map_due_us.is_some() {
             self.publish_map();
         }
     }
@@ -198,7 +201,7 @@ impl Job {
             }
         }
         for rank in world.ranks() {
-            self.spawned_rank_ended(rank);
+            self.rank_ended(rank);
             self.operation_lost(rank, Gone::Ended);
         }
         let effects = self.worlds.give_up(rank);

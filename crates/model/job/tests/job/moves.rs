@@ -6,9 +6,9 @@ use mend_job::event::{Effect, Event, Outcome};
 use mend_job::setup::{NodeSetup, Setup};
 use mend_messages::agent::{Inspection, Reply, Request};
 use mend_messages::control::{Ask, MoveMode};
-use mend_messages::daemon::{FromDaemon, ToDaemon};
+use mend_messages::daemon::{ExitStatus, FromDaemon, ToDaemon};
 use mend_messages::health::{LeaveReason, Leaving};
-use mend_messages::job::{FabricAddress, NodeIndex, Rank};
+use mend_messages::job::{FabricAddress, MapEntry, NodeIndex, Rank};
 
 fn reply(_: Rank, request: &Request) -> Reply {
     match request {
@@ -95,6 +95,63 @@ fn a_cancelled_rank_goes_on_before_all_of_it_was_sent() {
     assert!(world.effects.contains(&Effect::MakeDurable), "one of two copies is about to run");
     assert_eq!(answer_once(&mut world, reply), [(0, "resume"), (1, "resume")]);
     assert!(matches!(answers(&world)[..], [(2, _), (1, Outcome::Failed(Failure::Cancelled { rank: 1 }))]), "{:?}", answers(&world));
+}
+
+/// Whose entry it is in the maps that were sent to node 0: what each says of a rank.
+fn maps<T>(sent: &[(NodeIndex, ToDaemon)], rank: Rank, of: impl Fn(&MapEntry) -> T) -> Vec<T> {
+    let maps = sent.iter().filter_map(|(node, message)| if let (0, ToDaemon::Map(map)) = (node, message) { Some(map) } else { None });
+    maps.map(|map| of(&map.entries[rank as usize])).collect()
+}
+
+#[test]
+fn a_rank_that_stays_where_it_was_is_no_other_process_for_its_peers() {
+    let mut world = World::new();
+    let before = world.job.rank(1).unwrap().generation;
+    world.handle(Event::Ask { verb: 1, ask: migrate(1, Some("n0"), &[]) });
+    asked_target(&mut world);
+    answer_once(&mut world, reply);
+    let late = |_, request: &Request| match request {
+        Request::SuspendPeer(_) => Reply::Failed { error: "the channels with ranks [1] did not drain in time".into(), hint: String::new() },
+        other => reply(0, other),
+    };
+    assert_eq!(answer_once(&mut world, late), [(0, "suspend-peer"), (1, "suspend")]);
+    let sent = world.take_sent();
+    assert_eq!(maps(&sent, 1, |entry| (entry.generation, entry.open)), [(before, true)]);
+    let resumed = sent.iter().any(|(_, message)| matches!(message, ToDaemon::Ask(_)));
+    assert!(resumed && world.job.rank(1).unwrap().generation == before);
+}
+
+#[test]
+fn peers_know_of_a_rank_that_has_ended_before_they_drain() {
+    let mut world = World::new();
+    let attempt = world.attempt(1);
+    world.hear(1, FromDaemon::Exited { rank: 1, attempt, status: ExitStatus::Code(0) });
+    assert!(maps(&world.take_sent(), 1, |entry| entry.ended).is_empty(), "the others may end as well");
+    world.handle(Event::Ask { verb: 1, ask: migrate(0, Some("n1"), &[]) });
+    let sent = world.take_sent();
+    assert_eq!(maps(&sent, 1, |entry| entry.ended), [true]);
+    assert!(sent.iter().any(|(_, message)| matches!(message, ToDaemon::Ask(_))));
+    // Or after a while.
+    let mut world = World::new();
+    let attempt = world.attempt(1);
+    world.hear(1, FromDaemon::Exited { rank: 1, attempt, status: ExitStatus::Code(0) });
+    world.now_us = world.job.next_deadline().unwrap();
+    world.handle(Event::Time);
+    assert_eq!(maps(&world.take_sent(), 1, |entry| entry.ended), [true]);
+}
+
+#[test]
+fn peers_know_of_a_rank_that_ends_while_another_is_copied_before_they_drain() {
+    let mut world = World::new();
+    world.handle(Event::Ask { verb: 1, ask: migrate(0, Some("n1"), &[]) });
+    assert_eq!(answer_once(&mut world, reply), [(0, "inspect")]);
+    let attempt = world.attempt(1);
+    world.hear(1, FromDaemon::Exited { rank: 1, attempt, status: ExitStatus::Code(0) });
+    assert_eq!(answer_once(&mut world, reply), [(0, "compare")]);
+    let sent = world.take_sent();
+    assert_eq!(maps(&sent, 1, |entry| entry.ended), [true]);
+    let asked = sent.iter().position(|(_, message)| matches!(message, ToDaemon::Ask(_))).unwrap();
+    assert!(sent[..asked].iter().any(|(_, message)| matches!(message, ToDaemon::Map(_))), "{sent:?}");
 }
 
 #[test]

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const LOSS_REPORT_DELAY: Duration = Duration::from_secs(2);
 /// A drain that takes longer is told of.
 const SLOW_DRAIN_TIME: Duration = Duration::from_secs(2);
+/// How long a rank drains before it looks whether it is to be paused.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
 
 impl Agent {
     pub(super) fn tell_losses(&mut self) -> io::Result<()> {
@@ -36,7 +38,7 @@ impl Agent {
 
     pub(super) fn suspend(&mut self) -> Reply {
         let began = Instant::now();
-        let reply = self.drain(|network, limit| network.suspend(limit));
+        let reply = self.drain(|network, limit, time| network.suspend(limit, time));
         if let Reply::Suspended { .. } = reply {
             self.stage = Stage::Suspended;
             self.suspended_at.get_or_insert(began);
@@ -45,30 +47,34 @@ impl Agent {
     }
 
     pub(super) fn let_go(&mut self, peer: Rank) -> Reply {
-        let reply = self.drain(|network, limit| network.suspend_peer(peer, limit));
+        let reply = self.drain(|network, limit, time| network.suspend_peer(peer, limit, time));
         if matches!(reply, Reply::Suspended { .. }) && self.network.in_use() {
             self.lets_go.get_or_insert_with(Instant::now);
         }
         reply
     }
 
-    fn drain(&mut self, drain: impl Fn(&dyn Network, Duration) -> Result<(), Undrained>) -> Reply {
+    fn drain(&mut self, drain: impl Fn(&dyn Network, Duration, Duration) -> Result<bool, Undrained>) -> Reply {
         if let Stage::Parked { .. } = self.stage {
             return refused("the rank is parked already");
         }
-        let began = Instant::now();
-        let limit = self.environment.drain_limit;
-        let mut drained = drain(&self.network, limit.min(SLOW_DRAIN_TIME));
-        if drained.is_err() && limit > SLOW_DRAIN_TIME && began.elapsed() >= SLOW_DRAIN_TIME {
-            let report = Report::DrainSlow { peers: self.network.draining(), waited_us: micros_since(began) };
-            // What is wrong with the link shows at the next message.
-            let _ = self.link.send(&FromAgent::Report(report));
-            // It goes on with what has not drained.
-            drained = drain(&self.network, limit - SLOW_DRAIN_TIME);
-        }
-        match drained {
-            Ok(()) => Reply::Suspended { us: micros_since(began) },
-            Err(Undrained { error, hint }) => Reply::Failed { error, hint: hint.to_owned() },
+        let (began, limit) = (Instant::now(), self.environment.drain_limit);
+        let mut told = false;
+        loop {
+            match drain(&self.network, limit, DRAIN_TIME) {
+                Ok(true) => return Reply::Suspended { us: micros_since(began) },
+                Ok(false) => {}
+                Err(Undrained { error, hint }) => return Reply::Failed { error, hint: hint.to_owned() },
+            }
+            // Whoever is waited for may be lost. What is wrong with the link shows at the next message.
+            if self.link.brings_pause().unwrap_or(true) {
+                return refused("the rank is to stand still at once");
+            }
+            if !told && began.elapsed() >= SLOW_DRAIN_TIME {
+                told = true;
+                let report = Report::DrainSlow { peers: self.network.draining(), waited_us: micros_since(began) };
+                let _ = self.link.send(&FromAgent::Report(report));
+            }
         }
     }
 }

@@ -4,8 +4,9 @@
 //! (SCM_RIGHTS). Nothing here uses the C library's malloc.
 
 use crate::descriptors::table::move_high;
-use mend_messages::agent::{FromAgent, ToAgent};
+use mend_messages::agent::{FromAgent, Request, ToAgent};
 use mend_messages::frame;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
@@ -20,6 +21,8 @@ use std::path::Path;
 pub(crate) struct Link {
     socket: OwnedFd,
     descriptors: VecDeque<OwnedFd>,
+    /// Messages that were read ahead, with what came with them.
+    ahead: VecDeque<(ToAgent, VecDeque<OwnedFd>)>,
 }
 
 impl Link {
@@ -30,7 +33,7 @@ impl Link {
             None => SocketAddr::from_pathname(path)?,
         };
         let stream = UnixStream::connect_addr(&address)?;
-        Ok(Self { socket: move_high(stream.into())?, descriptors: VecDeque::new() })
+        Ok(Self { socket: move_high(stream.into())?, descriptors: VecDeque::new(), ahead: VecDeque::new() })
     }
 
     /// The socket's number.
@@ -49,6 +52,7 @@ impl Link {
         // Not open in this process; closing the numbers could hit one of the program's.
         std::mem::forget(std::mem::replace(&mut self.socket, inherited));
         self.descriptors.drain(..).for_each(std::mem::forget);
+        self.ahead.drain(..).for_each(std::mem::forget);
     }
 
     /// Sends a message.
@@ -67,6 +71,36 @@ impl Link {
 
     /// Receives the next message. `UnexpectedEof` when the daemon is gone.
     pub fn receive(&mut self) -> io::Result<ToAgent> {
+        match self.ahead.pop_front() {
+            Some((message, descriptors)) => {
+                self.descriptors = descriptors;
+                Ok(message)
+            }
+            None => self.read(),
+        }
+    }
+
+    /// Whether a message that was read ahead is next.
+    pub fn is_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Whether a [`Request::Pause`] has come. All that has come keeps its turn.
+    pub fn brings_pause(&mut self) -> io::Result<bool> {
+        loop {
+            match poll(&mut [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)], Some(&Timespec::default())) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let message = self.read()?;
+            self.ahead.push_back((message, std::mem::take(&mut self.descriptors)));
+        }
+        Ok(self.ahead.iter().any(|(message, _)| matches!(message, ToAgent::Request { request: Request::Pause, .. })))
+    }
+
+    fn read(&mut self) -> io::Result<ToAgent> {
         // Of a request that was refused; the next one must not find it.
         self.descriptors.clear();
         let mut prefix = [0; 4];

@@ -215,6 +215,9 @@ impl Agent {
     /// Until the daemon says something: serves peers if suspended, tells the daemon of the fabric's first use, catches up on
     /// what the fabric put off, tells of an image that is complete.
     fn await_message(&mut self) -> io::Result<()> {
+        if self.link.is_ahead() {
+            return Ok(());
+        }
         loop {
             // Only the table thread can listen in the program's table; a program that was parked as it began to use the fabric waits for that.
             let table_thread_is_parked = matches!(self.stage, Stage::Parked { .. }) && table::apart();

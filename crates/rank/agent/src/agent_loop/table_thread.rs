@@ -120,11 +120,11 @@ impl Network for OnTableThread {
     fn in_use(&self) -> bool {
         self.0.in_use()
     }
-    fn suspend(&self, limit: Duration) -> Result<(), Undrained> {
-        run(|| self.0.suspend(limit))
+    fn suspend(&self, limit: Duration, time: Duration) -> Result<bool, Undrained> {
+        run(|| self.0.suspend(limit, time))
     }
-    fn suspend_peer(&self, rank: Rank, limit: Duration) -> Result<(), Undrained> {
-        run(|| self.0.suspend_peer(rank, limit))
+    fn suspend_peer(&self, rank: Rank, limit: Duration, time: Duration) -> Result<bool, Undrained> {
+        run(|| self.0.suspend_peer(rank, limit, time))
     }
     fn serve(&self, timeout: Duration) {
         if self.0.in_use() { run(|| self.0.serve(timeout)) } else { std::thread::sleep(timeout) }

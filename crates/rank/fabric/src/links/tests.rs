@@ -6,6 +6,7 @@ mod encrypted;
 mod hostile;
 mod memory;
 mod seldom;
+mod staying;
 
 use super::*;
 use crate::channel::Medium;

@@ -379,8 +379,8 @@ fn obey(settings: &Settings, rank: u32, socket: UnixStream, seen: &Seen, over: &
     let mut answers = socket.try_clone().expect("a socket");
     let mut say = move |text: String| writeln!(answers, "{text}").expect("the parent listens");
     say(up(settings, rank, 0));
-    let drained = |result: Result<(), DrainError>| match result {
-        Ok(()) => "ok".to_owned(),
+    let drained = |result: Result<bool, DrainError>| match result {
+        Ok(_) => "ok".to_owned(),
         Err(DrainError::Late { .. }) => "late".to_owned(),
         Err(other) => format!("lost {other}"),
     };
@@ -393,8 +393,8 @@ fn obey(settings: &Settings, rank: u32, socket: UnixStream, seen: &Seen, over: &
         };
         match verb {
             "map" => fabric().set_map(parse_map(rest).expect("a map")),
-            "suspend" => say(drained(fabric().suspend(limit()))),
-            "peer" => say(drained(fabric().suspend_peer(number(), limit()))),
+            "suspend" => say(drained(fabric().suspend(limit(), Duration::MAX))),
+            "peer" => say(drained(fabric().suspend_peer(number(), limit(), Duration::MAX))),
             "resume" => {
                 fabric().resume();
                 say("ok".into());

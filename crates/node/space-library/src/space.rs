@@ -317,9 +317,12 @@ impl Space {
     /// Removes a directory that has nothing in it.
     ///
     /// # Errors
-    /// As rmdir(2).
+    /// As rmdir(2); EBUSY for the space itself.
     pub fn remove_directory(&self, path: &str) -> Result<(), Problem> {
         let path = inner(path)?;
+        if path.is_empty() {
+            return Err(Problem::new(libc::EBUSY, "a data space is removed by `mend data destroy`"));
+        }
         self.after_hearing(|| Ok(self.writer.remove_directory(path)?))
     }
 

@@ -134,6 +134,10 @@ def by_fsspec(name, directory):
     must(fs.glob(f"{root}/many/[12].bin") == [f"{name}/many/1.bin", f"{name}/many/2.bin"], "patterns")
     must(fs.cat_file(f"{root}/many/2.bin", start=-3) == b"\2\2\2" and fs.cat_file(f"{root}/many/1.bin", 5, 9) == b"\1" * 4, "parts of a file")
     must(fs.info(f"{root}/in.dat")["staged"] and fs.isfile(f"{root}/in.dat") and fs.isdir(f"{root}/many") and not fs.exists(f"{root}/none"), "what there is")
+    must(fs.read_block(f"{root}/many/2.bin", 5, 10) == b"\2" * 10 and fs.tail(f"{root}/many/2.bin", 4) == b"\2" * 4, "blocks and ends of a file")
+    must(fs.read_block(f"{root}/many/1.bin", 5, None) == b"\1" * ((1 << 20) - 5), "the rest of a file")
+    with fs.open(f"{root}/many/1.bin") as file:
+        must(file.size == 1 << 20, "a file's size")
     fs.get(f"{root}/in.dat", os.path.join(directory, "got"))
     fs.put(os.path.join(directory, "got"), f"{root}/put/there.dat")
     must(fs.cat_file(f"{root}/put/there.dat") == fs.cat_file(f"{root}/in.dat"), "put and get")
@@ -157,6 +161,7 @@ def by_fsspec(name, directory):
     fs.makedirs(f"{root}/made", exist_ok=True)
     fails(errno.EEXIST, fs.makedirs, f"{root}/made")
     fs.rmdir(f"{root}/made")
+    fails(errno.EBUSY, fs.rmdir, root)
     fails(errno.ENOENT, fs.mkdir, "mend://another-space")
     fails(errno.EPERM, fs.mkdir, "mend://")
 

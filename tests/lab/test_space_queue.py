@@ -9,10 +9,12 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import InDirectory
+from cluster import BIN, ROOT
 from slurm_cluster import SlurmLab, needed_by_tests
 
 FILES = ("a.dat", "b.dat", "c.dat", "d.dat")
 SIZE = 300_000
+LIBRARY = os.path.join(ROOT, "tests", "lab", "library.py")
 
 
 class Queue(InDirectory):
@@ -88,7 +90,7 @@ class Queue(InDirectory):
         self.assertEqual((self.follow()["jobs"], self.copied()), ([], []))
 
     def test_the_queue_is_followed_until_the_command_is_interrupted(self):
-        command = self.lab.command("data", "replicate", "--queue", "--every", "1", "input:")
+        command = self.lab.command("data", "replicate", "--queue", "--every", "1", "input:", "input:many/f1")
         log = os.path.join(self.directory, "followed")
         with open(log, "wb") as out:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.lab.environment, start_new_session=True)
@@ -96,11 +98,21 @@ class Queue(InDirectory):
         self.addCleanup(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
         runs = self.submit("#MEND data input:a.dat\n#MEND data nothing")
         self.lab.wait_for(lambda: self.copied() == ["a.dat"], "the data of the job has a second copy")
+        # What may be staged later comes to be, and ranks write it.
+        node = self.lab.node_names()[0]
+        done = self.lab.on(node, "env", f"PYTHONPATH={os.path.join(BIN, 'python')}", sys.executable, LIBRARY, "write", "input", "2", cwd=self.directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        passed_over = "input:many/f1 has two copies anyway: ranks write it; it is passed over"
+
+        def said():
+            with open(log, encoding="utf-8") as file:
+                return file.read()
+
+        self.lab.wait_for(lambda: passed_over in said(), "a file that ranks write is passed over")
         self.cancel(runs)
         self.lab.wait_for(lambda: self.copied() == [], "it has none any more")
         self.assertIsNone(process.poll())
-        with open(log, encoding="utf-8") as file:
-            self.assertEqual(file.read().count("nothing is no place in a data space"), 1)
+        self.assertEqual(said().count("nothing is no place in a data space"), 1)
 
     def test_without_slurm_it_is_told_what_to_do(self):
         # As where there is no slurmctld; the real squeue takes a minute to say so.

@@ -1,26 +1,39 @@
 //! A job in an allocation of a batch system: its nodes, the daemons on them, what the batch system says while the job runs.
 //!
 //! ```text
-//! BatchSession::find ──► unfinished? ── yes ──► a restart, on the allocation's nodes
-//!                             └─ no ──► share_out: which nodes get ranks, which are spares
+//! BatchSession::find ──► its turn ──► unfinished? ── yes ──► a restart, on the allocation's nodes
+//!                                          └─ no ──► share_out: which nodes get ranks, which are spares
+//! the job is on record ──► the turn is the next one's of the same command in the same directory
 //! before each life: ensure_daemons ──► one command of the batch system's (`batch_daemons`)
-//! a signal of the batch system ──► Arrival::TimeUp ──► the machine's last checkpoint ──► end ──► requeue
+//! a signal of the batch system ──► Arrival::TimeUp ──► the machine's last checkpoint ──► end ──► others have stopped, too ──► requeue
 //! this controller is lost ──► its successor has the same session, by `BatchLife`
 //! ```
-//! Invariant: a job goes on by itself only in the batch job that it began in, when that is queued again, and at the same command.
+//! Invariant: a job goes on by itself only in the batch job that it began in, when that is queued again, and at the same
+//! command in the same directory.
 
 use crate::batch_daemons::BatchDaemons;
 use crate::batch_life::BatchLife;
+use crate::batch_turn::Turn;
 use crate::drained;
 use crate::error::{NODE_LOST, RunError};
 use crate::hosts::Host;
 use crate::nodes::DaemonAddresses;
-use crate::record::{self, BatchRecord, JobRecord, by_itself};
+use crate::record::{self, BatchRecord, JobDirectory, JobRecord, by_itself, now};
 use crate::signals::Signals;
 use mend_batch::{BatchError, BatchNode, BatchSystem};
+use mend_messages::job::Program;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex as ShortMutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
+
+/// Between two looks whether other jobs have stopped.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long other jobs' last checkpoints are waited for where it is not known when the batch job's time is over.
+const OTHERS_TIME: Duration = Duration::from_secs(300);
+/// The same once it is over: less than batch systems leave between their last two signals.
+const LAST_TIME: Duration = Duration::from_secs(20);
 
 /// An allocation, and where this job stands in its batch job.
 pub type InBatch = (Arc<BatchSession>, BatchRecord);
@@ -31,6 +44,8 @@ pub struct BatchSession {
     system: Arc<dyn BatchSystem>,
     nodes: Vec<BatchNode>,
     daemons: Mutex<Daemons>,
+    /// Held until the job is on record.
+    turn: ShortMutex<Option<Turn>>,
 }
 
 /// The daemons on the allocation's nodes.
@@ -89,7 +104,7 @@ impl BatchSession {
         let system: Arc<dyn BatchSystem> = system.into();
         let asked = system.clone();
         let nodes = ask(move || asked.nodes()).await?;
-        Ok(Some(Self { system, nodes, daemons: Mutex::new(Daemons::None) }))
+        Ok(Some(Self { system, nodes, daemons: Mutex::new(Daemons::None), turn: ShortMutex::default() }))
     }
 
     /// What a successor of this controller has to know.
@@ -117,7 +132,8 @@ impl BatchSession {
         let Some(system) = mend_batch::resumed(&life.system, &life.variables)? else { return Ok(None) };
         let node = |(name, address, slots)| BatchNode { name, address, slots };
         let nodes = life.nodes.into_iter().map(node).collect();
-        let session = Self { system: system.into(), nodes, daemons: Mutex::new(Daemons::Inherited(life.ports)) };
+        let daemons = Mutex::new(Daemons::Inherited(life.ports));
+        let session = Self { system: system.into(), nodes, daemons, turn: ShortMutex::default() };
         Ok(Some((Arc::new(session), life.place)))
     }
 
@@ -199,22 +215,49 @@ impl BatchSession {
         self.nodes.iter().filter(|node| !without.contains(&node.name)).map(host).collect()
     }
 
-    /// What the record of a job of this command says, and the job that it goes on with: one that an earlier run of the batch job began and did
-    /// not finish. `ranks`: how many it is to have, if that was said; what an allocation has room for may differ from run to run.
+    /// What the record of a job of this program says, and the job that it goes on with: one that an earlier run of the batch job began and did
+    /// not finish. `ranks`: how many it is to have, if that was said; what an allocation has room for may differ from run to run. Others that begin the same
+    /// wait until this one is on record.
     ///
     /// # Errors
     /// [`RunError::Record`].
-    pub(crate) fn place(&self, command: &[String], ranks: Option<u32>) -> Result<(BatchRecord, Option<JobRecord>), RunError> {
+    pub(crate) async fn place(&self, program: &Program, ranks: Option<u32>) -> Result<(BatchRecord, Option<JobRecord>), RunError> {
+        let command = program.command();
+        let turn = Turn::wait((self.system.name(), &self.system.run().job, &command, &program.cwd)).await?;
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
+        Ok(self.place_among(&record::list()?, &command, &program.cwd, ranks))
+    }
+
+    fn place_among(
+        &self,
+        all: &[(JobDirectory, JobRecord)],
+        command: &[String],
+        cwd: &Path,
+        ranks: Option<u32>,
+    ) -> (BatchRecord, Option<JobRecord>) {
         let run = self.system.run();
-        let same = |record: &JobRecord| record.command == command && ranks.is_none_or(|ranks| record.first_world() == ranks);
-        let all: Vec<_> = record::list()?.into_iter().filter(|(_, record)| same(record)).collect();
-        let of_run = |record: &JobRecord| record.batch.clone().filter(|batch| batch.system == self.system.name() && batch.job == run.job);
-        let begun = all.iter().filter(|(_, record)| of_run(record).is_some_and(|batch| batch.restarts == run.restarts)).count() as u32;
+        let is_there = |record: &JobRecord| record.cwd.as_ref().is_none_or(|directory| directory == cwd);
+        let same =
+            |record: &JobRecord| record.command == command && is_there(record) && ranks.is_none_or(|ranks| record.first_world() == ranks);
+        let of_run = |record: &JobRecord| record.batch.clone().filter(|batch| self.is_own(batch));
+        let begun = all.iter().filter(|(_, record)| same(record) && of_run(record).is_some_and(|batch| batch.restarts == run.restarts));
+        let begun = begun.count() as u32;
         let unfinished = all.iter().find(|(directory, record)| {
             let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == begun);
-            before && may_go_on(record) && !directory.is_running() && record.branch.newest(&record.checkpoints).is_some()
+            let open = same(record) && before && may_go_on(record) && !directory.is_running();
+            open && record.branch.newest(&record.checkpoints).is_some()
         });
-        Ok((self.record(begun), unfinished.map(|(_, record)| record.clone())))
+        (self.record(begun), unfinished.map(|(_, record)| record.clone()))
+    }
+
+    /// Whether a record is of this batch job.
+    fn is_own(&self, batch: &BatchRecord) -> bool {
+        batch.system == self.system.name() && batch.job == self.system.run().job
+    }
+
+    /// The job is on record: who begins the same finds it there.
+    pub(crate) fn end_turn(&self) {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// The record of a job before which that run of the batch job had begun so many of the same command.
@@ -291,6 +334,7 @@ impl BatchSession {
         if !again {
             return;
         }
+        self.others_stop(job).await;
         if !quiet {
             // Before it does: it may end this process as soon as it has been told.
             let (system, batch) = (self.system.name(), &self.system.run().job);
@@ -301,17 +345,48 @@ impl BatchSession {
             failed(error);
         }
     }
+
+    /// Waits until the batch job's other jobs have stopped, too: when it is queued again, all of its processes are ended.
+    async fn others_stop(&self, job: &str) {
+        let others: Vec<JobDirectory> = match record::list() {
+            Ok(all) => {
+                all.into_iter().filter(|(_, record)| record.id != job && record.batch.as_ref().is_some_and(|batch| self.is_own(batch)))
+            }
+            Err(error) => return tracing::warn!(%error, "it is not known whether other jobs have stopped"),
+        }
+        .map(|(directory, _)| directory)
+        .collect();
+        if run(&others) {
+            // Past that time nobody could have it queued again.
+            let left = |end: u64| Duration::from_secs(end.saturating_sub(now())).max(LAST_TIME);
+            until_stopped(&others, self.ends_at().await.map_or(OTHERS_TIME, left)).await;
+        }
+    }
+}
+
+/// Whether one of these jobs runs.
+fn run(jobs: &[JobDirectory]) -> bool {
+    jobs.iter().any(JobDirectory::is_running)
+}
+
+/// Waits for that long at most.
+async fn until_stopped(jobs: &[JobDirectory], patience: Duration) {
+    let until = Instant::now() + patience;
+    while run(jobs) && Instant::now() < until {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use mend_batch::BatchRun;
-    use std::path::Path;
+    use std::fs;
     use std::process::Command;
 
+    /// Tasks that were asked for, and how often it was queued again.
     #[derive(Debug)]
-    struct Allocation(Option<u32>);
+    struct Allocation(Option<u32>, u32);
 
     impl BatchSystem for Allocation {
         fn ends_at(&self) -> Result<Option<u64>, BatchError> {
@@ -323,7 +398,7 @@ mod tests {
         }
 
         fn run(&self) -> BatchRun {
-            BatchRun { job: "1".into(), restarts: 0 }
+            BatchRun { job: "1".into(), restarts: self.1 }
         }
 
         fn variables(&self) -> BTreeMap<String, String> {
@@ -362,9 +437,10 @@ mod tests {
     fn session(slots: &[u32], tasks: Option<u32>) -> BatchSession {
         let node = |(at, &slots): (usize, &u32)| BatchNode { name: format!("n{at}"), address: format!("a{at}"), slots };
         BatchSession {
-            system: Arc::new(Allocation(tasks)),
+            system: Arc::new(Allocation(tasks, 0)),
             nodes: slots.iter().enumerate().map(node).collect(),
             daemons: Mutex::new(Daemons::None),
+            turn: ShortMutex::default(),
         }
     }
 
@@ -394,5 +470,73 @@ mod tests {
             let without: BTreeSet<String> = lost.split_whitespace().map(str::to_owned).collect();
             assert_eq!(session(&[2, 2, 1], Some(5)).room(spares, &without), room, "{spares} spares, without {lost:?}");
         }
+    }
+
+    /// A job of the batch job `1`, with a checkpoint, as its first run began it.
+    fn begun(home: &Path, id: &str, nth: u32, cwd: Option<&str>, ended: Option<i32>) -> (JobDirectory, JobRecord) {
+        let place = home.join(id);
+        let checkpoint = place.join("checkpoints/1");
+        fs::create_dir_all(&checkpoint).unwrap();
+        fs::write(checkpoint.join("manifest.json"), "{}").unwrap();
+        let text = format!(
+            r#"{{"id": "{id}", "command": ["./app"], "size": 4, "hosts": [], "controller_host": "a", "controller_port": 1,
+            "controller_pid": 1, "started": 1000, "ended": null, "checkpoints": "{}"}}"#,
+            place.join("checkpoints").display()
+        );
+        let mut record: JobRecord = serde_json::from_str(&text).unwrap();
+        record.batch = Some(BatchRecord { system: "Batch".into(), job: "1".into(), restarts: 0, nth });
+        record.cwd = cwd.map(Into::into);
+        record.ended = ended.map(|code| (2000, by_itself(code)));
+        record.exit_code = ended;
+        (JobDirectory::at(&place), record)
+    }
+
+    /// With which job `./app` goes on when the batch job is queued again, and the how manieth one it is.
+    fn found(all: &[(JobDirectory, JobRecord)], cwd: &str) -> (Option<String>, u32) {
+        let again = BatchSession { system: Arc::new(Allocation(None, 1)), ..session(&[4], None) };
+        let (place, unfinished) = again.place_among(all, &["./app".to_owned()], Path::new(cwd), Some(4));
+        (unfinished.map(|record| record.id), place.nth)
+    }
+
+    #[test]
+    fn a_job_goes_on_in_its_own_directory_whatever_a_script_passes_over() {
+        let home = tempfile::tempdir().unwrap();
+        let all = [begun(home.path(), "first", 0, Some("/a"), Some(0)), begun(home.path(), "second", 0, Some("/b"), None)];
+        assert_eq!(found(&all, "/b"), (Some("second".into()), 0));
+        assert_eq!([found(&all, "/a"), found(&all, "/c")], [(None, 0), (None, 0)]);
+        // It has begun there in this run, too.
+        let (directory, mut record) = begun(home.path(), "second", 0, Some("/b"), Some(0));
+        record.batch = Some(BatchRecord { system: "Batch".into(), job: "1".into(), restarts: 1, nth: 0 });
+        let all = [(directory, record), begun(home.path(), "third", 1, Some("/b"), None)];
+        assert_eq!([found(&all, "/b"), found(&all, "/c")], [(Some("third".into()), 1), (None, 0)]);
+    }
+
+    #[tokio::test]
+    async fn jobs_that_write_their_last_checkpoint_are_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let jobs = [begun(home.path(), "first", 0, None, None).0, begun(home.path(), "second", 0, None, None).0];
+        let lock = jobs[1].lock("second").unwrap();
+        // One that does not stop is not waited for ever.
+        until_stopped(&jobs, Duration::ZERO).await;
+        let waiting = tokio::spawn(async move { until_stopped(&jobs, OTHERS_TIME).await });
+        tokio::time::sleep(LOOK_INTERVAL / 10).await;
+        assert!(!waiting.is_finished());
+        drop(lock);
+        waiting.await.unwrap();
+    }
+
+    #[test]
+    fn a_record_without_a_directory_counts_in_any() {
+        let home = tempfile::tempdir().unwrap();
+        let all = [begun(home.path(), "first", 0, None, None)];
+        assert_eq!(found(&all, "/c"), (Some("first".into()), 0));
+    }
+
+    #[test]
+    fn a_job_that_runs_is_not_gone_on_with() {
+        let home = tempfile::tempdir().unwrap();
+        let all = [begun(home.path(), "first", 0, Some("/a"), None), begun(home.path(), "second", 0, Some("/a"), None)];
+        let _lock = all[0].0.lock("first").unwrap();
+        assert_eq!(found(&all, "/a"), (Some("second".into()), 0));
     }
 }

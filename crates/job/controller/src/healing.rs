@@ -53,7 +53,7 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     {
         signals.are_of_batch();
         let said = spec.ranks.or_else(|| session.said_ranks(spec.spare_nodes));
-        let (place, unfinished) = session.place(&spec.program.command(), said)?;
+        let (place, unfinished) = session.place(&spec.program, said).await?;
         let unusable = session.unusable(&signals).await?;
         let ranks = unfinished.as_ref().map(JobRecord::first_world).or(said).unwrap_or_else(|| session.room(spec.spare_nodes, &unusable));
         spec.ranks = Some(ranks);

@@ -32,7 +32,7 @@ pub struct BatchRecord {
     pub job: String,
     /// How often that had been queued again when this life of the Mend job began.
     pub restarts: u32,
-    /// How many jobs of the same command that run of the batch job had begun before.
+    /// How many jobs of the same command in the same directory that run of the batch job had begun before.
     pub nth: u32,
 }
 
@@ -43,6 +43,9 @@ pub struct JobRecord {
     pub id: String,
     /// Command line.
     pub command: Vec<String>,
+    /// Where the first of its programs began; `None` in records of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathBuf>,
     /// Number of ranks, with those that ranks have spawned.
     pub size: u32,
     /// How many it began with; 0 in records of earlier releases, where `size` says it.

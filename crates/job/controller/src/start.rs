@@ -252,6 +252,7 @@ pub(crate) async fn begin(
     let record = JobRecord {
         id: id.clone(),
         command: program.command(),
+        cwd: Some(program.cwd.clone()),
         size: places.len() as u32,
         first: beginning.worlds.first_size(),
         hosts: reached.iter().map(|node| node.name.clone()).collect(),
@@ -282,6 +283,7 @@ pub(crate) async fn begin(
         branch: beginning.branch.clone(),
     };
     directory.write("job.json", &record)?;
+    beginning.batch.iter().for_each(|(session, _)| session.end_turn());
     let mut journal = Journal::open(directory.path());
     journal.record(journaling::beginning(&record, beginning.from));
     notes.into_iter().for_each(|event| journal.record(event));

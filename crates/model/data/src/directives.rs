@@ -182,6 +182,10 @@ fn words(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Vec<St
                 quote = Some(c);
                 word.get_or_insert_default();
             }
+            // Within double quotes it stands for itself before all but these.
+            '\\' if quote == Some('"') && rest.peek().is_some_and(|next| !matches!(next, '$' | '`' | '"' | '\\')) => {
+                word.get_or_insert_default().push('\\');
+            }
             '\\' if quote != Some('\'') => match rest.next() {
                 Some(c) => word.get_or_insert_default().push(c),
                 None => return Err("a directive that goes on in the next line is not read".to_owned()),
@@ -226,6 +230,14 @@ mod tests {
         let split = |text: &str| words(text, &|_| None);
         assert!(split("file:///a ~/b").is_err() && split("a `id`").is_err() && split("\"`id`\"").is_err());
         assert_eq!(split("http://h/~u/x '~/b' '`'").unwrap(), ["http://h/~u/x", "~/b", "`"]);
+    }
+
+    #[test]
+    fn a_backslash_stays_where_a_shell_leaves_it() {
+        let split = |text: &str| words(text, &|_| None);
+        assert_eq!(split(r#""a\b" "a\\b" "\$x" "\"" "\`""#).unwrap(), [r"a\b", r"a\b", "$x", "\"", "`"]);
+        assert_eq!(split(r#"a\b a\ b 'a\b' "a\ b""#).unwrap(), ["ab", "a b", r"a\b", r"a\ b"]);
+        assert!(split("a\\").is_err() && split("\"a\\").is_err());
     }
 
     #[test]

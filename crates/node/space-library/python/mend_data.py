@@ -418,6 +418,13 @@ else:
         def start(self):
             raise io.UnsupportedOperation(_NO_TRANSACTIONS)
 
+    class _Reader(io.BufferedReader):
+        """A file as fsspec's own functions read it: they ask it for its size."""
+
+        @property
+        def size(self):
+            return self.raw._size()
+
     class MendFileSystem(AbstractFileSystem):
         """Data spaces as a file system of fsspec; their names are its first directories."""
 
@@ -458,6 +465,8 @@ else:
         def _open(self, path, mode="rb", block_size=None, autocommit=True, **_):
             if not autocommit and mode != "rb":
                 raise io.UnsupportedOperation(_NO_TRANSACTIONS)
+            if mode == "rb":
+                return _Reader(open(f"mend://{path}", mode, 0), block_size or _BUFFER)
             return open(f"mend://{path}", mode, block_size or _BUFFER)
 
         def cat_file(self, path, start=None, end=None, **_):
@@ -481,7 +490,9 @@ else:
         def rm(self, path, recursive=False, maxdepth=None):
             for one in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
                 if recursive and self.isdir(one):
-                    self.rmdir(one)
+                    # A space itself stays, empty.
+                    if "/" in one or not one:
+                        self.rmdir(one)
                 else:
                     self.rm_file(one)
 

@@ -1,12 +1,12 @@
 //! A space as a program uses it: files by path, read and written at offsets.
 //!
 //! Faults assumed: those of the client that it stands on; a program that closes nothing. In a rank of a job no connection outlives a call, and no thread of its own asks
-//! anything: a checkpoint finds nothing open that it could not save.
+//! anything, of two targets that have the same neither: a checkpoint finds nothing open that it could not save.
 
 use mend_data::space::catalogue::Node;
 use mend_data::space::{Entry, Id, is_path};
 use mend_space::Fault;
-use mend_space::client::{Client, Holds, Pattern, Reader, Refused, Repairer, Writer, as_it_is_now, find};
+use mend_space::client::{Client, Holds, Pattern, Reader, Refused, Repairer, Writer, as_it_is_now, find, find_unhedged};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -130,7 +130,9 @@ impl Space {
     /// # Errors
     /// ENOENT if there is none; EIO if no target answers.
     pub fn open(name: &str, parts: Option<&Path>) -> Result<Arc<Self>, Problem> {
-        let client = find(name).map_err(|(why, hint)| {
+        let in_rank = std::env::var_os("MEND_RANK").is_some();
+        let found = if in_rank { find_unhedged(name) } else { find(name) };
+        let client = found.map_err(|(why, hint)| {
             let errno = if why.starts_with("there is no data space") { libc::ENOENT } else { libc::EIO };
             Problem::new(errno, if hint.is_empty() { why } else { format!("{why} ({hint})") })
         })?;
@@ -139,7 +141,6 @@ impl Space {
         let repairer = parts.and_then(Repairer::find_in).or_else(Repairer::find);
         let reader = Reader::new(client.clone(), cache, repairer).map_err(|error| Problem::new(libc::EAGAIN, error.to_string()))?;
         let writer = Writer::new(client.clone(), Some(reader.cache()));
-        let in_rank = std::env::var_os("MEND_RANK").is_some();
         let reader = if in_rank { reader.without_reading_ahead() } else { reader };
         let (writing, holds) = (Mutex::default(), Mutex::default());
         let space = Arc::new(Self { client, reader, writer, writing, holds, in_rank });
@@ -316,9 +317,12 @@ impl Space {
     /// Removes a directory that has nothing in it.
     ///
     /// # Errors
-    /// As rmdir(2).
+    /// As rmdir(2); EBUSY for the space itself.
     pub fn remove_directory(&self, path: &str) -> Result<(), Problem> {
         let path = inner(path)?;
+        if path.is_empty() {
+            return Err(Problem::new(libc::EBUSY, "a data space is removed by `mend data destroy`"));
+        }
         self.after_hearing(|| Ok(self.writer.remove_directory(path)?))
     }
 

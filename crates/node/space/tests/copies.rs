@@ -1,13 +1,17 @@
 //! Second copies of staged files on targets that are real processes: what is read, and what the map says, when one of both is silent, lost or damaged. There is no source.
 
 mod cluster;
+#[path = "cluster/late.rs"]
+mod late;
 
 use cluster::Cluster;
+use late::Late;
 use mend_data::space::target::Request;
 use mend_data::space::{BLOCK, Entry, File, Kind};
 use mend_space::client::{Client, Copying, NotSeen, Pattern, Reader, Upload, Writer};
 use rustix::process::Signal;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Longer than any test runs: who waits for a target that is silent never comes back.
@@ -91,6 +95,25 @@ fn a_silent_target_is_not_waited_for() {
     cluster.signal(second.into(), Signal::STOP);
     read(client, &entry);
     cluster.signal(second.into(), Signal::CONT);
+}
+
+/// As in a rank, which cannot be saved with a connection.
+#[test]
+fn a_client_that_is_not_hedged_leaves_no_connection_for_a_late_answer() {
+    let cluster = Cluster::new(3);
+    let (_, entry) = with_copies(&cluster);
+    let late = Late::before(&cluster, entry.file().unwrap().targets[0].into());
+    let client = cluster.other_client(Duration::from_millis(500), Client::unhedged);
+    late.hold();
+    read(client.clone(), &entry);
+    client.rest();
+    // The answer would come now, and the connection be kept for ever.
+    let (said, heard) = channel();
+    std::thread::spawn(move || {
+        late.release();
+        said.send(()).unwrap();
+    });
+    heard.recv_timeout(Duration::from_secs(20)).unwrap();
 }
 
 #[test]

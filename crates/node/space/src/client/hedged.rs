@@ -1,4 +1,5 @@
-//! Asks one of several targets that have the same: one at once, the next one when that fails or says nothing for a moment ([`Client::hedged_after`]).
+//! Asks one of several targets that have the same: one at once, the next one when that fails or says nothing for a moment ([`Client::hedged_after`]),
+//! or only when it fails ([`Client::unhedged`]).
 //!
 //! ```text
 //! first ──asked──────── says nothing ────────► its answer, if it comes, is not waited for
@@ -38,7 +39,7 @@ impl Client {
     pub(super) fn ask_any(&self, targets: &[u16], request: &Request) -> Result<Given, Fault> {
         let mut peers: Vec<(u16, &Arc<Peer>)> = targets.iter().filter_map(|at| Some((*at, self.shared_peer(*at)?))).collect();
         peers.sort_by_key(|(_, peer)| peer.is_doubtful());
-        let alone = peers.len() == 1;
+        let here = peers.len() == 1 || self.hedge().is_none();
         let (say, heard) = channel();
         let mut next = peers.into_iter().peekable();
         let (mut waiting, mut begun, mut start, mut last) = (0, false, true, None);
@@ -48,7 +49,7 @@ impl Client {
                 Some((at, peer)) => {
                     waiting += 1;
                     last = Some(peer);
-                    ask(at, peer, request, &say, alone);
+                    ask(at, peer, request, &say, here);
                 }
                 None if waiting == 0 => {
                     let none = || Fault::Other(format!("{} has no such target", self.space.name));
@@ -57,7 +58,10 @@ impl Client {
                 None => {}
             }
             let more = next.len() > 0 && !begun;
-            let word = if more { heard.recv_timeout(self.hedge()) } else { heard.recv().map_err(|_| RecvTimeoutError::Disconnected) };
+            let word = match self.hedge().filter(|_| more) {
+                Some(hedge) => heard.recv_timeout(hedge),
+                None => heard.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
             start = match word {
                 Ok(Word::Begun) => {
                     begun = true;
@@ -81,7 +85,7 @@ impl Client {
     }
 }
 
-/// Asks by a thread of its own, which ends when the target answers or is lost; `here` if there is nobody else to ask.
+/// Asks by a thread of its own, which ends when the target answers or is lost; `here` if nobody else is asked meanwhile.
 fn ask(at: u16, peer: &Arc<Peer>, request: &Request, say: &Sender<Word>, here: bool) {
     // That nobody listens any more is no harm.
     let work = {

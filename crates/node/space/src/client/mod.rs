@@ -32,7 +32,7 @@ mod written_ranges;
 
 pub use cache::Cache;
 pub use examine::{Examined, Found};
-pub use finding::find;
+pub use finding::{find, find_unhedged};
 pub use healer::heal_while_used;
 pub use holds::Holds;
 pub use names::{Client, Room, as_it_is_now};

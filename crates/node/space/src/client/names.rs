@@ -67,8 +67,8 @@ pub struct Client {
     pub(super) leased: Arc<Leased>,
     /// How much room targets had, and when.
     looked: Mutex<Option<(Instant, Rooms)>>,
-    /// After how long without an answer another target that has the same is asked.
-    hedge: Duration,
+    /// After how long without an answer another target that has the same is asked; `None`: once it is lost.
+    hedge: Option<Duration>,
 }
 
 /// How often a path is looked up whose file goes each time.
@@ -98,16 +98,22 @@ impl Client {
         let peers: Vec<Arc<Peer>> = space.targets.iter().enumerate().map(peer).collect();
         let heard = peers.iter().map(|_| Mutex::default()).collect();
         let (refreshed, looked) = (Mutex::default(), Mutex::default());
-        Self { space, peers, catalogue: RwLock::default(), heard, refreshed, leased, looked, hedge: HEDGE }
+        Self { space, peers, catalogue: RwLock::default(), heard, refreshed, leased, looked, hedge: Some(HEDGE) }
     }
 
     /// The same, by which another target is asked when one that has the same says nothing for so long.
     #[must_use]
     pub fn hedged_after(self, hedge: Duration) -> Self {
-        Self { hedge, ..self }
+        Self { hedge: Some(hedge), ..self }
     }
 
-    pub(super) fn hedge(&self) -> Duration {
+    /// The same, by which nothing is under way when nobody waits for it: targets that have the same are asked one after the other, each by whoever wants it.
+    #[must_use]
+    pub fn unhedged(self) -> Self {
+        Self { hedge: None, ..self }
+    }
+
+    pub(super) fn hedge(&self) -> Option<Duration> {
         self.hedge
     }
 

@@ -111,7 +111,12 @@ impl Cluster {
 
     /// One for which a target may be silent for so long.
     pub fn patient_client(&self, patience: Duration) -> Arc<Client> {
-        let client = Arc::new(Client::new(self.space.clone(), &self.secret, patience, false));
+        self.other_client(patience, |client| client)
+    }
+
+    /// The same, with something else.
+    pub fn other_client(&self, patience: Duration, with: impl FnOnce(Client) -> Client) -> Arc<Client> {
+        let client = Arc::new(with(Client::new(self.space.clone(), &self.secret, patience, false)));
         client.refresh();
         client
     }

@@ -55,24 +55,26 @@ pub async fn replicate(places: &[String], remove: bool, as_json: bool) -> Result
     Ok(code)
 }
 
+/// Why a place gets no second copies where ranks write the file that is there.
+pub fn written_by_ranks(client: &Client, place: &str, path: &str) -> Option<String> {
+    let names = client.names();
+    let all = names.files(path);
+    let [one] = all[..] else { return None };
+    (one.path == path && one.written().is_some()).then(|| match client.space.copies {
+        1 => format!("{place} has one copy, as all that ranks write into this space"),
+        _ => format!("{place} has two copies anyway: ranks write it"),
+    })
+}
+
 /// The staged files at a place.
 pub fn files(client: &Client, place: &str, path: &str) -> Result<Vec<Entry>, Failure> {
-    let names = client.names();
-    if names.look(path).is_none() {
+    if client.names().look(path).is_none() {
         return Err(Failure::new(format!("{place} is not there"), "`mend data ls NAME:` lists what is", FAILED));
     }
-    let all = names.files(path);
-    if let [one] = all[..]
-        && one.path == path
-        && one.written().is_some()
-    {
-        let what = match client.space.copies {
-            1 => format!("{place} has one copy, as all that ranks write into this space"),
-            _ => format!("{place} has two copies anyway: ranks write it"),
-        };
-        return Err(Failure::new(what, "name files that were staged", BAD_VALUE));
+    if let Some(why) = written_by_ranks(client, place, path) {
+        return Err(Failure::new(why, "name files that were staged", BAD_VALUE));
     }
-    Ok(all.into_iter().filter(|entry| entry.file().is_some()).cloned().collect())
+    Ok(client.names().files(path).into_iter().filter(|entry| entry.file().is_some()).cloned().collect())
 }
 
 /// All the room that a target has.

@@ -2,7 +2,7 @@
 //!
 //! What is to be removed is removed first, so that there is room. Faults assumed: it is killed at any moment; the next one finds what there is left to do.
 
-use super::copying::{copy, files, remove};
+use super::copying::{copy, files, remove, written_by_ranks};
 use super::{named, opened};
 use crate::failure::{Failure, report_all};
 use crate::report;
@@ -61,8 +61,16 @@ async fn in_space(name: &str, paths: &[&str], wanted: &Wanted<'_>, as_json: bool
     let mut entries: BTreeMap<Id, Entry> = BTreeMap::new();
     for path in paths {
         // What is not there yet, or not any more, has no files.
-        let is_there = client.names().look(path).is_some();
-        let found = if is_there { files(&client, &format!("{name}:{path}"), path)? } else { Vec::new() };
+        if client.names().look(path).is_none() {
+            continue;
+        }
+        let place = format!("{name}:{path}");
+        // It may be staged, or come to be, while the queue is followed: no reason to end that.
+        if let Some(why) = written_by_ranks(&client, &place, path) {
+            mend_report::tell!("mend data: {why}; it is passed over");
+            continue;
+        }
+        let found = files(&client, &place, path)?;
         entries.extend(found.into_iter().map(|entry| (entry.id, entry)));
     }
     let candidate = |entry: &Entry| {

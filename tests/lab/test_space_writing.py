@@ -215,10 +215,10 @@ class Losses(Writes):
 
     DAEMONS = {"MEND_SPACE_TIMEOUT_MS": "1000", "MEND_SPACE_PROBE_S": "1"}
 
-    def paced(self, ranks, hosts, what="pace"):
+    def paced(self, ranks, hosts, what="pace", *more):
         self.go = os.path.join(self.meeting, "go")
         verb, *rest = self.command(ranks, hosts, what, self.go, "7")
-        job = self.lab.start(self.directory, verb, "--spares", "node4", *rest)
+        job = self.lab.start(self.directory, verb, "--spares", "node4", *more, *rest)
         job.wait_for(lambda: all(os.path.exists(f"{self.go}.begun.{rank}") for rank in range(ranks)), "ranks write")
         return job
 
@@ -232,6 +232,10 @@ class Losses(Writes):
     def kill_target(self, node):
         killed = self.lab.on(node, "pkill", "-KILL", "-x", "-f", f".*mend-space target .*{self.target(node)} .*")
         self.assertEqual(killed.returncode, 0, killed.stderr)
+
+    def signal_mounts(self, node, name):
+        signalled = self.lab.on(node, "pkill", f"-{name}", "-x", "-f", ".*mend-space ranks input")
+        self.assertEqual(signalled.returncode, 0, signalled.stderr)
 
     def copies(self, name):
         return json.loads(self.data("getstripe", "--json", f"input:{name}").stdout)
@@ -269,8 +273,7 @@ class Losses(Writes):
 
     def test_what_was_synced_outlives_the_writer(self):
         job = self.paced(1, ["node1"], "hold")
-        killed = self.lab.on("node1", "pkill", "-KILL", "-x", "-f", ".*mend-space ranks input")
-        self.assertEqual(killed.returncode, 0, killed.stderr)
+        self.signal_mounts("node1", "KILL")
         job.finish(None)
         self.assertNotEqual(job.poll(), 0)
         to = os.path.join(self.directory, "hold")
@@ -292,6 +295,48 @@ class Losses(Writes):
         os.remove(os.path.join(self.directory, "stdout"))
         job = self.lab.start(self.directory, "restart", "--hosts", "node2,node4", name)
         self.ends_well(job, 2)
+
+    def test_a_rank_appends_on_when_its_node_is_lost(self):
+        job = self.paced(1, ["node1"], "log", "--on-failure", "restart")
+        name = self.lab.running(job)
+        self.lab.verb("checkpoint", name)
+        time.sleep(1)
+        self.addCleanup(self.daemon_back, "node1")
+        # As on a node that is lost: nobody closes the file.
+        self.signal_mounts("node1", "STOP")
+        self.lab.kill_daemon("node1")
+        self.signal_mounts("node1", "KILL")
+        job.wait_for(lambda: '"node4"' in self.lab.mend("ps", "--json").stdout, "the rank is on the spare")
+        # As long as the lost node counts as appending.
+        time.sleep(25)
+        open(self.go, "wb").close()
+        job.finish()
+        lines = int(job.stdout().split()[-2])
+        self.assertGreater(lines, 30, job.stdout())
+
+    def test_a_restart_tells_of_files_that_are_others_by_now(self):
+        job = self.paced(1, ["node1"], "change")
+        name = self.lab.running(job)
+        self.lab.verb("checkpoint", name)
+        self.changed(job, "write", "written")
+        self.killed(job, name)
+        job = self.lab.start(self.directory, "restart", "--hosts", "node2", name)
+        name = self.lab.running(job)
+        self.assertIn("table, which the program reads, is not as it was", job.stderr())
+        self.changed(job, "replace", "replaced")
+        self.killed(job, name)
+        refused = self.lab.mend("restart", "--hosts", "node2", name)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("log is not as it was: it was replaced by another file since", refused.stderr)
+        self.got("input:log", b"after\n" * 100)
+
+    def changed(self, job, what, done):
+        open(f"{self.go}.{what}", "wb").close()
+        job.wait_for(lambda: os.path.exists(f"{self.go}.{done}"), f"a file is {done}")
+
+    def killed(self, job, name):
+        self.assertEqual(self.lab.mend("kill", name).returncode, 0)
+        job.finish(137)
 
     def test_a_rank_moves_while_it_writes(self):
         job = self.paced(1, ["node1"])

@@ -4,7 +4,9 @@
     writing.py posix DIR            one rank: what POSIX promises of files, and what is refused
     writing.py fsx DIR SEED STEPS   one rank: steps drawn at random, compared with a file in memory
     writing.py shared DIR MEET      all ranks write one file at offsets of their own, and read what the others wrote
-    writing.py append DIR MEET      all ranks append to one file
+    writing.py append DIR MEET      all ranks append to one file, until each has tried 20 times
+    writing.py log DIR GO SEED      appends lines until GO is there, then compares all of them
+    writing.py change DIR GO SEED   has a log open for appending and a table for reading; gives the log's name to another file, or writes the table, when it is told so
     writing.py names DIR MEET       all ranks claim tasks by renaming them, and count one after the other, by a file that each makes and removes
     writing.py full DIR             one rank: fills the targets; what was written before stays, and after something is removed there is room again
     writing.py hold DIR GO SEED     writes and syncs a file, then says so and writes behind it until it is killed
@@ -245,14 +247,20 @@ def append(directory, meeting):
     path, refused = os.path.join(directory, "log"), 0
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     meet(meeting, "open")
-    lines = 0
-    for number in range(20):
+    lines = tries = 0
+    while tries < 20 or not all(os.path.exists(f"{meeting}/tried.{rank}") for rank in range(RANKS)):
         try:
-            os.write(fd, b"rank %d line %2d\n" % (RANK, number))
+            os.write(fd, b"rank %d line %2d\n" % (RANK, tries % 100))
             lines += 1
         except OSError as error:
             must(error.errno == errno.EIO, f"refused with {error}")
             refused += 1
+        tries += 1
+        if tries == 20:
+            open(f"{meeting}/tried.{RANK}", "w").close()
+        elif tries > 20:
+            # Others wait for this one as long as it appends.
+            time.sleep(0.1)
     put(os.path.join(meeting, f"lines.{RANK}"), b"%d" % lines)
     meet(meeting, "appended")
     os.close(fd)
@@ -316,6 +324,40 @@ def hold(directory, go, seed):
         os.write(fd, b"later" * 1000)
 
 
+def log(directory, go, _):
+    path, line = os.path.join(directory, f"log.{RANK}"), b"line %6d\n"
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+    count = 0
+    while not os.path.exists(go):
+        os.write(fd, line % count)
+        count += 1
+        if count == 10:
+            open(f"{go}.begun.{RANK}", "w").close()
+        time.sleep(0.05)
+    os.close(fd)
+    must(get(path) == b"".join(line % number for number in range(count)), "all lines, each once")
+    print(f"{count} lines")
+
+
+def change(directory, go, _):
+    path, table = os.path.join(directory, "log"), os.path.join(directory, "table")
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+    os.write(fd, b"before\n")
+    put(table, b"before")
+    with open(table, "rb"):
+        open(f"{go}.begun.{RANK}", "w").close()
+        while not os.path.exists(go):
+            if os.path.exists(f"{go}.write") and not os.path.exists(f"{go}.written"):
+                put(table, b"other bytes")
+                open(f"{go}.written", "w").close()
+            if os.path.exists(f"{go}.replace") and not os.path.exists(f"{go}.replaced"):
+                os.rename(path, f"{path}.1")
+                put(path, b"after\n" * 100)
+                open(f"{go}.replaced", "w").close()
+            time.sleep(0.05)
+    print("changed")
+
+
 def pace(directory, go, seed):
     drawn, path = random.Random(f"{seed} {RANK}"), os.path.join(directory, f"pace.{RANK}")
     model = bytearray(4_000_000)
@@ -342,4 +384,4 @@ def pace(directory, go, seed):
 
 
 if __name__ == "__main__":
-    {"posix": posix, "fsx": fsx, "shared": shared, "append": append, "names": names, "full": full, "hold": hold, "pace": pace}[sys.argv[1]](*sys.argv[2:])
+    {"posix": posix, "fsx": fsx, "shared": shared, "append": append, "names": names, "full": full, "hold": hold, "log": log, "change": change, "pace": pace}[sys.argv[1]](*sys.argv[2:])

@@ -269,7 +269,7 @@ impl Follow {
         let ways = std::iter::once((wish.rank, &wish.to)).chain(wish.back.map(|back| (back, &wish.from)));
         let of = |(rank, to): (Rank, &String)| {
             let past = self.past.get(&rank)?;
-            let pause = PAUSE_US.saturating_mul(1 << past.times.min(MOST));
+            let pause = PAUSE_US.saturating_mul(1 << past.times.saturating_sub(1).min(MOST));
             if past.times >= MOST {
                 Some(Why::Often)
             } else if past.left.contains(to) || past.times > 0 && now.now_us < past.last_us.saturating_add(pause) {
@@ -428,10 +428,16 @@ mod tests {
         follow.moved(0.1);
         follow.followed(60_000_000, 2, "b", 0.1);
         // Back where it came from: never. Elsewhere: after a pause.
-        for (to, seconds, wanted) in [("b", 3000, false), ("c", 80, false), ("c", 3000, true)] {
+        for (to, seconds, wanted) in [("b", 3000, false), ("c", 79, false), ("c", 80, true), ("c", 3000, true)] {
             let seen = scan(0.5, vec![wish(2, "a", to, 0.9)]);
             follow.weigh(&seen, &at(seconds));
             assert_eq!(goes(&follow.weigh(&seen, &at(seconds))) == [2], wanted, "{to} {seconds}");
+        }
+        follow.failed(60_000_000, 2);
+        for (seconds, wanted) in [(99, false), (100, true)] {
+            let seen = scan(0.5, vec![wish(2, "a", "c", 0.9)]);
+            follow.weigh(&seen, &at(seconds));
+            assert_eq!(goes(&follow.weigh(&seen, &at(seconds))) == [2], wanted, "the second pause, {seconds}");
         }
         // Nor does who would have to make room.
         let seen = scan(0.5, vec![Wish { back: Some(2), ..wish(0, "b", "a", 0.9) }]);

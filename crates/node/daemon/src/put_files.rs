@@ -116,8 +116,13 @@ pub fn put_files(
                 (Some((kept, opened)), ..) => {
                     put_into_space::put(place, "content", &file.state, |input| kept.pour(&opened, input)).map_err(failed)?;
                 }
-                // Staged files never change.
-                (None, FileUse::Read, _) => {}
+                // Staged files never change, and nobody may write them.
+                (None, FileUse::Read, _) if file.state.mode & 0o222 == 0 => {}
+                (None, FileUse::Read, _) => {
+                    told.extend(
+                        put("nothing").err().map(|error| format!("{}, which the program reads, is not as it was: {error}", file.path)),
+                    );
+                }
                 (None, _, Keeping::Not(why)) => put("nothing").map_err(|error| differs(why, error))?,
                 (None, ..) => put("size").map_err(|error| differs("it is only appended to", error))?,
             }

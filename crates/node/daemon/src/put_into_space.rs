@@ -40,7 +40,7 @@ pub fn put(place: (&Mount, &str), part: &str, state: &FileState, pour: impl FnOn
     let mut child = Command::new(program)
         .env(mend_settings::ENCRYPT_DATA.name, "on")
         .args(["restore", &place.0.space, place.1, part])
-        .args([state.size.to_string(), state.mode.to_string(), changed_ns.to_string()])
+        .args([state.size.to_string(), state.mode.to_string(), changed_ns.to_string(), state.inode.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;

@@ -21,15 +21,17 @@ fn main() {
             (None, _) => misused(),
         },
         ["ranks", name] if is_name(name) => mend_space::mount::ranks(name),
-        ["restore", name, path, part, size, mode, changed] if is_name(name) && is_path(path) => {
+        ["restore", name, path, part, size, mode, changed, number] if is_name(name) && is_path(path) => {
             let part = match part {
                 "content" => Some(Part::Content),
                 "size" => Some(Part::Size),
                 "nothing" => Some(Part::Nothing),
                 _ => None,
             };
-            match (part, size.parse(), mode.parse(), changed.parse()) {
-                (Some(part), Ok(size), Ok(mode), Ok(changed_ns)) => restore(name, path, part, Was { size, mode, changed_ns }),
+            match (part, size.parse(), mode.parse(), changed.parse(), number.parse()) {
+                (Some(part), Ok(size), Ok(mode), Ok(changed_ns), Ok(number)) => {
+                    restore(name, path, part, Was { size, mode, changed_ns, number })
+                }
                 _ => misused(),
             }
         }

@@ -117,6 +117,23 @@ fn what_threads_append_at_once_stays_together() {
     assert_eq!(writer.shape(&entry).unwrap().0, 1 + 3 * LENGTH as u64);
 }
 
+/// Who claimed it may be lost, and then says nothing any more.
+#[test]
+fn what_another_node_appends_to_is_waited_for() {
+    let cluster = Cluster::new(2);
+    let (_, writer, entry) = with_file(&cluster, b"x");
+    writer.opened(&entry.id);
+    writer.append(&entry.id, b"one").unwrap();
+    let later = Writer::new(cluster.client(), None);
+    std::thread::scope(|scope| {
+        let append = scope.spawn(|| later.append(&entry.id, b"two"));
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!append.is_finished(), "{:?}", append.join());
+        writer.closed(&entry.id);
+        assert_eq!(append.join().unwrap().unwrap(), (4, 3));
+    });
+}
+
 #[test]
 fn a_file_whose_mover_died_is_written_on_and_becomes_whole() {
     let cluster = Cluster::new(3);

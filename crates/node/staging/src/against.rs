@@ -4,7 +4,7 @@
 //! other, nobody knows which is right.
 
 use crate::check::{Checked, State};
-use crate::failure::{DAMAGED, Failure, UNREACHABLE};
+use crate::failure::{DAMAGED, Failure};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium};
 use crate::mirrors::{self, Given};
@@ -104,7 +104,8 @@ pub async fn compare(checked: &mut Checked, fetcher: &Fetcher, progress: &Arc<Pr
     let fetched = fetcher.fetch(&origins, size, whole, &comparing).await.map_err(|error| Failure::system(&shown, &error))?;
     if !fetched.lost.is_empty() || origins.iter().all(Result::is_err) {
         let what = format!("{shown} cannot be compared with {}", mirrors::told(&record.sources, &fetched.blames));
-        return Err(Failure::new(what, "", UNREACHABLE));
+        let (code, hint) = mirrors::no_help(&fetched.blames);
+        return Err(Failure::new(what, hint, code));
     }
     // What is compared with a source of two versions is neither right nor wrong.
     mirrors::unchanged(&record.sources, &origins, &fetched.used, fetcher)

@@ -100,6 +100,30 @@ impl Fetcher {
         block: u64,
         sink: &Arc<S>,
     ) -> io::Result<Fetched> {
+        self.fetch_of(|_| true, origins, size, missing, block, sink).await
+    }
+
+    /// Fetches these ranges of a file of this size from one of its sources, in blocks of 1 MiB.
+    pub async fn fetch_from<S: Sink>(
+        &self,
+        only: usize,
+        origins: &Origins,
+        size: u64,
+        missing: Vec<Range>,
+        sink: &Arc<S>,
+    ) -> io::Result<Fetched> {
+        self.fetch_of(|source| source == only, origins, size, missing, BLOCK, sink).await
+    }
+
+    async fn fetch_of<S: Sink>(
+        &self,
+        asks: impl Fn(usize) -> bool,
+        origins: &Origins,
+        size: u64,
+        missing: Vec<Range>,
+        block: u64,
+        sink: &Arc<S>,
+    ) -> io::Result<Fetched> {
         let plan = Plan::new(missing, origins.len(), self.settings.request_bytes, self.settings.attempts);
         let work = Arc::new(Work {
             settings: self.settings,
@@ -116,8 +140,10 @@ impl Fetcher {
             broken: Mutex::default(),
         });
         for (source, origin) in origins.iter().enumerate() {
-            if let Err(Fault::Final(why) | Fault::Passing(why)) = origin {
-                work.plan().leave_out(source, why.clone());
+            match origin {
+                Err(Fault::Final(why) | Fault::Passing(why)) => work.plan().leave_out(source, why.clone()),
+                Ok(_) if !asks(source) => work.plan().leave_out(source, "it is not asked".to_owned()),
+                Ok(_) => {}
             }
         }
         let mut streams = JoinSet::new();

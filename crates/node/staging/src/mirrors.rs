@@ -1,7 +1,7 @@
 //! The sources of one file, which are mirrors: whether they answer, hold the same, and still do when all is fetched.
 
 use crate::failure::{DAMAGED, Failure, UNREACHABLE};
-use crate::fetch::{Fetcher, Origins};
+use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::origin::Origin;
 use crate::progress::Progress;
 use futures_util::future::join_all;
@@ -9,8 +9,10 @@ use mend_data::plan::Fault;
 use mend_data::ranges;
 use mend_data::record::{Source, Version};
 use mend_data::sums::{BLOCK, Sum, Sums};
-use std::fmt;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
 /// Blocks by which a new source is compared with checksums that are known.
 const COMPARED: u64 = 8;
@@ -42,6 +44,14 @@ pub fn broken_off(failure: Failure, blames: &[Option<String>]) -> Failure {
         false => ("repeat the command to go on: what was fetched is not fetched again", failure.code),
     };
     Failure { hint: hint.to_owned(), code, ..failure }
+}
+
+/// The exit code and what helps where no source gives what is needed of a file: each is to blame for something, or was not needed.
+pub fn no_help(blames: &[Option<String>]) -> (i32, &'static str) {
+    match blames.iter().flatten().all(|blame| blame.contains("has changed")) {
+        true => (DAMAGED, "what a source holds now is never mixed in; `mend data stage --force` fetches all of it"),
+        false => (UNREACHABLE, "repeat the command to go on"),
+    }
 }
 
 /// What a fault is told as.
@@ -179,25 +189,38 @@ pub struct Given {
     pub by: usize,
 }
 
-/// Which of these mirrors holds another block than the one that has given it, and which block. One that fails is asked no more.
-pub async fn other(origins: &Origins, mut asked: Vec<usize>, size: u64, given: &[Given], fetcher: &Fetcher) -> Option<(usize, u64)> {
-    for Given { block, sum, by } in given {
-        let only = [*block];
-        let mut failed = Vec::new();
-        for &at in asked.iter().filter(|at| *at != by) {
-            let own = match &origins[at] {
-                Ok(origin) => again(fetcher, || sample(origin, size, &only, fetcher)).await.ok(),
-                Err(_) => None,
-            };
-            match own {
-                Some(own) if own != [*sum] => return Some((at, *block)),
-                Some(_) => {}
-                None => failed.push(at),
-            }
-        }
-        asked.retain(|at| !failed.contains(at));
+/// Compares what one mirror holds with what others have given, until a block differs.
+struct Same {
+    given: HashMap<u64, Sum>,
+    differs: Mutex<Option<u64>>,
+}
+
+impl Sink for Same {
+    fn wants(&self, block: u64) -> bool {
+        self.given.contains_key(&block)
     }
-    None
+
+    fn take(&self, block: u64, bytes: &[u8]) -> io::Result<Taken> {
+        if self.given.get(&block).is_none_or(|sum| *sum == Sum::of(bytes)) {
+            return Ok(Taken::Good);
+        }
+        *self.differs.lock().unwrap_or_else(PoisonError::into_inner) = Some(block);
+        // Nothing else of it needs to be fetched.
+        Err(io::Error::other("it differs"))
+    }
+}
+
+/// Which of these mirrors holds another block than the one that has given it, and such a block. All are asked at once, and one that fails no more.
+pub async fn other(origins: &Origins, asked: Vec<usize>, size: u64, given: &[Given], fetcher: &Fetcher) -> Option<(usize, u64)> {
+    let compared = asked.into_iter().map(|at| async move {
+        let given: HashMap<u64, Sum> = given.iter().filter(|one| one.by != at).map(|one| (one.block, one.sum)).collect();
+        let blocks: Vec<u64> = given.keys().copied().collect();
+        let same = Arc::new(Same { given, differs: Mutex::default() });
+        let _ = fetcher.fetch_from(at, origins, size, ranges::of_blocks(blocks, size), &same).await;
+        let differs = *same.differs.lock().unwrap_or_else(PoisonError::into_inner);
+        differs.map(|block| (at, block))
+    });
+    join_all(compared).await.into_iter().flatten().next()
 }
 
 /// What the sources of a file hold by the end is not seen to be what was fetched of them.
@@ -263,7 +286,6 @@ mod tests {
     use crate::settings::Settings;
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const SIZE: u64 = 3 * BLOCK;
@@ -313,7 +335,8 @@ mod tests {
             let given = [0, 1, 2].map(|block| Given { block, sum, by: 0 });
             assert_eq!(other(&origins, vec![0, 1], SIZE, &given, &fetcher).await, None);
             assert_eq!(asked.load(Ordering::Relaxed), 1);
-            assert_eq!(other(&origins, vec![0, 1, 2], SIZE, &given, &fetcher).await, Some((2, 0)));
+            let differs = other(&origins, vec![0, 1, 2], SIZE, &given, &fetcher).await;
+            assert!(differs.is_some_and(|(at, _)| at == 2), "{differs:?}");
         });
     }
 

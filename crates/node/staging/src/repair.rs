@@ -10,7 +10,7 @@
 //! named and never used.
 
 use crate::check::{self, Checked, Identity, State};
-use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
+use crate::failure::{DAMAGED, FAILED, Failure};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::medium::{Aligned, Block, Medium, of_medium};
 use crate::mirrors;
@@ -209,11 +209,7 @@ async fn patch(checked: &Checked, record: &Record, fetcher: &Fetcher, progress: 
     };
     tokio::task::block_in_place(ended).map_err(|error| system(&error))?;
     if !lost.is_empty() {
-        let changed = fetched.blames.iter().flatten().all(|blame| blame.contains("has changed"));
-        let (code, hint) = match changed {
-            true => (DAMAGED, "what a source holds now is never mixed in; `mend data stage --force` fetches all of it"),
-            false => (UNREACHABLE, "repeat the command to go on"),
-        };
+        let (code, hint) = mirrors::no_help(&fetched.blames);
         let what = format!("{} bytes of {shown} cannot be had from {}", ranges::total(&lost), mirrors::told(&sources, &fetched.blames));
         return Err(Failure::new(what, hint, code));
     }

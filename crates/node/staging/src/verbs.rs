@@ -167,12 +167,36 @@ fn told(one: &Repaired) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::UNREACHABLE;
     use crate::fetch::waited;
-    use crate::record_file;
     use crate::settings::Settings;
+    use crate::{mirrors, record_file};
     use mend_data::record::{Known, Record, Source};
     use mend_data::sums::BLOCK;
     use std::fs::{self, File};
+
+    #[test]
+    fn a_source_that_has_changed_is_not_compared_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let [source, path] = ["source", "file"].map(|name| directory.path().join(name));
+        let content = vec![7; 2 * BLOCK as usize];
+        fs::write(&source, &content).unwrap();
+        fs::write(&path, &content[1..]).unwrap();
+        let mut sources = vec![Source { uri: format!("file://{}", source.display()), ..Source::default() }];
+        let fetcher = Fetcher::new(Settings::small());
+        assert!(waited(mirrors::open(&mut sources, &fetcher, true)).iter().all(Result::is_ok));
+        let record = Record { sources, size: content.len() as u64, sums: Known::Nowhere };
+        record_file::keep(&path, &File::open(&path).unwrap(), &record).map_err(|error| error.into_io()).unwrap();
+        fs::write(&source, "something else").unwrap();
+        let progress = Arc::new(Progress::new(true));
+        let (_, uncompared) = waited(look(std::slice::from_ref(&path), true, &fetcher, &progress));
+        let failure = uncompared[0].as_ref().unwrap();
+        assert!(failure.code == DAMAGED && failure.hint.contains("stage --force"), "{failure:?}");
+        // One that is gone may come back.
+        fs::remove_file(&source).unwrap();
+        let code = waited(repair(vec![path.clone()], true, false, &fetcher)).map_err(|failure| failure.what).unwrap();
+        assert_eq!((code, fs::read(&path).unwrap().len()), (UNREACHABLE, content.len() - 1));
+    }
 
     #[test]
     fn nothing_is_written_to_a_file_whose_mirrors_differ() {

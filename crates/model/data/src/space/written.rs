@@ -15,7 +15,7 @@ use super::placement::{NoPlace, RESERVE};
 use super::{BLOCK, COPIES, Id, MAX_TARGETS, Striping, block_sum};
 use crate::ranges::Range;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed, xxh3_128};
 
 /// How long a claim lasts that nobody renews, seconds.
 pub const CLAIM: u64 = 20;
@@ -175,6 +175,18 @@ pub fn size(file: &Written, shapes: &[Shape]) -> u64 {
     ends.max().unwrap_or(0).min(i64::MAX as u64)
 }
 
+/// When a file was changed last that has these objects, nanoseconds since 1970; `None` if there are none. Clients' clocks differ, and writes overtake each other: what changes one object may bear an earlier
+/// time than another object has. So that the file's time changes with each of them, what is below a microsecond stands for all objects, unless all have the same time.
+#[must_use]
+pub fn changed_ns(shapes: &[Shape]) -> Option<i64> {
+    let last = shapes.iter().map(|shape| shape.changed_ns).max()?;
+    if shapes.iter().all(|shape| shape.changed_ns == last) {
+        return Some(last);
+    }
+    let all: Vec<u8> = shapes.iter().flat_map(|shape| [shape.length.to_le_bytes(), shape.changed_ns.to_le_bytes()]).flatten().collect();
+    Some(last.saturating_sub(last.rem_euclid(1000)).saturating_add((xxh3_64(&all) % 1000) as i64))
+}
+
 /// Pieces of a range of bytes, each in one object and cut where that has a multiple of `most`: the place, where it is in the object, and in the file.
 pub fn pieces(file: &Written, range: Range, most: u64) -> impl Iterator<Item = (u16, u64, Range)> + use<> {
     let (layout, most) = (file.layout(), most.max(1));
@@ -272,6 +284,18 @@ mod tests {
         let one = place(&[Some(GIB); 3], Striping { count: 1, ..all }, 2, 0o644, &[0; 16]).unwrap();
         assert!(one.is_sound(3) && one.objects.len() == 1);
         assert!(!Written { objects: vec![[1, 3]], ..one.clone() }.is_sound(3) && !Written { objects: vec![], ..one }.is_sound(3));
+    }
+
+    #[test]
+    fn a_file_has_another_time_when_any_of_its_objects_has() {
+        let shapes = |times: [i64; 3]| [0, 1, 2].map(|position| Shape { position, length: 7, changed_ns: times[usize::from(position)] });
+        let told = |times| changed_ns(&shapes(times)).unwrap();
+        assert_eq!((changed_ns(&[]), told([1_234_567; 3]), changed_ns(&shapes([5, 4, 3])[..1])), (None, 1_234_567, Some(5)));
+        let before = told([1_000, 9_876_543, 2_000]);
+        assert_eq!((before / 1000, told([1_000, 9_876_543, 2_000])), (9876, before));
+        let (late, cut) = (told([3_000, 9_876_543, 2_000]), shapes([1_000, 9_876_543, 2_000]).map(|shape| Shape { length: 6, ..shape }));
+        assert!(late != before && changed_ns(&cut) != Some(before));
+        assert_eq!(told([-1, i64::MIN, -2]).div_euclid(1000), -1);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::link::Fault;
 use mend_data::ranges::Range;
 use mend_data::space::placement::NoPlace;
 use mend_data::space::target::{Answer, Claim, Failed, MAX_SHAPED, Request};
-use mend_data::space::written::{Shape, Written, size};
+use mend_data::space::written::{Shape, Written, changed_ns, size};
 use mend_data::space::{Entry, Id};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -104,6 +104,15 @@ pub(super) struct Unsynced {
 /// Ranges of objects, by their places and targets, that other copies have refused, and why.
 pub(super) type Apart = BTreeMap<(u16, u16), (Range, Fault)>;
 
+/// Whether ranks of this node may append to a file.
+#[derive(Debug, Default)]
+pub(super) struct Appending {
+    /// When it was claimed.
+    pub claimed: Option<Instant>,
+    /// Another node was waited for in vain: ranks need not wait for it again.
+    pub is_refused: bool,
+}
+
 /// What is known here of a file that somebody has open.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -111,8 +120,7 @@ pub(super) struct State {
     pub unsynced: Mutex<BTreeMap<(u16, u16), Unsynced>>,
     /// Copies of objects that took what another copy of the same object refused.
     pub apart: Mutex<Apart>,
-    /// When it was claimed for appending.
-    pub appending: Mutex<Option<Instant>>,
+    pub appending: Mutex<Appending>,
     /// Whoever syncs it: another one that does waits, since what it wrote may be among what is synced just now.
     syncing: Mutex<()>,
     /// When it was synced last, a copy lacked something and was not made whole.
@@ -239,7 +247,7 @@ impl Writer {
             return;
         }
         drop(files);
-        if held(&state.appending).take().is_some() {
+        if held(&state.appending).claimed.take().is_some() {
             let over = |_: u16, peer: &Peer| {
                 let _ = peer.ask(&Request::Claim { claim: Claim::Append(*file), who: self.who, over: true }, &[]);
             };
@@ -384,8 +392,11 @@ impl Writer {
         // Both copies of something lost what was not synced: whoever wrote it is told once.
         let mut gone = None;
         for again in 0..TRIES {
+            // What another thread notes by a later map than is known here would be taken for what is elsewhere now.
+            let mut unsynced = held(&state.unsynced);
             let (_, known) = self.now(file)?;
-            let written = std::mem::take(&mut *held(&state.unsynced));
+            let written = std::mem::take(&mut *unsynced);
+            drop(unsynced);
             // A copy that is elsewhere now was synced there when it was made.
             let written: BTreeMap<(u16, u16), Unsynced> =
                 written.into_iter().filter(|((position, at), _)| known.objects[usize::from(*position)].contains(at)).collect();
@@ -499,7 +510,7 @@ impl Client {
                 })?;
                 shapes.push(found);
             }
-            Ok((size(file, &shapes), shapes.iter().map(|shape| shape.changed_ns).max().unwrap_or(entry.made_ns)))
+            Ok((size(file, &shapes), changed_ns(&shapes).unwrap_or(entry.made_ns)))
         };
         entries.iter().enumerate().map(|(index, entry)| shape(index, entry)).collect()
     }

@@ -1,5 +1,6 @@
 //! Puts a file that ranks write back as it was at a checkpoint, before any rank is restarted: the daemon does not see what ranks see.
 
+use super::view::number_of_file;
 use crate::client::{Client, Refused, Writer, find};
 use mend_data::space::catalogue::Node;
 use std::io::{self, Read, Write};
@@ -20,6 +21,8 @@ pub struct Was {
     pub mode: u32,
     /// When it was changed, nanoseconds since 1970.
     pub changed_ns: i64,
+    /// Its number in a mount.
+    pub number: u64,
 }
 
 /// What is put back of it.
@@ -82,10 +85,13 @@ fn put(client: &Arc<Client>, path: &str, part: Part, was: Was) -> Result<(), Str
         return Err(Refused::Staged.to_string());
     }
     let (size, changed_ns) = writer.shape(&found).map_err(|fault| fault.to_string())?;
+    // The copy that told the time may be lost. Others that were written by several at once differ by nanoseconds.
+    let is_alike = size == was.size && changed_ns.abs_diff(was.changed_ns) < SAME_TIME;
     if part == Part::Nothing {
-        // The copy that told the time may be lost. Others that were written by several at once differ by nanoseconds.
-        let same = size == was.size && changed_ns.abs_diff(was.changed_ns) < SAME_TIME;
-        return if same { Ok(()) } else { Err("it was changed since".to_owned()) };
+        return if is_alike { Ok(()) } else { Err("it was changed since".to_owned()) };
+    }
+    if number_of_file(&found.id) != was.number && !is_alike {
+        return Err("it was replaced by another file since".to_owned());
     }
     if size < was.size {
         return Err(format!("it has {size} bytes, fewer than the {} at the checkpoint", was.size));

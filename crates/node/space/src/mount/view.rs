@@ -172,7 +172,7 @@ impl Files {
         let mut inodes = held(&self.shared.inodes);
         match node {
             Node::File(entry) => {
-                let number = u64::from_le_bytes(std::array::from_fn(|at| entry.id[at])).max(2);
+                let number = number_of_file(&entry.id);
                 inodes.entries.entry(number).or_insert_with(|| Arc::new(entry.clone()));
                 number
             }
@@ -224,6 +224,11 @@ impl Files {
     pub(super) fn entry(&self, number: INodeNo) -> Option<Arc<Entry>> {
         held(&self.shared.inodes).entries.get(&number.0).cloned()
     }
+}
+
+/// The number of a file, the same on every node.
+pub(super) fn number_of_file(file: &Id) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|at| file[at])).max(2)
 }
 
 /// The number of a directory, the same on every node.

@@ -26,7 +26,7 @@ use serde_json::json;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, block_in_place};
@@ -80,6 +80,14 @@ struct Round {
     there: u64,
     changed: Vec<String>,
     failed: Vec<(String, Failure)>,
+}
+
+impl Round {
+    /// Why the first file by its path was not sent. Which one fails first changes each time, and what is told anew looks like news.
+    fn first_failure(&self) -> Option<(String, String)> {
+        let (_, failure) = self.failed.iter().min_by_key(|(path, _)| path)?;
+        Some((failure.what.clone(), failure.hint.clone()))
+    }
 }
 
 /// Carries it out; the exit code.
@@ -412,7 +420,7 @@ impl Offload {
                 Ok(None) => continue,
                 Err(failure) => Round { failed: vec![(String::new(), failure)], ..Round::default() },
             };
-            let failure = round.failed.into_iter().next().map(|(_, failure)| (failure.what, failure.hint));
+            let failure = round.first_failure();
             failures = if failure.is_some() { failures.saturating_add(1) } else { 0 };
             not_before = Instant::now() + Duration::from_secs(if failures > 0 { pause_s(failures) } else { 0 });
             let left = (look.pending.len() + look.lost.len()).saturating_sub(round.sent.len() + round.there as usize) as u64;
@@ -457,18 +465,22 @@ fn told(left: &[(String, Failure)]) -> i32 {
 async fn send_all(sending: &Arc<Sending>, items: Vec<Item>) -> Round {
     let permits = Arc::new(Semaphore::new(sending.settings.streams));
     let mut sent = JoinSet::new();
-    for item in items {
-        let (sending, permits) = (sending.clone(), permits.clone());
+    let count = items.len();
+    // The first ones come first: what fails then is the same each time.
+    let waiting = Arc::new(Mutex::new(items.into_iter()));
+    for _ in 0..count {
+        let (sending, permits, waiting) = (sending.clone(), permits.clone(), waiting.clone());
         sent.spawn(async move {
             let _permit = permits.acquire_owned().await;
+            let item = waiting.lock().unwrap_or_else(PoisonError::into_inner).next()?;
             let outcome = sending.send(&item).await;
-            (item, outcome)
+            Some((item, outcome))
         });
     }
     let mut round = Round::default();
     let mut in_a_row = 0;
     while let Some(done) = sent.join_next().await {
-        let Ok((item, outcome)) = done else { continue };
+        let Ok(Some((item, outcome))) = done else { continue };
         let path = item.entry.path;
         match outcome {
             Outcome::Sent(new) => {
@@ -489,4 +501,18 @@ async fn send_all(sending: &Arc<Sending>, items: Vec<Item>) -> Round {
         }
     }
     round
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_files_that_fail_is_the_same_whichever_fails_first() {
+        let failed = |path: &str| (path.to_owned(), Failure::new(format!("{path} cannot be sent"), "", FAILED));
+        let of = |paths: [&str; 2]| Round { failed: paths.map(failed).to_vec(), ..Round::default() }.first_failure();
+        assert_eq!(of(["a", "b"]), Some(("a cannot be sent".to_owned(), String::new())));
+        assert_eq!(of(["b", "a"]), of(["a", "b"]));
+        assert_eq!(Round::default().first_failure(), None);
+    }
 }

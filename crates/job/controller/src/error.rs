@@ -128,6 +128,8 @@ pub enum RunError {
         hint: String,
         /// It is the image that is at fault: an older checkpoint may do.
         image: bool,
+        /// Ranks were placed where they lived: where the checkpoint has them it may do.
+        moved: bool,
     },
     /// A file of the program's is not what it was; nothing runs, the checkpoint is untouched.
     #[error("on {host}: {error}")]
@@ -138,6 +140,8 @@ pub enum RunError {
         error: String,
         /// What the checkpoint kept of it cannot be used.
         kept: bool,
+        /// As of [`RunError::Restore`].
+        moved: bool,
     },
     /// A node fell silent or died.
     #[error("node {host} is lost ({why}), and with it rank(s) {ranks}; the job was stopped")]
@@ -330,6 +334,7 @@ impl RunError {
     #[must_use]
     pub fn blame(&self) -> Blame {
         match self {
+            Self::Restore { moved: true, .. } | Self::File { moved: true, .. } => Blame::Places,
             Self::Restore { image: true, .. } => Blame::Image,
             Self::Manifest(_) | Self::File { kept: true, .. } => Blame::Checkpoint,
             _ => Blame::Elsewhere,
@@ -404,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_kept_file_that_is_damaged_blames_the_checkpoint_and_a_changed_one_does_not() {
-        let file = |kept| RunError::File { host: "a".into(), error: "torn".into(), kept };
+        let file = |kept| RunError::File { host: "a".into(), error: "torn".into(), kept, moved: false };
         assert!(matches!((file(true).blame(), file(false).blame()), (Blame::Checkpoint, Blame::Elsewhere)));
         assert_ne!(file(true).hint(), file(false).hint());
     }

@@ -72,6 +72,7 @@ mod stream_digest;
 mod teller;
 mod texts;
 pub mod tiers;
+mod time_left;
 pub mod upkeep;
 mod watchers;
 mod wish;

@@ -23,10 +23,10 @@ use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::run::LifeEnd;
 use crate::signals::Signals;
 use crate::start::{
-    JobStart, absent, begin, configured, drop_credentials, load_key, names, process_began, put_failure_on_record, reference,
-    tell_beyond_slots, tier_rate,
+    JobStart, absent, begin, configured, drop_credentials, load_key, names, put_failure_on_record, reference, tell_beyond_slots, tier_rate,
 };
 use crate::tiers::is_plain;
+use crate::time_left::process_began;
 use crate::upkeep;
 use crate::wish::Wish;
 use mend_coordination::checkpoint::image_name;
@@ -148,6 +148,8 @@ pub(crate) struct Notes {
     told_of_overruled: bool,
     /// The job whose record says that it goes on, though this restart of it has failed.
     open: Option<String>,
+    /// The last try placed ranks where they lived, and not where the checkpoint has them.
+    moved: bool,
     /// The daemon of the life before, which may keep ranks that stand still.
     embedded: Option<Embedded>,
 }
@@ -261,9 +263,17 @@ pub(crate) async fn restart_newest(
                     Ok(life) => return Ok(life),
                     Err(error) => error,
                 };
-                // The next try is not where this one failed.
-                spec.stood.clear();
-                let blame = error.blame();
+                let blame = match error.blame() {
+                    Blame::Image | Blame::Checkpoint | Blame::Places if std::mem::take(&mut notes.moved) => {
+                        spec.stood.clear();
+                        mend_report::tell!(
+                            "mend: {}; the ranks that have moved since the checkpoint go where they were then",
+                            with_causes(&error)
+                        );
+                        Blame::Places
+                    }
+                    blame => blame,
+                };
                 (failure, begun) = (error, true);
                 choice.failed(blame)
             }
@@ -351,7 +361,9 @@ async fn restart_from(
     let stood = |image: &ImageEntry| spec.stood.get(image.rank as usize).cloned().flatten();
     let stood: Vec<Option<String>> = manifest.images.iter().map(stood).collect();
     let gathered: Vec<String> = reached.iter().map(|node| node.name.clone()).collect();
-    let places = restart_places(&before, &stood, &gathered, &names(&spec.spares), slots.as_deref())?;
+    let place = |stood: &[Option<String>]| restart_places(&before, stood, &gathered, &names(&spec.spares), slots.as_deref());
+    let places = place(&stood)?;
+    notes.moved = places != place(&[])?;
     let places = with_gone(&gone, places);
     let before = (!manifest.tiers.is_empty()).then(|| manifest.tiers.clone());
     let tiers = configured(spec.tiers.clone().or(before))?;
@@ -410,6 +422,7 @@ async fn restart_from(
         identity: manifest.identity,
         program,
         places,
+        moved: notes.moved,
         worlds,
         gone,
         input: (taken, source),

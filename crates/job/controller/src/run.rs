@@ -194,6 +194,7 @@ fn names(life: &LifeRecord) -> Names {
         checkpoints: life.setup.checkpoints.clone(),
         quiet: life.quiet,
         heals: life.healing.is_wanted(),
+        moved: life.moved,
     }
 }
 

@@ -34,6 +34,7 @@ use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
 use crate::stream_digest::Mark;
 use crate::tiers::{held_objects, is_plain};
+use crate::time_left::{process_began, time_left_s};
 use crate::watchers::{self, Watchers};
 use crate::{client, portable, removal, serve};
 use mend_coordination::placement::place;
@@ -52,11 +53,10 @@ use mend_messages::job::{MAX_RANKS, NodeIndex, Program, Rank, Secret};
 use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
 use mend_policy::restarts::Restarts;
 use mend_sealed::Key;
-use mend_settings::{SettingError, WordOrNumber};
+use mend_settings::SettingError;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
@@ -94,25 +94,6 @@ pub struct RunSpec {
     pub quiet: bool,
 }
 
-/// When this process began to run a job, seconds since 1970.
-static BEGAN: LazyLock<u64> = LazyLock::new(now);
-
-/// When this process began to run a job: the first time that it was asked. Seconds since 1970.
-pub(crate) fn process_began() -> u64 {
-    *BEGAN
-}
-
-/// Seconds for which a job may still run whose run began then, as the user or the batch system says.
-async fn time_left_s(run_began: u64, in_batch: Option<&InBatch>) -> Result<Option<u64>, SettingError> {
-    Ok(match mend_settings::TIME_LIMIT.word_or_number(None)? {
-        WordOrNumber::Number(limit) => Some(limit.saturating_sub(now().saturating_sub(run_began))),
-        WordOrNumber::Word(_) => match in_batch {
-            Some((session, _)) => session.ends_at().await.map(|end| end.saturating_sub(now())),
-            None => None,
-        },
-    })
-}
-
 /// A key that cannot be used is told before anything starts; the nodes read it again for themselves.
 pub(crate) fn load_key(file: Option<&Path>) -> Result<Option<Key>, RunError> {
     Ok(file.map(Key::load).transpose()?)
@@ -129,6 +110,8 @@ pub(crate) struct JobStart {
     pub(crate) identity: [u8; 16],
     pub(crate) program: Program,
     pub(crate) places: Vec<NodeIndex>,
+    /// Some of these are where ranks lived, and not where the checkpoint has them.
+    pub(crate) moved: bool,
     pub(crate) worlds: Worlds,
     /// Ranks of spawned worlds that had ended before.
     pub(crate) gone: Vec<Rank>,
@@ -375,6 +358,7 @@ pub(crate) async fn begin(
         input_file: InputFile::of_this_process(),
         local: embedded.is_some(),
         batch: batch_life,
+        moved: beginning.moved,
         run_began: beginning.run_began,
         holder: beginning.holder.number(),
     };
@@ -540,6 +524,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         identity,
         program: spec.program,
         places,
+        moved: false,
         worlds: pmi.into(),
         gone: Vec::new(),
         checkpoints,

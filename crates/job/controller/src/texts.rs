@@ -36,6 +36,8 @@ pub struct Names {
     pub quiet: bool,
     /// After a failure it goes on by itself.
     pub heals: bool,
+    /// Ranks were placed where they lived, not where the checkpoint has them.
+    pub moved: bool,
 }
 
 pub fn loss(how: &NodeLoss) -> String {
@@ -463,7 +465,7 @@ impl Names {
             End::NotStarted { rank, node, why, code } => RunError::Start { rank, host: host(node), error: why.error, hint: why.hint, code },
             End::NotRestored { rank, node, why, image } => {
                 let (error, hint) = not_rebuilt(&why);
-                RunError::Restore { rank, host: host(node), error, hint, image }
+                RunError::Restore { rank, host: host(node), error, hint, image, moved: self.moved }
             }
             End::NoGoodCopy(image) => ManifestError::Image {
                 rank: image.rank,
@@ -471,7 +473,7 @@ impl Names {
                 what: "has no good copy in any tier that can be reached".into(),
             }
             .into(),
-            End::FileNotPut { node, error, kept } => RunError::File { host: host(node), error, kept },
+            End::FileNotPut { node, error, kept } => RunError::File { host: host(node), error, kept, moved: self.moved },
             End::NodeLost { node, how, ranks, goes_on } => RunError::NodeLost {
                 host: host(node),
                 why: loss(&how),

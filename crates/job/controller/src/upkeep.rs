@@ -97,6 +97,9 @@ pub enum MergeError {
     /// The job ends, or something else goes first.
     #[error("given up for something more urgent")]
     Cancelled,
+    /// A restart looks for its images in tiers, under the names that they have there.
+    #[error("its images are in tiers")]
+    InTiers,
     /// The chain cannot be used; a restart could not use it either.
     #[error("rank {rank}: the images of checkpoint {number} and those it builds on are damaged")]
     Chain {
@@ -298,7 +301,7 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
                 (done.weighed, done.merged) = (None, Some(wanted.at));
                 remove_superseded(directory, bounds, rules, cancel, (step, removed), &mut told);
             }
-            Err(MergeError::Cancelled) => {}
+            Err(MergeError::Cancelled | MergeError::InTiers) => {}
             Err(error) => {
                 done.damaged = matches!(error, MergeError::Chain { .. });
                 told(format!("older checkpoints were not merged: {}", with_causes(&error)));
@@ -348,8 +351,7 @@ fn merge(
     let place = directory.join(number.to_string());
     let mut manifest = manifest::read_alone(&place, key)?;
     if !tiers::is_plain(&manifest.tiers) {
-        // A restart looks for its images under the names that they have in all tiers.
-        return Ok(wanted.weigh(u64::MAX, bounds));
+        return Err(MergeError::InTiers);
     }
     let chains = manifest::check(&place, &manifest, key)?;
     let io = |path: &Path| {

@@ -3,6 +3,7 @@
 //! ```text
 //! Load newest ── cannot be used ──► PassOver ──► Load the next older …          none is left: End
 //!     └─ loads ──► Begin ── an image is bad ──► Begin again, all copies checked (with tiers) ── bad ──► PassOver …
+//!                     ├─ its ranks were placed elsewhere than before ──► Begin again, where they were
 //!                     └─ anything else, or it ran: End
 //! ```
 //! Invariants: newest first, each at most once; only what is wrong with a checkpoint itself leads to the next, never what is wrong with a
@@ -37,6 +38,8 @@ pub enum Blame {
     Image,
     /// The checkpoint in another way.
     Checkpoint,
+    /// Perhaps where its ranks were placed: not where they were when the checkpoint was taken.
+    Places,
     /// Something that an older checkpoint would meet as well.
     Elsewhere,
 }
@@ -99,6 +102,7 @@ impl CheckpointChoice {
                 self.checks = Checks::Before;
                 Step::Begin(self.left, self.checks)
             }
+            Blame::Places => Step::Begin(self.left, self.checks),
             Blame::Image | Blame::Checkpoint => self.pass_over(),
             Blame::Elsewhere => Step::End,
         }
@@ -121,6 +125,7 @@ mod tests {
         assert_eq!(choice.next_candidate(), Step::Load(1));
         assert_eq!(choice.loaded(Ok(false)), Step::Begin(1, Checks::WhileRestoring));
         assert_eq!(choice.clone().failed(Blame::Elsewhere), Step::End);
+        assert_eq!(choice.clone().failed(Blame::Places), Step::Begin(1, Checks::WhileRestoring));
         assert_eq!(choice.failed(Blame::Image), Step::PassOver(1));
         assert_eq!(choice.next_candidate(), Step::Load(0));
         assert_eq!(choice.clone().loaded(Err(LoadFailure::Unusable)), Step::End);

@@ -131,12 +131,14 @@ impl World {
         Ok(())
     }
 
-    fn places(&self, from: Option<u64>, hosts: &[String], spares: &[String]) -> Result<Vec<NodeIndex>, String> {
+    fn places(&mut self, from: Option<u64>, hosts: &[String], spares: &[String]) -> Result<Vec<NodeIndex>, String> {
         let Some((_, before)) = from.and_then(|number| self.manifests.get(&number)) else {
             let ranked = hosts.iter().filter(|host| !spares.contains(host)).count().max(1);
             return place(self.size, &vec![0; ranked]).map_err(|error| error.to_string());
         };
-        let places = restart_places(before, &self.stood, hosts, spares, None).map_err(|error| error.to_string())?;
+        let place = |stood: &[Option<String>]| restart_places(before, stood, hosts, spares, None).map_err(|error| error.to_string());
+        let places = place(&self.stood)?;
+        self.moved = places != place(&[])?;
         let is_there = |host: &&String| hosts.contains(host) && !spares.contains(host);
         for (rank, (before, &node)) in before.iter().zip(&places).enumerate() {
             let lived = self.stood.get(rank).and_then(Option::as_ref).filter(is_there);
@@ -182,15 +184,19 @@ impl World {
 
     /// A life is over: a restart that failed for its checkpoint goes on with another.
     pub(crate) fn restart_ended(&mut self) {
-        self.stood = self.job.as_ref().map(|job| job.stood().to_vec()).unwrap_or_default();
+        let moved = std::mem::take(&mut self.moved);
+        self.stood.clear();
+        let end = self.job.as_ref().and_then(|job| job.end_reason());
+        if let (Some(job), Some(End::NodeLost { .. } | End::MessagesLost { .. } | End::RankKilled { .. })) = (&self.job, end) {
+            self.stood = job.stood().to_vec();
+        }
         let Some((mut choice, numbers, _)) = self.choice.take() else { return };
-        let blame = match self.job.as_ref().and_then(|job| job.end_reason()) {
+        let blame = match end {
+            Some(End::NotRestored { .. } | End::NoGoodCopy(_) | End::FileNotPut { .. }) if moved => Blame::Places,
             Some(End::NotRestored { image: true, .. }) => Blame::Image,
             Some(End::NoGoodCopy(_)) => Blame::Checkpoint,
             _ => return,
         };
-        // The next try is not where this one failed.
-        self.stood.clear();
         let step = choice.failed(blame);
         self.choice = Some((choice, numbers, step));
     }

@@ -101,6 +101,7 @@ pub struct World {
     pub last: Option<LastRun>,
     /// Where its ranks lived to the end of it, by rank.
     pub stood: Vec<Option<String>>,
+    pub moved: bool,
     /// The hosts of each checkpoint's job, and of its ranks.
     pub manifests: BTreeMap<u64, (Vec<String>, Vec<String>)>,
     choice: Option<begin::Choice>,
@@ -199,6 +200,7 @@ impl World {
             hosts: Vec::new(),
             last: None,
             stood: Vec::new(),
+            moved: false,
             manifests: BTreeMap::new(),
             choice: None,
             nodes: (0..nodes).map(|_| Node { up: true, ..Node::default() }).collect(),

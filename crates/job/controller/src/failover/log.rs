@@ -36,7 +36,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The file's name in the job's directory.
 const FILE_NAME: &str = "told";
 /// First bytes of the file; the number is the format's.
-const HEAD: &[u8; 8] = b"mendtol6";
+const HEAD: &[u8; 8] = b"mendtol7";
 /// Length from which on the log is begun anew, bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
@@ -79,6 +79,8 @@ pub struct LifeRecord {
     pub local: bool,
     /// The allocation that it is in.
     pub(crate) batch: Option<BatchLife>,
+    /// Ranks were placed where they lived, not where the checkpoint has them.
+    pub(crate) moved: bool,
     /// When the `mend run` or `mend restart` that it is a life of began, seconds since 1970: `MEND_TIME_LIMIT_S` counts from there, whoever controls it.
     pub run_began: u64,
     /// Which lock the controller has that writes this.

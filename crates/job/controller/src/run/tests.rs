@@ -62,6 +62,7 @@ fn life(run_began: u64) -> LifeRecord {
         encryption_key: None,
         any_owner: false,
         quiet: true,
+        moved: false,
         options: HealingOptions::default(),
         healing: HealingOptions::default().begin().unwrap(),
         tiers: Vec::new(),

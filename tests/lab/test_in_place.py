@@ -43,6 +43,19 @@ stop.set()
 os._exit(0)
 """
 
+# The first rank reads a file of its node, until it is told not to.
+LOCAL = """
+import os, sys, time
+held = open(sys.argv[1], "rb") if os.environ["MEND_RANK"] == "0" else None
+print("begun", file=sys.stderr, flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+    if os.path.exists("change") and held:
+        held = held.close()
+        print("changed", file=sys.stderr, flush=True)
+os.write(1, ("end of " + os.environ["MEND_RANK"] + chr(10)).encode())
+"""
+
 
 def processes(lab, node):
     found = {}
@@ -126,6 +139,26 @@ class Stay(Heals):
 
     def test_a_rank_that_moved_since_has_its_image_from_its_old_node(self):
         self.moved_since("--tiers", "memory,partner")
+
+    def test_a_rank_whose_files_its_new_node_lacks_goes_where_it_was(self):
+        kept = "/mnt/scratch/kept"
+        self.lab.on("node1", "sh", "-c", f"echo kept >{kept}")
+        self.argv = ["python3", "-c", LOCAL, kept]
+        job, name = self.start(2, "node1,node2", "--spares", "node3,node4")
+        job.wait_for(lambda: job.stderr().count("begun") == 2, "both have begun")
+        self.lab.verb("checkpoint", name)
+        with open(os.path.join(self.directory, "change"), "w", encoding="utf-8"):
+            pass
+        job.wait_for(lambda: "changed" in job.stderr(), "the file is closed")
+        os.unlink(os.path.join(self.directory, "change"))
+        self.lab.verb("migrate", name, "0", "--to", "node3")
+        self.lab.kill_daemon("node2")
+        self.again(job, name, 1)
+        self.assertIn("go where they were then", job.stderr())
+        self.assertEqual(self.lab.places(name)[0], "node1")
+        job.let_go()
+        job.finish()
+        self.assertEqual(sorted(job.stdout().splitlines()), ["end of 0", "end of 1"])
 
     def test_all_are_restarted_where_that_is_wanted(self):
         job, name = self.start(2, "node1,node2", "--spares", "node3", "--on-failure", "restart")

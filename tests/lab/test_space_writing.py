@@ -307,7 +307,7 @@ class Losses(Writes):
         self.lab.kill_daemon("node1")
         self.signal_mounts("node1", "KILL")
         job.wait_for(lambda: '"node4"' in self.lab.mend("ps", "--json").stdout, "the rank is on the spare")
-        # As long as the lost node counts as appending.
+        # Longer than the lost node would count as appending.
         time.sleep(25)
         open(self.go, "wb").close()
         job.finish()

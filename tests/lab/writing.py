@@ -4,7 +4,7 @@
     writing.py posix DIR            one rank: what POSIX promises of files, and what is refused
     writing.py fsx DIR SEED STEPS   one rank: steps drawn at random, compared with a file in memory
     writing.py shared DIR MEET      all ranks write one file at offsets of their own, and read what the others wrote
-    writing.py append DIR MEET      all ranks append to one file, until each has tried 20 times
+    writing.py append DIR MEET      all ranks append to one file
     writing.py log DIR GO SEED      appends lines until GO is there, then compares all of them
     writing.py change DIR GO SEED   has a log open for appending and a table for reading; gives the log's name to another file, or writes the table, when it is told so
     writing.py names DIR MEET       all ranks claim tasks by renaming them, and count one after the other, by a file that each makes and removes
@@ -247,20 +247,14 @@ def append(directory, meeting):
     path, refused = os.path.join(directory, "log"), 0
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     meet(meeting, "open")
-    lines = tries = 0
-    while tries < 20 or not all(os.path.exists(f"{meeting}/tried.{rank}") for rank in range(RANKS)):
+    lines = 0
+    for number in range(20):
         try:
-            os.write(fd, b"rank %d line %2d\n" % (RANK, tries % 100))
+            os.write(fd, b"rank %d line %2d\n" % (RANK, number))
             lines += 1
         except OSError as error:
             must(error.errno == errno.EIO, f"refused with {error}")
             refused += 1
-        tries += 1
-        if tries == 20:
-            open(f"{meeting}/tried.{RANK}", "w").close()
-        elif tries > 20:
-            # Others wait for this one as long as it appends.
-            time.sleep(0.1)
     put(os.path.join(meeting, f"lines.{RANK}"), b"%d" % lines)
     meet(meeting, "appended")
     os.close(fd)

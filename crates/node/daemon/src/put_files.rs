@@ -120,7 +120,7 @@ pub fn put_files(
                 (None, FileUse::Read, _) if file.state.mode & 0o222 == 0 => {}
                 (None, FileUse::Read, _) => {
                     told.extend(
-                        put("nothing").err().map(|error| format!("{}, which the program reads, is not as it was: {error}", file.path)),
+                        put("read").err().map(|error| format!("{}, which the program reads, is not as it was: {error}", file.path)),
                     );
                 }
                 (None, _, Keeping::Not(why)) => put("nothing").map_err(|error| differs(why, error))?,

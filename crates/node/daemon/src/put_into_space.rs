@@ -29,7 +29,7 @@ impl Target for Input {
     }
 }
 
-/// Puts back a file: `part` is `content`, which `pour` gives, or `size`, or `nothing`, if it must be as it was.
+/// Puts back a file: `part` is `content`, which `pour` gives, or `size`, or `nothing`, if it must be as it was, or `read`, if it was open for reading alone.
 ///
 /// # Errors
 /// Why it is not as it was.

@@ -26,6 +26,7 @@ fn main() {
                 "content" => Some(Part::Content),
                 "size" => Some(Part::Size),
                 "nothing" => Some(Part::Nothing),
+                "read" => Some(Part::Read),
                 _ => None,
             };
             match (part, size.parse(), mode.parse(), changed.parse(), number.parse()) {

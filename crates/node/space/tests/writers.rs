@@ -117,21 +117,19 @@ fn what_threads_append_at_once_stays_together() {
     assert_eq!(writer.shape(&entry).unwrap().0, 1 + 3 * LENGTH as u64);
 }
 
-/// Who claimed it may be lost, and then says nothing any more.
+/// Who appended may be lost, and then never says that it is over. One that lives on still takes the claim for its own.
 #[test]
-fn what_another_node_appends_to_is_waited_for() {
+fn whose_claim_to_append_was_ended_overwrites_nothing() {
     let cluster = Cluster::new(2);
     let (_, writer, entry) = with_file(&cluster, b"x");
-    writer.opened(&entry.id);
     writer.append(&entry.id, b"one").unwrap();
     let later = Writer::new(cluster.client(), None);
-    std::thread::scope(|scope| {
-        let append = scope.spawn(|| later.append(&entry.id, b"two"));
-        std::thread::sleep(Duration::from_millis(500));
-        assert!(!append.is_finished(), "{:?}", append.join());
-        writer.closed(&entry.id);
-        assert_eq!(append.join().unwrap().unwrap(), (4, 3));
-    });
+    assert!(matches!(later.append(&entry.id, b"two"), Err(Refused::Appending)));
+    Writer::new(cluster.client(), None).end_appending(&entry.id).unwrap();
+    assert_eq!(later.append(&entry.id, b"two").unwrap(), (4, 3));
+    assert_eq!(writer.append(&entry.id, b"three").unwrap(), (7, 5));
+    assert_eq!(later.append(&entry.id, b"four").unwrap(), (12, 4));
+    assert_eq!(later.read(&entry.id, 0, 100).unwrap().bytes, b"xonetwothreefour");
 }
 
 #[test]

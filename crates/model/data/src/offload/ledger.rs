@@ -42,6 +42,9 @@ pub struct Sent {
     pub size: u64,
     /// When it had been changed last, nanoseconds since 1970, as the space says it.
     pub changed_ns: i64,
+    /// That time stands for all objects ([`changed_ns`](crate::space::written::changed_ns)). Earlier releases noted the latest one of them.
+    #[serde(default)]
+    pub of_all: bool,
     /// The checksum of its checksums, in hexadecimal digits.
     pub sum: String,
     /// What the place says of what arrived.
@@ -169,10 +172,14 @@ impl Ledger {
         self.sent.get(path)
     }
 
-    /// True if this file has arrived as it is.
+    /// True if this file has arrived as it is. A line of an earlier release is compared to a microsecond: what is below that stood for no other object.
     #[must_use]
     pub fn has(&self, path: &str, id: &Id, size: u64, changed_ns: i64) -> bool {
-        self.sent(path).is_some_and(|sent| (&sent.id, sent.size, sent.changed_ns) == (id, size, changed_ns))
+        let same_time = |sent: &Sent| match sent.of_all {
+            true => sent.changed_ns == changed_ns,
+            false => sent.changed_ns.div_euclid(1000) == changed_ns.div_euclid(1000),
+        };
+        self.sent(path).is_some_and(|sent| (&sent.id, sent.size) == (id, size) && same_time(sent))
     }
 
     /// True if what has this path there is from here, or may be.
@@ -229,7 +236,7 @@ mod tests {
 
     fn sent(path: &str, size: u64) -> Line {
         let there = Version { size, etag: None, modified_ns: Some(5) };
-        Line::Sent(Sent { path: path.into(), id: [2; 16], size, changed_ns: 7, sum: "ab".into(), there })
+        Line::Sent(Sent { path: path.into(), id: [2; 16], size, changed_ns: 7, of_all: true, sum: "ab".into(), there })
     }
 
     fn begun(path: &str, part: &str) -> Line {
@@ -247,6 +254,17 @@ mod tests {
         assert!(!ledger.has("a b\n", &[2; 16], 4, 7) && !ledger.has("a b\n", &[2; 16], 3, 8) && !ledger.has("a b\n", &[3; 16], 3, 7));
         assert!(!ledger.has("a", &[2; 16], 3, 7));
         assert_eq!(ledger.parts(), [("p1".to_owned(), "a b\n".to_owned())]);
+    }
+
+    #[test]
+    fn a_line_of_an_earlier_release_tells_the_latest_object_s_time() {
+        let text = |line: Line| serde_json::to_string(&line).unwrap().replace(",\"of_all\":true", "").replace(":7,", ":1234567,");
+        let line: Line = serde_json::from_str(&text(sent("a", 3))).unwrap();
+        assert!(matches!(&line, Line::Sent(sent) if !sent.of_all && sent.changed_ns == 1_234_567));
+        let mut ledger = Ledger::default();
+        ledger.learn(line);
+        assert!(ledger.has("a", &[2; 16], 3, 1_234_567) && ledger.has("a", &[2; 16], 3, 1_234_001));
+        assert!(!ledger.has("a", &[2; 16], 3, 1_235_567) && !ledger.has("a", &[2; 16], 4, 1_234_567));
     }
 
     fn named(path: &str, size: u64, sum: &str) -> Line {

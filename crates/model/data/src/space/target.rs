@@ -307,7 +307,7 @@ pub enum Request {
     Claim {
         /// What is done.
         claim: Claim,
-        /// Drawn by who asks.
+        /// Drawn by who asks. If it is over for [`NOBODY`], it is over for whoever does it.
         who: Id,
         /// It is done.
         over: bool,
@@ -357,6 +357,8 @@ pub enum Request {
     },
 }
 
+/// Who ends a [`Claim`] of others, who run no more.
+pub const NOBODY: Id = [0; 16];
 /// Something of a file was written and not synced.
 pub const UNSYNCED: u8 = 1;
 /// Some node has a file open for writing.

@@ -176,7 +176,7 @@ pub fn size(file: &Written, shapes: &[Shape]) -> u64 {
 }
 
 /// When a file was changed last that has these objects, nanoseconds since 1970; `None` if there are none. Clients' clocks differ, and writes overtake each other: what changes one object may bear an earlier
-/// time than another object has. So that the file's time changes with each of them, what is below a microsecond stands for all objects, unless all have the same time.
+/// time than another object has. So that the file's time changes with each of them, but for one change in 1000 of those, what is below a microsecond stands for all objects, unless all have the same time.
 #[must_use]
 pub fn changed_ns(shapes: &[Shape]) -> Option<i64> {
     let last = shapes.iter().map(|shape| shape.changed_ns).max()?;

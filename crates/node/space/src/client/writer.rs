@@ -104,15 +104,6 @@ pub(super) struct Unsynced {
 /// Ranges of objects, by their places and targets, that other copies have refused, and why.
 pub(super) type Apart = BTreeMap<(u16, u16), (Range, Fault)>;
 
-/// Whether ranks of this node may append to a file.
-#[derive(Debug, Default)]
-pub(super) struct Appending {
-    /// When it was claimed.
-    pub claimed: Option<Instant>,
-    /// Another node was waited for in vain: ranks need not wait for it again.
-    pub is_refused: bool,
-}
-
 /// What is known here of a file that somebody has open.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -120,7 +111,8 @@ pub(super) struct State {
     pub unsynced: Mutex<BTreeMap<(u16, u16), Unsynced>>,
     /// Copies of objects that took what another copy of the same object refused.
     pub apart: Mutex<Apart>,
-    pub appending: Mutex<Appending>,
+    /// When it was claimed for appending.
+    pub appending: Mutex<Option<Instant>>,
     /// Whoever syncs it: another one that does waits, since what it wrote may be among what is synced just now.
     syncing: Mutex<()>,
     /// When it was synced last, a copy lacked something and was not made whole.
@@ -247,7 +239,7 @@ impl Writer {
             return;
         }
         drop(files);
-        if held(&state.appending).claimed.take().is_some() {
+        if held(&state.appending).take().is_some() {
             let over = |_: u16, peer: &Peer| {
                 let _ = peer.ask(&Request::Claim { claim: Claim::Append(*file), who: self.who, over: true }, &[]);
             };

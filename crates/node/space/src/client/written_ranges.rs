@@ -12,11 +12,11 @@ use super::lost::Lost;
 use super::moving::shape_of;
 use super::names::now_ns;
 use super::peer::Peer;
-use super::writer::{Apart, Appending, Refused, State, Writer, distinct, held};
+use super::writer::{Apart, Refused, State, Writer, distinct, held};
 use super::written_copies::some_sums;
 use crate::link::Fault;
 use mend_data::ranges::Range;
-use mend_data::space::target::{Claim, Failed, MAX_VERIFIED, Request};
+use mend_data::space::target::{Claim, Failed, MAX_VERIFIED, NOBODY, Request};
 use mend_data::space::written::{CLAIM, Written, piece_sums, pieces, sum_of_pieces};
 use mend_data::space::{BLOCK, Id};
 use std::collections::{BTreeSet, HashSet};
@@ -27,10 +27,6 @@ use std::time::{Duration, Instant};
 const PIECE: u64 = 1 << 20;
 /// After this part of its time a claim is made again.
 const RENEWED: Duration = Duration::from_secs(CLAIM / 2);
-/// What another node has claimed is waited for so long: if that node is lost, its claim is over then.
-const WAITED: Duration = Duration::from_secs(CLAIM + 1);
-/// How often it is tried meanwhile.
-const AGAIN: Duration = Duration::from_millis(100);
 
 fn note(apart: &mut Apart, copy: (u16, u16), (range, why): (Range, Fault)) {
     let (all, _) = apart.entry(copy).or_insert((range, why));
@@ -126,7 +122,7 @@ impl Writer {
     /// Writes bytes behind the end. Where they begin, and how many there are: nobody else's come between them. Fewer than were given: an error came after them.
     ///
     /// # Errors
-    /// [`Refused::Appending`] if another node does that, too, and goes on with it.
+    /// [`Refused::Appending`] if another node does that, too. It is not waited for: the kernel lets no rank be killed or stopped that waits for a mount.
     pub fn append(&self, file: &Id, bytes: &[u8]) -> Result<(u64, usize), Refused> {
         let state = self.state(file);
         // Ranks of this node append one after the other.
@@ -152,10 +148,15 @@ impl Writer {
 
     /// Claims a file for appending, if it is not any more, and says where it ends. Whoever has begun to append expects that end: if the claim was another node's since, it may be
     /// another one.
-    fn claim_end(&self, file: &Id, appending: &mut Appending, expected: Option<u64>) -> Result<u64, Refused> {
-        let is_ours = appending.claimed.is_some_and(|since| since.elapsed() <= RENEWED);
+    fn claim_end(&self, file: &Id, appending: &mut Option<Instant>, expected: Option<u64>) -> Result<u64, Refused> {
+        let is_ours = appending.is_some_and(|since| since.elapsed() <= RENEWED);
         if !is_ours {
-            self.claim_appending(file, appending, expected.is_none())?;
+            let (_, known) = self.now(file)?;
+            if !self.claim_all(&known.objects[0], &Claim::Append(*file))? {
+                *appending = None;
+                return Err(Refused::Appending);
+            }
+            *appending = Some(Instant::now());
         }
         if let Some(expected) = expected.filter(|_| is_ours) {
             return Ok(expected);
@@ -165,22 +166,16 @@ impl Writer {
         if expected.is_some_and(|expected| expected != end) { Err(Refused::Appending) } else { Ok(end) }
     }
 
-    /// Claims a file for appending. Whoever has not begun to append waits for another node that does.
-    fn claim_appending(&self, file: &Id, appending: &mut Appending, waits: bool) -> Result<(), Refused> {
-        let until = Instant::now() + WAITED;
-        loop {
-            let (_, known) = self.now(file)?;
-            if self.claim_all(&known.objects[0], &Claim::Append(*file))? {
-                *appending = Appending { claimed: Some(Instant::now()), is_refused: false };
-                return Ok(());
-            }
-            appending.claimed = None;
-            appending.is_refused |= Instant::now() > until;
-            if appending.is_refused || !waits {
-                return Err(Refused::Appending);
-            }
-            std::thread::sleep(AGAIN);
-        }
+    /// Ends the claim to append, whoever has it: no rank that had the file open runs any more. A target that does not answer is passed over, and so is one of an older release, which
+    /// refuses that.
+    ///
+    /// # Errors
+    /// [`Refused`] if the file is not there.
+    pub fn end_appending(&self, file: &Id) -> Result<(), Refused> {
+        let (_, known) = self.now(file)?;
+        let over = Request::Claim { claim: Claim::Append(*file), who: NOBODY, over: true };
+        self.client.each(&distinct(known.objects[0].into_iter()), |_, peer| drop(peer.ask(&over, &[])));
+        Ok(())
     }
 
     /// Writes bytes there if nothing else is there: the first copies decide, one piece after the other.

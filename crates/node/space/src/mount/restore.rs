@@ -34,6 +34,8 @@ pub enum Part {
     Size,
     /// Nothing: it must be as it was.
     Nothing,
+    /// The same, of a file that was open for reading alone: others may be writing it.
+    Read,
 }
 
 /// Puts back a file of a space, or says `refused` and why on standard output. The exit code.
@@ -75,7 +77,8 @@ fn put(client: &Arc<Client>, path: &str, part: Part, was: Was) -> Result<(), Str
         writer.cut(&entry.id, was.size).map_err(told)?;
         writer.set_mode(&entry.id, was.mode).map_err(told)?;
         writer.sync(&entry.id).map_err(told)?;
-        return writer.stamp(&entry.id, was.changed_ns).map_err(told);
+        writer.stamp(&entry.id, was.changed_ns).map_err(told)?;
+        return writer.end_appending(&entry.id).map_err(told);
     }
     let found = match client.names().look(path) {
         Some(Node::File(entry)) => entry.clone(),
@@ -87,8 +90,12 @@ fn put(client: &Arc<Client>, path: &str, part: Part, was: Was) -> Result<(), Str
     let (size, changed_ns) = writer.shape(&found).map_err(|fault| fault.to_string())?;
     // The copy that told the time may be lost. Others that were written by several at once differ by nanoseconds.
     let is_alike = size == was.size && changed_ns.abs_diff(was.changed_ns) < SAME_TIME;
-    if part == Part::Nothing {
-        return if is_alike { Ok(()) } else { Err("it was changed since".to_owned()) };
+    match part {
+        Part::Nothing | Part::Read if !is_alike => return Err("it was changed since".to_owned()),
+        Part::Read => return Ok(()),
+        // A node that was lost counts as appending for a while, and ranks are restarted elsewhere.
+        Part::Nothing => return writer.end_appending(&found.id).map_err(told),
+        Part::Content | Part::Size => {}
     }
     if number_of_file(&found.id) != was.number && !is_alike {
         return Err("it was replaced by another file since".to_owned());
@@ -97,5 +104,6 @@ fn put(client: &Arc<Client>, path: &str, part: Part, was: Was) -> Result<(), Str
         return Err(format!("it has {size} bytes, fewer than the {} at the checkpoint", was.size));
     }
     writer.cut(&found.id, was.size).map_err(told)?;
-    writer.sync(&found.id).map_err(told)
+    writer.sync(&found.id).map_err(told)?;
+    writer.end_appending(&found.id).map_err(told)
 }

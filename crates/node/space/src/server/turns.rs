@@ -2,7 +2,7 @@
 
 use super::Failure;
 use mend_data::space::Id;
-use mend_data::space::target::{Claim, Failed, HEALING};
+use mend_data::space::target::{Claim, Failed, HEALING, NOBODY};
 use mend_data::space::written::CLAIM;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -50,7 +50,7 @@ impl Turns {
 pub struct Claims(Mutex<HashMap<Claim, (Id, Instant)>>);
 
 impl Claims {
-    /// Claims something, or ends it.
+    /// Claims something, or ends it; for [`NOBODY`], whoever has claimed it.
     ///
     /// # Errors
     /// [`Failed::Busy`] if another one has claimed it.
@@ -60,7 +60,8 @@ impl Claims {
         if claims.len() > MOST {
             claims.retain(|_, (_, since)| lasts(since));
         }
-        if claims.get(&claim).is_some_and(|(other, since)| *other != who && lasts(since)) {
+        let ends_others = over && who == NOBODY;
+        if !ends_others && claims.get(&claim).is_some_and(|(other, since)| *other != who && lasts(since)) {
             return Err(Failure::new(Failed::Busy, "another node does that"));
         }
         match over {
@@ -68,5 +69,36 @@ impl Claims {
             false => claims.insert(claim, (who, Instant::now())),
         };
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(claims: &Claims, file: u8, who: Id, over: bool) -> Result<(), Failed> {
+        claims.take(Claim::Append([file; 16]), who, over).map_err(|failure| failure.kind)
+    }
+
+    #[test]
+    fn what_nobody_ends_is_over_for_whoever_claimed_it_and_nothing_else_is() {
+        let (claims, lost, next) = (Claims::default(), [1; 16], [2; 16]);
+        take(&claims, 7, lost, false).unwrap();
+        take(&claims, 8, lost, false).unwrap();
+        assert_eq!(take(&claims, 7, next, true), Err(Failed::Busy));
+        take(&claims, 7, NOBODY, true).unwrap();
+        take(&claims, 7, next, false).unwrap();
+        // Whoever had it ends nothing of the next one's.
+        assert_eq!(take(&claims, 7, lost, true), Err(Failed::Busy));
+        assert_eq!(take(&claims, 7, lost, false), Err(Failed::Busy));
+        assert_eq!(take(&claims, 8, next, false), Err(Failed::Busy));
+    }
+
+    #[test]
+    fn nobody_may_end_what_nobody_claimed_and_claims_nothing_of_others() {
+        let claims = Claims::default();
+        take(&claims, 7, NOBODY, true).unwrap();
+        take(&claims, 7, [1; 16], false).unwrap();
+        assert_eq!(take(&claims, 7, NOBODY, false), Err(Failed::Busy));
     }
 }

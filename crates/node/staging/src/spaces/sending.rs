@@ -256,6 +256,7 @@ impl Sending {
             id: item.entry.id,
             size: item.size,
             changed_ns: item.changed_ns,
+            of_all: true,
             sum: digest(sums),
             there,
         })

@@ -53,8 +53,13 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     {
         signals.are_of_batch();
         let said = spec.ranks.or_else(|| session.said_ranks(spec.spare_nodes));
-        let (place, unfinished) = session.place(&spec.program, said).await?;
+        // Daemons take their time: before the turn, which others wait for.
         let unusable = session.unusable(&signals).await?;
+        let placed = session.place(&spec.program, said).await;
+        if placed.is_err() {
+            session.stop().await;
+        }
+        let (place, unfinished) = placed?;
         let ranks = unfinished.as_ref().map(JobRecord::first_world).or(said).unwrap_or_else(|| session.room(spec.spare_nodes, &unusable));
         spec.ranks = Some(ranks);
         (spec.hosts, spec.spares) = session.share_out(ranks, spec.spare_nodes, &unusable);

@@ -237,17 +237,19 @@ impl BatchSession {
     ) -> (BatchRecord, Option<JobRecord>) {
         let run = self.system.run();
         let is_there = |record: &JobRecord| record.cwd.as_ref().is_none_or(|directory| directory == cwd);
-        let same =
-            |record: &JobRecord| record.command == command && is_there(record) && ranks.is_none_or(|ranks| record.first_world() == ranks);
+        let same = |record: &JobRecord| record.command == command && ranks.is_none_or(|ranks| record.first_world() == ranks);
         let of_run = |record: &JobRecord| record.batch.clone().filter(|batch| self.is_own(batch));
-        let begun = all.iter().filter(|(_, record)| same(record) && of_run(record).is_some_and(|batch| batch.restarts == run.restarts));
-        let begun = begun.count() as u32;
+        let is_of_this_run = |record: &JobRecord| of_run(record).is_some_and(|batch| batch.restarts == run.restarts);
+        let begun = || all.iter().map(|(_, record)| record).filter(|record| same(record) && is_of_this_run(record));
+        let (anywhere, here) = (begun().count() as u32, begun().filter(|record| is_there(record)).count() as u32);
         let unfinished = all.iter().find(|(directory, record)| {
-            let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == begun);
-            let open = same(record) && before && may_go_on(record) && !directory.is_running();
+            // Releases that did not write down the directory counted over all.
+            let nth = if record.cwd.is_some() { here } else { anywhere };
+            let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == nth);
+            let open = same(record) && is_there(record) && before && may_go_on(record) && !directory.is_running();
             open && record.branch.newest(&record.checkpoints).is_some()
         });
-        (self.record(begun), unfinished.map(|(_, record)| record.clone()))
+        (self.record(here), unfinished.map(|(_, record)| record.clone()))
     }
 
     /// Whether a record is of this batch job.
@@ -503,6 +505,17 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let all = [begun(home.path(), "first", 0, Some("/a"), Some(0)), begun(home.path(), "second", 0, Some("/b"), None)];
         assert_eq!(found(&all, "/b"), (Some("second".into()), 0));
+    #[test]
+    fn jobs_of_a_release_that_counted_over_all_directories_are_found() {
+        let home = tempfile::tempdir().unwrap();
+        let mut all = [begun(home.path(), "first", 0, None, None), begun(home.path(), "second", 1, None, None)];
+        assert_eq!(found(&all, "/a"), (Some("first".into()), 0));
+        // It has gone on there.
+        let place = BatchRecord { system: "Batch".into(), job: "1".into(), restarts: 1, nth: 0 };
+        (all[0].1.cwd, all[0].1.batch) = (Some("/a".into()), Some(place));
+        assert_eq!(found(&all, "/b"), (Some("second".into()), 0));
+    }
+
         assert_eq!([found(&all, "/a"), found(&all, "/c")], [(None, 0), (None, 0)]);
         // It has begun there in this run, too.
         let (directory, mut record) = begun(home.path(), "second", 0, Some("/b"), Some(0));

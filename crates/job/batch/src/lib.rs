@@ -58,6 +58,12 @@ pub trait BatchSystem: fmt::Debug + Send + Sync {
     /// [`BatchError::Command`].
     fn ends_at(&self) -> Result<Option<u64>, BatchError>;
 
+    /// The same, asked anew: a preemption brings it forward.
+    ///
+    /// # Errors
+    /// [`BatchError::Command`].
+    fn ends_at_by_now(&self) -> Result<Option<u64>, BatchError>;
+
     /// Ranks that the user asked the batch system for, if they did.
     fn tasks(&self) -> Option<u32>;
 

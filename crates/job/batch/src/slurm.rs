@@ -142,6 +142,11 @@ fn time_left_s(text: &str) -> Option<u64> {
     days.checked_mul(86400)?.checked_add(seconds)
 }
 
+/// Reads ends of jobs, as `squeue -o %e` prints them in seconds since 1970, or a word: the number of an array is also that of one of its jobs, and all of them are told.
+fn earliest(text: &str) -> Option<u64> {
+    text.split_whitespace().filter_map(|end| end.parse().ok()).min()
+}
+
 /// Whether a node of this state is to be emptied. A suffix says more: `*` does not respond, `~` is powered off, …
 fn drains(state: &str) -> bool {
     let state = state.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
@@ -179,6 +184,15 @@ impl BatchSystem for Slurm {
         let left = run("squeue", &["-h", "-a", "-j", &self.job, "-o", "%L"])?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Ok(time_left_s(left.trim()).map(|left| now + left))
+    }
+
+    fn ends_at_by_now(&self) -> Result<Option<u64>, BatchError> {
+        // Neither the environment nor %L, which is reckoned from the time limit, knows of a preemption's grace time.
+        let mut command = Command::new("squeue");
+        command.args(["-h", "-a", "-j", &self.job, "-o", "%e"]);
+        without_options(&mut command, own_names());
+        command.env("SLURM_TIME_FORMAT", "%s");
+        Ok(earliest(&output(TITLE, command)?))
     }
 
     fn tasks(&self) -> Option<u32> {
@@ -305,6 +319,15 @@ mod tests {
         }
         for text in ["UNLIMITED", "NOT_SET", "INVALID", "", "7", "1:2:3:4", "-1:00", "1-x"] {
             assert_eq!(time_left_s(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_end_by_now() {
+        for (text, end) in
+            [("1700000000\n", Some(1_700_000_000)), ("N/A\n1700000009\n1700000001\n", Some(1_700_000_001)), ("N/A\n", None), ("", None)]
+        {
+            assert_eq!(earliest(text), end, "{text:?}");
         }
     }
 

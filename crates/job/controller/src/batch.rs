@@ -13,27 +13,22 @@
 
 use crate::batch_daemons::BatchDaemons;
 use crate::batch_life::BatchLife;
+use crate::batch_others;
 use crate::batch_turn::Turn;
 use crate::drained;
 use crate::error::{NODE_LOST, RunError};
 use crate::hosts::Host;
 use crate::nodes::DaemonAddresses;
-use crate::record::{self, BatchRecord, JobDirectory, JobRecord, by_itself, now};
+use crate::record::{self, BatchRecord, JobDirectory, JobRecord, by_itself};
 use crate::signals::Signals;
+use crate::wish::Wish;
 use mend_batch::{BatchError, BatchNode, BatchSystem};
 use mend_messages::job::Program;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex as ShortMutex, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::sync::Mutex;
-
-/// Between two looks whether other jobs have stopped.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long other jobs' last checkpoints are waited for where it is not known when the batch job's time is over.
-const OTHERS_TIME: Duration = Duration::from_secs(300);
-/// The same once it is over: less than batch systems leave between their last two signals.
-const LAST_TIME: Duration = Duration::from_secs(20);
+use std::time::Instant;
+use tokio::sync::{Mutex, mpsc};
 
 /// An allocation, and where this job stands in its batch job.
 pub type InBatch = (Arc<BatchSession>, BatchRecord);
@@ -237,17 +232,19 @@ impl BatchSession {
     ) -> (BatchRecord, Option<JobRecord>) {
         let run = self.system.run();
         let is_there = |record: &JobRecord| record.cwd.as_ref().is_none_or(|directory| directory == cwd);
-        let same =
-            |record: &JobRecord| record.command == command && is_there(record) && ranks.is_none_or(|ranks| record.first_world() == ranks);
+        let same = |record: &JobRecord| record.command == command && ranks.is_none_or(|ranks| record.first_world() == ranks);
         let of_run = |record: &JobRecord| record.batch.clone().filter(|batch| self.is_own(batch));
-        let begun = all.iter().filter(|(_, record)| same(record) && of_run(record).is_some_and(|batch| batch.restarts == run.restarts));
-        let begun = begun.count() as u32;
+        let is_of_this_run = |record: &JobRecord| of_run(record).is_some_and(|batch| batch.restarts == run.restarts);
+        let begun = || all.iter().map(|(_, record)| record).filter(|record| same(record) && is_of_this_run(record));
+        let (anywhere, here) = (begun().count() as u32, begun().filter(|record| is_there(record)).count() as u32);
         let unfinished = all.iter().find(|(directory, record)| {
-            let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == begun);
-            let open = same(record) && before && may_go_on(record) && !directory.is_running();
+            // Releases that did not write down the directory counted over all.
+            let nth = if record.cwd.is_some() { here } else { anywhere };
+            let before = of_run(record).is_some_and(|batch| batch.restarts < run.restarts && batch.nth == nth);
+            let open = same(record) && is_there(record) && before && may_go_on(record) && !directory.is_running();
             open && record.branch.newest(&record.checkpoints).is_some()
         });
-        (self.record(begun), unfinished.map(|(_, record)| record.clone()))
+        (self.record(here), unfinished.map(|(_, record)| record.clone()))
     }
 
     /// Whether a record is of this batch job.
@@ -315,8 +312,14 @@ impl BatchSession {
         }
     }
 
-    /// The job's time is up, and it has ended: has the batch job queued again, if that is wanted.
-    pub(crate) async fn requeue(&self, job: &str, checkpoint: u64, quiet: bool) {
+    /// The job's time is up, as was `told` then, and it has ended: has the batch job queued again, if that is wanted.
+    pub(crate) async fn requeue(
+        &self,
+        (job, checkpoint): (&str, u64),
+        quiet: bool,
+        told: Option<Instant>,
+        strays: &mut mpsc::UnboundedReceiver<Wish>,
+    ) {
         let failed = |error: BatchError| {
             mend_report::tell!("mend: {} could not queue the batch job {} again: {error}", self.system.name(), self.system.run().job);
         };
@@ -334,7 +337,7 @@ impl BatchSession {
         if !again {
             return;
         }
-        self.others_stop(job).await;
+        batch_others::wait(&self.others(job), self.system.clone(), told, strays).await;
         if !quiet {
             // Before it does: it may end this process as soon as it has been told.
             let (system, batch) = (self.system.name(), &self.system.run().job);
@@ -346,39 +349,19 @@ impl BatchSession {
         }
     }
 
-    /// Waits until the batch job's other jobs have stopped, too: when it is queued again, all of its processes are ended.
-    async fn others_stop(&self, job: &str) {
-        let others: Vec<JobDirectory> = match record::list() {
-            Ok(all) => {
-                all.into_iter().filter(|(_, record)| record.id != job && record.batch.as_ref().is_some_and(|batch| self.is_own(batch)))
-            }
-            Err(error) => return tracing::warn!(%error, "it is not known whether other jobs have stopped"),
-        }
-        .map(|(directory, _)| directory)
-        .collect();
-        if run(&others) {
-            // Past that time nobody could have it queued again.
-            let left = |end: u64| Duration::from_secs(end.saturating_sub(now())).max(LAST_TIME);
-            until_stopped(&others, self.ends_at().await.map_or(OTHERS_TIME, left)).await;
-        }
-    }
-}
-
-/// Whether one of these jobs runs.
-fn run(jobs: &[JobDirectory]) -> bool {
-    jobs.iter().any(JobDirectory::is_running)
-}
-
-/// Waits for that long at most.
-async fn until_stopped(jobs: &[JobDirectory], patience: Duration) {
-    let until = Instant::now() + patience;
-    while run(jobs) && Instant::now() < until {
-        tokio::time::sleep(LOOK_INTERVAL).await;
+    /// The batch job's other jobs, of whichever run.
+    fn others(&self, job: &str) -> Vec<JobDirectory> {
+        let all = record::list().unwrap_or_else(|error| {
+            tracing::warn!(%error, "it is not known whether other jobs have stopped");
+            Vec::new()
+        });
+        let is_other = |record: &JobRecord| record.id != job && record.batch.as_ref().is_some_and(|batch| self.is_own(batch));
+        all.into_iter().filter(|(_, record)| is_other(record)).map(|(directory, _)| directory).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use mend_batch::BatchRun;
     use std::fs;
@@ -386,10 +369,14 @@ mod tests {
 
     /// Tasks that were asked for, and how often it was queued again.
     #[derive(Debug)]
-    struct Allocation(Option<u32>, u32);
+    pub(crate) struct Allocation(pub(crate) Option<u32>, pub(crate) u32);
 
     impl BatchSystem for Allocation {
         fn ends_at(&self) -> Result<Option<u64>, BatchError> {
+            Ok(None)
+        }
+
+        fn ends_at_by_now(&self) -> Result<Option<u64>, BatchError> {
             Ok(None)
         }
 
@@ -511,25 +498,22 @@ mod tests {
         assert_eq!([found(&all, "/b"), found(&all, "/c")], [(Some("third".into()), 1), (None, 0)]);
     }
 
-    #[tokio::test]
-    async fn jobs_that_write_their_last_checkpoint_are_waited_for() {
-        let home = tempfile::tempdir().unwrap();
-        let jobs = [begun(home.path(), "first", 0, None, None).0, begun(home.path(), "second", 0, None, None).0];
-        let lock = jobs[1].lock("second").unwrap();
-        // One that does not stop is not waited for ever.
-        until_stopped(&jobs, Duration::ZERO).await;
-        let waiting = tokio::spawn(async move { until_stopped(&jobs, OTHERS_TIME).await });
-        tokio::time::sleep(LOOK_INTERVAL / 10).await;
-        assert!(!waiting.is_finished());
-        drop(lock);
-        waiting.await.unwrap();
-    }
-
     #[test]
     fn a_record_without_a_directory_counts_in_any() {
         let home = tempfile::tempdir().unwrap();
         let all = [begun(home.path(), "first", 0, None, None)];
         assert_eq!(found(&all, "/c"), (Some("first".into()), 0));
+    }
+
+    #[test]
+    fn jobs_of_a_release_that_counted_over_all_directories_are_found() {
+        let home = tempfile::tempdir().unwrap();
+        let mut all = [begun(home.path(), "first", 0, None, None), begun(home.path(), "second", 1, None, None)];
+        assert_eq!(found(&all, "/a"), (Some("first".into()), 0));
+        // It has gone on there.
+        let place = BatchRecord { system: "Batch".into(), job: "1".into(), restarts: 1, nth: 0 };
+        (all[0].1.cwd, all[0].1.batch) = (Some("/a".into()), Some(place));
+        assert_eq!(found(&all, "/b"), (Some("second".into()), 0));
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //! job it goes on with.
 //!
 //! A turn is a lock in a directory of its own, `$MEND_HOME/turns/NUMBER`, which goes with it. Faults assumed: who has it is killed, which frees it, or stands still: then it
-//! is not waited for any longer after a while.
+//! is not waited for any longer after a while. However many have theirs one after the other, all are waited for.
 
 use crate::job_lock::JobLock;
-use crate::lock_identity::FILE_NAME;
+use crate::lock_identity::{FILE_NAME, LockIdentity};
 use crate::record::{JobDirectory, RecordError, home, make_directories};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long another one's turn is waited for: its daemons may take a minute to start.
+/// How long one other's turn is waited for, which ends when its job is on record.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// The turn of what begins the same. `None` where it does not come in time.
+    /// The turn of what begins the same. `None` where one other has had it for too long.
     ///
     /// # Errors
     /// [`RecordError::Io`].
@@ -37,11 +37,16 @@ impl Turn {
     }
 
     async fn wait_in(place: &Path, patience: Duration) -> Result<Option<Self>, RecordError> {
-        let until = Instant::now() + patience;
+        let (mut holder, mut until) = (None, Instant::now() + patience);
         loop {
             match Self::take(place) {
                 Ok(turn) => return Ok(Some(turn)),
-                Err(RecordError::Running { .. }) => {}
+                Err(RecordError::Running { .. }) => {
+                    let found = LockIdentity::of(place);
+                    if found.is_some() && found != holder {
+                        (holder, until) = (found, Instant::now() + patience);
+                    }
+                }
                 // Whoever had it has just removed the directory.
                 Err(RecordError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -90,6 +95,23 @@ mod tests {
         assert!(next.is_some() && wait(place.clone(), Duration::ZERO).await.is_none());
         drop(next);
         assert!(!place.exists());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn however_many_have_theirs_before_each_is_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let place = home.path().join("turns/1");
+        let begins = (0..7).map(|_| {
+            let place = place.clone();
+            tokio::spawn(async move {
+                let turn = Turn::wait_in(&place, Duration::from_secs(1)).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                turn.is_some()
+            })
+        });
+        for one in begins.collect::<Vec<_>>() {
+            assert!(one.await.unwrap());
+        }
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -54,8 +54,13 @@ pub async fn run(mut spec: RunSpec) -> Result<i32, RunError> {
     {
         signals.are_of_batch();
         let said = spec.ranks.or_else(|| session.said_ranks(spec.spare_nodes));
-        let (place, unfinished) = session.place(&spec.program, said).await?;
+        // Daemons take their time: before the turn, which others wait for.
         let unusable = session.unusable(&signals).await?;
+        let placed = session.place(&spec.program, said).await;
+        if placed.is_err() {
+            session.stop().await;
+        }
+        let (place, unfinished) = placed?;
         let ranks = unfinished.as_ref().map(JobRecord::first_world).or(said).unwrap_or_else(|| session.room(spec.spare_nodes, &unusable));
         spec.ranks = Some(ranks);
         (spec.hosts, spec.spares) = session.share_out(ranks, spec.spare_nodes, &unusable);
@@ -112,19 +117,19 @@ async fn go_on_in_batch(
 pub(crate) async fn see_through_in_batch(
     first: Result<(Life, Constants), RunError>,
     in_batch: Option<InBatch>,
-    strays: mpsc::UnboundedReceiver<Wish>,
+    mut strays: mpsc::UnboundedReceiver<Wish>,
 ) -> Result<i32, RunError> {
-    let (result, quiet) = match first {
+    let (result, quiet, told) = match first {
         Ok((life, constants)) => {
-            let quiet = constants.quiet;
-            (see_through(life, constants, strays).await, quiet)
+            let (quiet, signals) = (constants.quiet, life.signals.clone());
+            (see_through(life, constants, &mut strays).await, quiet, signals.time_was_up())
         }
-        Err(error) => (Err(error), false),
+        Err(error) => (Err(error), false, None),
     };
     if let Some((session, _)) = in_batch {
         session.stop().await;
         if let Err(RunError::TimeUp { checkpoint: Some(number), job, .. }) = &result {
-            session.requeue(job, *number, quiet).await;
+            session.requeue((job, *number), quiet, told, &mut strays).await;
         }
     }
     result
@@ -157,9 +162,9 @@ pub async fn restart(mut spec: RestartSpec) -> Result<i32, RunError> {
 ///
 /// # Errors
 /// What ended it early.
-async fn see_through(life: Life, constants: Constants, mut strays: mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
+async fn see_through(life: Life, constants: Constants, strays: &mut mpsc::UnboundedReceiver<Wish>) -> Result<i32, RunError> {
     let (id, offloads, spaces) = (life.id.clone(), life.offloads.clone(), life.spaces.clone());
-    let (result, rest) = to_its_end(life, &constants, &mut strays).await;
+    let (result, rest) = to_its_end(life, &constants, strays).await;
     // A job that goes on later sends what it has then; and its time is up.
     let unclear = offloads.as_ref().is_some_and(Offloads::is_unclear);
     let mut left = Vec::new();
@@ -167,7 +172,7 @@ async fn see_through(life: Life, constants: Constants, mut strays: mpsc::Unbound
         let holder = rest.as_ref().map(|(lock, _)| lock.identity());
         // Should this process be killed meanwhile, whoever asks for the job's end is told.
         put_unsent_on_record(&id, holder, offloads.places());
-        let unsent = offloads.finish(&id, constants.quiet, &mut strays).await;
+        let unsent = offloads.finish(&id, constants.quiet, strays).await;
         left = unsent.iter().map(|(space, _)| space.clone()).collect();
         put_unsent_on_record(&id, holder, unsent);
     }

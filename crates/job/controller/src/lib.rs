@@ -13,6 +13,7 @@ mod arrival;
 pub mod batch;
 mod batch_daemons;
 mod batch_life;
+mod batch_others;
 mod batch_turn;
 mod batch_watch;
 pub mod branch;

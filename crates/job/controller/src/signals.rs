@@ -4,6 +4,7 @@ use crate::arrival::Arrival;
 use crate::detached;
 use crate::wish::Wish;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -28,6 +29,8 @@ struct Listener {
     watching: bool,
     /// A batch system sends signals, too.
     under_batch: bool,
+    /// When it sent the last one.
+    time_was_up: Option<Instant>,
 }
 
 impl Signals {
@@ -82,8 +85,19 @@ impl Signals {
         self.pass_on(Arrival::TimeUp(signal)).await;
     }
 
+    /// When a batch system's last signal came.
+    pub(crate) fn time_was_up(&self) -> Option<Instant> {
+        self.listener().time_was_up
+    }
+
     async fn pass_on(&self, arrival: Arrival) {
-        let events = self.listener().events.clone();
+        let events = {
+            let mut listener = self.listener();
+            if matches!(arrival, Arrival::TimeUp(_)) {
+                listener.time_was_up = Some(Instant::now());
+            }
+            listener.events.clone()
+        };
         let left = match events {
             Some(events) => events.send(arrival).await.err().map(|unsent| unsent.0),
             None => Some(arrival),

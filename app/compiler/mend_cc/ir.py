@@ -83,6 +83,11 @@ def is_plain(kind):
     return kind.kind not in ("pointer", "opaque", "function")
 
 
+def holds_allocatable(kind):
+    """Whether there are allocatable arrays of Fortran in a type."""
+    return (kind.kind == "array" and (kind.name == "allocatable" or holds_allocatable(kind.element))) or any(holds_allocatable(part) for _, part, _ in kind.fields)
+
+
 @dataclass(eq=False)
 class Variable:
     """scope: global, static (in a function), local, param."""

@@ -218,6 +218,8 @@ class Planner(Skips):
                 why = "it is never reached, as far as can be seen"
             elif known.why:
                 why = known.why
+            elif self._is_held(loop) or self._is_held(stmt):
+                why = "nothing can be inserted before a #pragma line that is about it"
             elif loop.place.macro or stmt.place.macro or body.place.macro:
                 why = "it comes out of a macro: nothing can be inserted there"
             else:
@@ -240,6 +242,9 @@ class Planner(Skips):
         except NoChain as several:
             raise Refused(str(several)) from None
         point = Point(len(self.plan.points) + 1, name, stmt, loop, chain, forced=forced)
+        for start in [stmt, *(node.stmt for _, node, _ in chain), *([loop] if loop is not None else ())]:
+            if self._is_held(start):
+                raise Refused(f"{start.place}: nothing can be inserted before the #pragma line that is about this statement")
         for start in [stmt, *(node.stmt for _, node, _ in chain)]:
             if self._within(self.program.parallel, start, stmt):
                 raise Refused("several threads run it")
@@ -285,6 +290,9 @@ class Planner(Skips):
         # Where a place isn't shown to be safe, the analysis has ended before all ways to it were followed.
         point.replicated = known.same if known is not None and known.same and not known.why else set()
         return point
+
+    def _is_held(self, stmt):
+        return (stmt.place.file, stmt.place.start) in self.program.held
 
     @staticmethod
     def _within(regions, start, stmt):

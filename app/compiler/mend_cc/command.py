@@ -13,6 +13,7 @@ from . import parse_c
 from .analyse import analyse, is_fortran
 from .build import WITH_VALUE, Stop, build, for_compiling, pairs, write
 from .plan import Refused
+from .pragmas import told
 from .report import report
 from .rewrite import Rewriter
 from .rewrite_fortran import Rewriter as FortranRewriter
@@ -53,7 +54,7 @@ class Line:
         for pair in pairs(self.flags):
             if pair[0] in ("-include", "-iquote", "-idirafter") and len(pair) == 2 or pair[0].startswith(("-I", "-D", "-U", "-std=", "-isystem")):
                 found += pair
-        return [*found, "-D_OPENMP=201511"] if any(word.startswith("-fopenmp") for word in self.flags) else found
+        return [*found, *told(self.flags)]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,14 +8,9 @@ from fparser.two.utils import BinaryOpBase, UnaryOpBase, walk
 from .fortran_calls import BY_POSITION, INQUIRIES, INTRINSICS, KEYWORDS, REDUCTIONS, TRANSFORMATIONAL
 from .fortran_expressions import INT, REFERENCES, listed
 from .fortran_names import binary, constant, text_of
-from .ir import Expr, Place, Stmt, Type, Variable
+from .ir import Expr, Place, Stmt, Type, Variable, holds_allocatable
 
 LITERALS = (F.Int_Literal_Constant, F.Real_Literal_Constant, F.Logical_Literal_Constant, F.Complex_Literal_Constant, F.Char_Literal_Constant)
-
-
-def _allocates(kind):
-    """Whether there are allocatable arrays in a type."""
-    return (kind.kind == "array" and (kind.name == "allocatable" or _allocates(kind.element))) or any(_allocates(part) for _, part, _ in kind.fields)
 
 
 class Arrays:
@@ -121,14 +116,14 @@ class Arrays:
                 return None
             if variable in self.shapes and variable.allocatable:
                 return None if self.shape_of(source) in ((), self.shape_of(target)) else variable
-            return variable if _allocates(variable.base) else None
+            return variable if holds_allocatable(variable.base) else None
         variable = self.scope.find(text_of(walk(target, F.Name)[0])) if isinstance(target, (F.Part_Ref, F.Data_Ref)) else None
         if variable is None:
             return None
         made = self.aside(lambda: self.location(target))
         if made.type is not None and made.type.kind == "array" and made.type.name == "allocatable":
             return None if self.shape_of(source) in ((), self.shape_of(target)) else variable
-        return variable if made.type is not None and made.type.kind != "array" and _allocates(made.type) else None
+        return variable if made.type is not None and made.type.kind != "array" and holds_allocatable(made.type) else None
 
     # ---- shapes ----
 

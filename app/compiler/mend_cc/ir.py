@@ -83,6 +83,11 @@ def is_plain(kind):
     return kind.kind not in ("pointer", "opaque", "function")
 
 
+def holds_allocatable(kind):
+    """Whether there are allocatable arrays of Fortran in a type."""
+    return (kind.kind == "array" and (kind.name == "allocatable" or holds_allocatable(kind.element))) or any(holds_allocatable(part) for _, part, _ in kind.fields)
+
+
 @dataclass(eq=False)
 class Variable:
     """scope: global, static (in a function), local, param."""
@@ -186,6 +191,7 @@ class Program:
     constants: dict = field(default_factory=dict)  # MPI's own: proc_null, any_source, comm_world, ...
     parallel: list = field(default_factory=list)  # (file, start, end) of what several threads run
     offloaded: list = field(default_factory=list)  # (file, start, end) of what runs while a device has data
+    held: set = field(default_factory=set)  # (file, start) of statements to which a #pragma line belongs that nothing can be inserted before
     unbounded: "Place | None" = None  # where a device is given data for longer than one statement
     copied: dict = field(default_factory=dict)  # variable -> who has copies of it besides
     language: str = "c"

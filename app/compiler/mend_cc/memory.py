@@ -462,14 +462,26 @@ class Memory:
         argument = arguments[at]
         found = self.led(argument) if argument.type is not None and argument.type.kind == "pointer" else self.targets(argument)
         found = {(thing, ()) for thing, _ in found} if self.overflows(name, arguments, at) else found
-        return found if own_datatype(name, arguments, at) else found | self.addressed()
+        return found | self.besides(name, arguments, at)
+
+    def besides(self, name, arguments, at):
+        """Where a datatype may lead besides."""
+        return set() if own_datatype(name, arguments, at) else self.addressed()
 
     def addressed(self):
         """What MPI_Get_address is given: a datatype may lead there from any buffer, by differences of addresses or from MPI_BOTTOM."""
         if self._addressed is None:
             calls = [part for function in self.program.functions.values() for expr in function.body.expressions() for part in expr.walk() if part.op == "call"]
-            self._addressed = {(thing, ()) for call in calls if "MPI_Get_address" in self.callees(call) and len(call.args) > 1 for thing, _ in self.led(call.args[1])}
+            # Fortran passes what it is the address of.
+            given = [call.args[1] for call in calls if "MPI_Get_address" in self.callees(call) and len(call.args) > 1]
+            found = set().union(*(self.led(one) if one.type is not None and one.type.kind == "pointer" else self.places(one) for one in given))
+            # No message is received into a handle, or a pointer.
+            self._addressed = {leaf for place in found for leaf in self.leaves(place) if isinstance(leaf[0], Mark) or not self._is_handle(leaf)}
         return self._addressed
+
+    def _is_handle(self, leaf):
+        kind = self.type_at(leaf)
+        return kind is not None and kind.scalar().kind in ("opaque", "pointer", "function")
 
     def overflows(self, name, arguments, at):
         """Whether a buffer may take in more than the field at which it begins."""

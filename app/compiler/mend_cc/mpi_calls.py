@@ -44,7 +44,9 @@ class Calls:
                 continue
             targets = self.memory.given(name, call.args[1:], at)
             dummy = self._dummy(arguments[at], group)
-            leaves = [dummy] if dummy is not None else [leaf for place in targets for leaf in self.memory.leaves(place)]
+            if dummy is not None:
+                targets = {dummy} | self.memory.besides(name, call.args[1:], at)
+            leaves = [leaf for place in targets for leaf in self.memory.leaves(place)]
             for leaf in leaves:
                 if isinstance(leaf[0], Mark) or (letter(letters, at) == "o" and leaf[0].type is not None and leaf[0].type.scalar().name == "MPI_Request"):
                     continue

@@ -56,7 +56,8 @@ def compiler_flags(compiler):
     for ask in ("-show", "--showme:compile"):
         done = subprocess.run([*compiler, ask], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode == 0:
-            found = [word for word in shlex.split(done.stdout) if word.startswith(("-I", "-D", "-isystem"))]
+            words = shlex.split(done.stdout)
+            found = [*(word for word in words if word.startswith(("-I", "-D", "-isystem"))), *pragmas.told(words)]
             break
     inner = subprocess.run(["gcc", "-print-file-name=include"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL).stdout.strip()
     return [*found, "-isystem", HEADERS, *(("-isystem", inner) if inner else ())]
@@ -144,11 +145,16 @@ def decayed(kind):
     return Type("pointer", POINTER_BYTES, kind.element) if kind.kind == "array" else kind
 
 
+def _bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
 class _Reader(Initials):
     """One source file."""
 
     def __init__(self, program, path, flags):
-        self.program, self.path = program, path
+        self.program, self.path, self.flags = program, path, flags
         try:
             unit = cindex.Index.create().parse(path, args=flags, options=cindex.TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD)
         except cindex.TranslationUnitLoadError:
@@ -158,8 +164,7 @@ class _Reader(Initials):
             raise CannotParse("\n".join(f"{one.location.file}:{one.location.line}: {one.spelling}" for one in errors[:5]))
         self.unit = unit
         self.variables = {}
-        with open(path, "rb") as file:
-            self.text = file.read()
+        self.text = _bytes(path)
         self.macros = sorted((node.extent.start.offset, node.extent.end.offset) for node in unit.cursor.get_children()
                              if node.kind == cindex.CursorKind.MACRO_INSTANTIATION and self.mine(node))
         self.function = None
@@ -197,14 +202,19 @@ class _Reader(Initials):
                 self.read_function(node)
             elif node.kind == cindex.CursorKind.VAR_DECL:
                 self.variable(node)
-        pragmas.read(self.program, self.path, self.text, self.variables.values())
+        included = {one.include.name for one in self.unit.get_includes()}
+        for path in [self.path, *sorted(one for one in included if one != self.path and not self.of_system(one))]:
+            pragmas.read(self.program, path, self.text if path == self.path else _bytes(path), self.variables.values(), self.flags)
         for variable in list(self.variables.values()):
             if variable.scope == "global" and variable not in self.program.globals:
                 self.program.globals.append(variable)
 
     @staticmethod
-    def system(node):
-        return node.location.file.name.startswith("/usr/") or "/include/mpi" in node.location.file.name
+    def of_system(path):
+        return path.startswith("/usr/") or "/include/mpi" in path
+
+    def system(self, node):
+        return self.of_system(node.location.file.name)
 
     def directives(self):
         at = 0

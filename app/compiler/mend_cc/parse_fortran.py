@@ -17,6 +17,7 @@ from .fortran_names import CONSTANTS, Declarations, Scope, constant, text_of
 from .fortran_source import compiled_text, reader, span
 from .ir import Directive, Expr, Function, Place, Program, Stmt, Type
 from .parse_c import BadDirective, CannotParse
+from .pragmas import turned_on
 
 
 class _Reader(Declarations, Calls, Expressions, Arrays, Control):
@@ -95,9 +96,10 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
 
     def directives(self, path):
         threads = any(flag.startswith("-fopenmp") for flag in self.sources[path])
+        on = turned_on(self.sources[path])
         for number, line in enumerate(self.texts[path].decode(errors="replace").split("\n"), start=1):
             match = re.match(r"\s*!\$mend\s+(\w+)\s*(.*)", line, re.I)
-            if re.match(r"\s*!\$(omp\s+.*target|acc\s)", line, re.I):
+            if ("omp" in on and re.match(r"\s*!\$omp\s+.*\btarget", line, re.I)) or ("acc" in on and re.match(r"\s*!\$acc\s", line, re.I)):
                 raise CannotParse(f"{path}:{number}: a device has data (OpenMP, OpenACC) in Fortran")
             if re.match(r"\s*!\$omp\s+.*(parallel|threadprivate)", line, re.I) or (threads and re.match(r"\s*!\$\s", line)):
                 raise CannotParse(f"{path}:{number}: threads (OpenMP) in Fortran")

@@ -1,12 +1,13 @@
 """What is to be done to a program: at which places checkpoints are taken, what is registered there, what a restart leaves out."""
 
+import re
 from dataclasses import dataclass, field
 
 from .after import exposed_after
 from .directives import excluded_names
 from .early import before_init
 from .externals import HIDDEN_STATE, MPI
-from .ir import Variable, named, parent_map
+from .ir import Variable, holds_allocatable, named, parent_map
 from .liveness import NoChain
 from .memory import Heap, Mark
 from .skips import Refused, Skips
@@ -217,6 +218,8 @@ class Planner(Skips):
                 why = "it is never reached, as far as can be seen"
             elif known.why:
                 why = known.why
+            elif self._is_held(loop) or self._is_held(stmt):
+                why = "nothing can be inserted before a #pragma line that is about it"
             elif loop.place.macro or stmt.place.macro or body.place.macro:
                 why = "it comes out of a macro: nothing can be inserted there"
             else:
@@ -239,6 +242,9 @@ class Planner(Skips):
         except NoChain as several:
             raise Refused(str(several)) from None
         point = Point(len(self.plan.points) + 1, name, stmt, loop, chain, forced=forced)
+        for start in [stmt, *(node.stmt for _, node, _ in chain), *([loop] if loop is not None else ())]:
+            if self._is_held(start):
+                raise Refused(f"{start.place}: nothing can be inserted before the #pragma line that is about this statement")
         for start in [stmt, *(node.stmt for _, node, _ in chain)]:
             if self._within(self.program.parallel, start, stmt):
                 raise Refused("several threads run it")
@@ -284,6 +290,9 @@ class Planner(Skips):
         # Where a place isn't shown to be safe, the analysis has ended before all ways to it were followed.
         point.replicated = known.same if known is not None and known.same and not known.why else set()
         return point
+
+    def _is_held(self, stmt):
+        return (stmt.place.file, stmt.place.start) in self.program.held
 
     @staticmethod
     def _within(regions, start, stmt):
@@ -353,6 +362,53 @@ class Planner(Skips):
         for item in point.items:
             if item.place[0] in again and (not item.place[1] or self.memory.type_at(item.place).kind == "array"):
                 self._object(point, f"{item.place[0].name} is allocated or deallocated between checkpoints: a restart wouldn't know its size")
+        self._check_way(point)
+
+    def _check_way(self, point):
+        """Fortran's arrays of a function above the place are noted before its call: on the way from there none may get another address. No directive decides against that."""
+        if self.program.language != "fortran":
+            return
+        inside = [(caller, node) for caller, node, _ in point.chain] + [(point.function, self.flow.graphs[point.function].point[point.stmt])]
+        for level in range(len(point.chain)):
+            items = [item for item in point.items if item.level == level and (not item.place[1] or self.memory.type_at(item.place).kind == "array")]
+            again = set().union(*(self._allocated_on_the_way(name, node) for name, node in inside[level + 1:])) if items else ()
+            for item in items:
+                if any(thing is item.place[0] and path == item.place[1][:len(path)] for thing, path in again):
+                    raise Refused(f"{self.name_of(item.place)} may be allocated or deallocated by what {self.program.functions[inside[level][0]].source}() calls on the way here: allocate it before the call")
+
+    def _allocated_on_the_way(self, name, target):
+        """Locations in which arrays may be allocated or deallocated from a function's start on until a node of it is reached."""
+        graph = self.flow.graphs[name]
+        exprs = [node.expr for node in self._on_the_way(graph, [graph.entry], target) if node.expr is not None]
+        dummies = {one: self.memory.content.get((one, ()), set()) for one in self.program.functions[name].params}
+        return self._allocated(exprs, dummies, set())
+
+    def _allocated(self, exprs, dummies, seen):
+        """The same of a function's expressions, in a call in which its dummies stand for these locations. `seen`: calls that are counted."""
+        # An array that is intent(out) is deallocated when the procedure begins, also in a derived type.
+        emptied = [one for one in dummies if re.search(r"intent\(\s*out\s*\)", one.attributes) and (one.allocatable or holds_allocatable(one.base))]
+        found = {place for one in emptied for place in dummies[one]}
+        for call in (part for expr in exprs for part in expr.walk() if part.op == "call"):
+            if call.args[0].value in ("mend_cc allocate", "mend_cc allocate if"):
+                found |= {place for variable in call.value or () for place in dummies.get(variable, {(variable, ())})}
+            elif call.args[0].value == "move_alloc":
+                found |= {place for part in call.args[1:] for place in self._given(part, dummies)}
+            for callee in self.memory.callees(call):
+                function = self.program.functions.get(callee)
+                given = tuple(frozenset(self._given(part, dummies)) for part in call.args[1:])
+                if function is not None and (callee, given) not in seen:
+                    seen.add((callee, given))
+                    found |= self._allocated(list(function.body.expressions()), dict(zip(function.params, given)), seen)
+        return found
+
+    def _given(self, argument, dummies):
+        """What an argument leads to where dummies stand for these locations."""
+        inner, path = argument.args[0] if argument.op == "addr" else argument, ()
+        while inner.op in ("member", "index"):
+            path, inner = ((inner.value, *path) if inner.op == "member" else path), inner.args[0]
+        if argument.op == "addr" and inner.op == "deref" and inner.args[0].op == "var" and inner.args[0].value in dummies:
+            return {(thing, (*above, *path)) for thing, above in dummies[inner.args[0].value]}
+        return self.memory.targets(argument)
 
     def _allocates(self, call, changed):
         """Whether it may give arrays another size between two passes."""

@@ -58,7 +58,7 @@ class Skips:
         nodes = {node for inner in stmt.walk() for node in inner.nodes}
         known = self.lockstep.points.get(stmt)
         called = self.flow.called(nodes)
-        if stmt.place.macro or known is None or (known.why or "").startswith("only some") or any(inner.kind in ("return", "goto") for inner in stmt.walk()):
+        if stmt.place.macro or self._is_held(stmt) or known is None or (known.why or "").startswith("only some") or any(inner.kind in ("return", "goto") for inner in stmt.walk()):
             return None
         if any(name in REQUIRED_NAMES or name in HIDDEN_STATE or (name in MPI and MPI[name][1] in REQUIRED) for name in called):
             return None

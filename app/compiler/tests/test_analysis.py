@@ -36,12 +36,12 @@ int main(int argc, char **argv) {
 """
 
 
-def analysed(before, body, after="", outside=""):
+def analysed(before, body, after="", outside="", flags=()):
     with tempfile.TemporaryDirectory() as room:
         path = os.path.join(room, "program.c")
         with open(path, "w", encoding="utf-8") as file:
             file.write(FRAME % (outside, before, body, after))
-        return analyse([(path, FLAGS)], room)
+        return analyse([(path, [*FLAGS, *flags])], room)
 
 
 class Places(unittest.TestCase):

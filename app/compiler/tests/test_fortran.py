@@ -55,9 +55,13 @@ class Lines(InFortran):
 
 
     def test_devices_and_copies_of_threads(self):
-        for line, why in (("!$acc data copy(u)", "a device has data"), ("!$omp target data map(u)", "a device has data"), ("!$omp threadprivate(u)", "threads")):
+        for line, option, why in (("!$acc data copy(u)", "-fopenacc", "a device has data"), ("!$omp target data map(u)", "-fopenmp", "a device has data"), ("!$omp threadprivate(u)", None, "threads")):
+            text = self.text(f"    {line}\n    u = u + step")
             with self.assertRaisesRegex(CannotParse, why):
-                self.found(self.text(f"    {line}\n    u = u + step"))
+                self.found(text, flags=[option] if option else [])
+            if option:
+                # Without it the compiler heeds no such line.
+                self.assertEqual(len(self.found(text, flags=["-O2", "-fopenmp-simd"]).plan.points), 1)
 
 
 class Arrays(InFortran):
@@ -200,6 +204,111 @@ class Growing(InFortran):
         self.assertIn("n", self.names("    call work(u, n)\n    n = n + 1", DECLARED + "\n  integer :: n", BEFORE + "\n  n = 3", outside, "  use m"))
 
 
+CALLEE = """module m
+  implicit none
+  type field
+    real(8) :: t
+    real(8), allocatable :: u(:)
+  end type
+contains
+  subroutine make(a)
+    real(8), allocatable, intent(inout) :: a(:)
+    allocate (a(100))
+  end subroutine
+  subroutine make_both(a, f)
+    real(8), allocatable, intent(inout) :: a(:)
+    type(field), intent(inout) :: f
+    call make(a)
+    call make(f%%u)
+  end subroutine
+  subroutine run(a, f)
+    use mpi
+    real(8), allocatable, intent(inout) :: a(:)
+    type(field), intent(%s) :: f
+    real(8), allocatable :: other(:)
+    integer :: step, ierr
+    %s
+    a = 0
+    f%%u = 1
+    do step = 1, 1000
+      call mpi_barrier(mpi_comm_world, ierr)
+      a(1) = a(1) + step
+      f%%u(1) = f%%u(1) + step
+    end do
+  end subroutine
+end module
+program main
+  use mpi
+  use m
+  implicit none
+  integer :: ierr
+  real(8), allocatable :: u(:)
+  type(field) :: f
+  call mpi_init(ierr)
+  %s
+  call run(u, f)
+  print *, u(1), f%%u(1)
+  call mpi_finalize(ierr)
+end program
+"""
+
+
+class Above(InFortran):
+    """Arrays of a function above the place: they are noted before its call."""
+
+    BOTH = "allocate (a(100), f%u(100))"
+
+    def test_what_is_allocated_on_the_way(self):
+        for inside, before, refused in (
+            (self.BOTH, "", True), ("allocate (a(100))", "allocate (f%u(100))", True), ("allocate (f%u(100))", "allocate (u(100))", True), ("call make(a)", "allocate (f%u(100))", True),
+            ("allocate (other(100))\n    call move_alloc(other, a)", "allocate (f%u(100))", True), ("allocate (other(100))", "allocate (u(100), f%u(100))", False),
+            # A procedure that another call has for this array.
+            ("call make(other)", "call make(u)\n  call make(f%u)", False), ("call make(f%u)", "call make(u)", True), ("call make_both(a, f)", "", True),
+        ):
+            with self.subTest(inside=inside):
+                found = self.found(CALLEE % ("inout", inside, before))
+                self.assertEqual(found.plan.points == [], refused, found.plan.considered)
+                if refused and "move_alloc" not in inside:
+                    self.assertRegex(str(found.plan.considered), "may be allocated or deallocated by what main.. calls on the way here")
+        found = self.found(CALLEE % ("out", "allocate (f%u(100))", "allocate (u(100), f%u(100))"))
+        self.assertIn("f.u may be allocated", str(found.plan.considered))
+
+    def test_a_directive_does_not_decide(self):
+        found = self.found((CALLEE % ("inout", self.BOTH, "")).replace("      call mpi_barrier", "      !$mend checkpoint\n      call mpi_barrier"))
+        self.assertEqual(found.plan.points, [])
+        self.assertIn("may be allocated", str(found.plan.refused))
+
+
+class Datatypes(InFortran):
+    TYPES = """  u = 1
+  left = 0
+  right = 0
+  call mpi_get_address(left, at(1), ierr)
+  call mpi_get_address(right, at(2), ierr)
+  at = at - at(1)
+  call mpi_type_create_struct(2, [1, 1], at, [mpi_double_precision, mpi_double_precision], both, ierr)
+  call mpi_type_commit(both, ierr)"""
+    DECLARED = "real(8) :: u(1000), left, right, more\n  integer :: both, status(mpi_status_size)\n  integer(mpi_address_kind) :: at(2)"
+
+    def test_datatypes_that_lead_to_other_variables(self):
+        receive = "call mpi_sendrecv(u, 1, mpi_double_precision, rank, 0, left, 1, both, rank, 0, mpi_comm_world, status, ierr)"
+        self.assertLessEqual({"left", "right"}, self.names(f"    u(10) = u(10) + left + right\n    {receive}", self.DECLARED, self.TYPES))
+        # What comes decides on messages, also where a dummy stands for the buffer.
+        decides = "if (right > 0 .and. rank == 0) call mpi_send(u, 1, mpi_double_precision, 1, 0, mpi_comm_world, ierr)"
+        outside = f"""module m
+contains
+  subroutine get(left, both, rank)
+    use mpi
+    real(8) :: left, u(1)
+    integer :: both, rank, status(mpi_status_size), ierr
+    {receive}
+  end subroutine
+end module
+"""
+        found = self.found(self.text(f"    u(10) = u(10) + left + right\n    call get(left, both, rank)\n    {decides}", self.DECLARED, self.TYPES, outside, "  use m"))
+        self.assertEqual(found.plan.points, [])
+
+
 class Preprocessed(InFortran):
     def read(self, lines, *flags, name="program.F90"):
         body = f"{lines}\n    u(1) = u(1) + y\n    y = y * 0.99d0"
@@ -306,8 +415,8 @@ class Restarted(InDirectory):
             skip("mend-cc for Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
         mpif90, mpiexec = shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
         self.enterContext(unittest.mock.patch.dict(os.environ, MEND_CC_MPICC=compiled_once(shutil.which("mpicc.mpich"))))
-        # More ranks than processors wait for each other: three where that is cheap.
-        for name, ranks, flags in (("chain.f90", 2, ()), ("fields.f90", 2, ()), ("drift.f90", 2, ()), ("waves.f90", 2, ()), ("strip.F90", 3, ("-DUSE_MPI",))):
+        # More ranks than processors wait for each other: three where that is cheap, or where two would be neighbours on both sides.
+        for name, ranks, flags in (("chain.f90", 2, ()), ("fields.f90", 2, ()), ("drift.f90", 3, ()), ("waves.f90", 2, ()), ("strip.F90", 3, ("-DUSE_MPI",))):
             with self.subTest(program=name):
                 shutil.copy(os.path.join(PROGRAMS, name), self.directory)
                 program = os.path.splitext(name)[0]

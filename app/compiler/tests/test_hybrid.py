@@ -3,13 +3,17 @@
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 
 from building import OUT, InDirectory
-from test_analysis import FRAME, analysed
+from test_analysis import FLAGS, FRAME
+from test_analysis import analysed as analysed_with
 from test_sources import PRINT, InRoom
 
-from mend_cc.pragmas import front
+from mend_cc.analyse import analyse
+from mend_cc.command import Line
+from mend_cc.pragmas import front, turned_on
 
 RUNTIME = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mend_cc", "runtime")
 U = "static double u[1000];\nstatic long state = 1;\n%s"
@@ -39,6 +43,11 @@ int main(void) {
 """
 
 
+def analysed(*parts):
+    """With options that turn on devices: clang has them as definitions."""
+    return analysed_with(*parts, flags=["-D_OPENMP=201511", "-DMEND_CC_OPENACC"])
+
+
 class Lines(InRoom):
     def test_where_code_goes(self):
         text = "{\n    a();\n    #pragma omp parallel for \\\n        schedule(static) /* as\n    it is */\n    // so\n    for (;;) b();\n"
@@ -62,6 +71,34 @@ class Lines(InRoom):
                     found = self.analysed(FRAME % (U % "", f"\n#pragma {line}\n{STEP}", f"{first}\n#pragma {line}\n{STEP}\n{BARRIER}", PRINTED))
                     text = self.rewritten(found)
                     self.assertEqual(len(re.findall(rf"#pragma {line}\n\s*for", text)), 2)
+
+    def test_lines_that_are_not_about_what_follows(self):
+        for line in ("omp declare reduction(most: double: omp_out = omp_in)", "omp barrier", "omp target update from(u)", "GCC diagnostic pop", "pack(pop)", "acc wait(1)"):
+            text = f"a();\n#pragma {line}\n#pragma omp parallel for\nfor (;;) b();\n"
+            with self.subTest(line=line):
+                self.assertEqual(front(text.encode(), text.index("for (;;)")), text.index("#pragma omp parallel"))
+        declare = "#pragma omp declare reduction(most: double: omp_out = omp_out > omp_in ? omp_out : omp_in)"
+        found = self.analysed(FRAME % (U % "", f"\n{declare}\n#pragma omp parallel for\nfor (int k = 0; k < 900; k++) {STEP}", f"{STEP} {BARRIER}", PRINTED))
+        self.assertRegex(self.rewritten(found), r"declare reduction.*\n.*mend_cc_skip.*\n.*#pragma omp parallel for\n\s*for")
+
+    def test_what_stands_between_a_line_and_its_loop(self):
+        self.write("sched.h", "")
+        loop = "for (int k = 0; k < 900; k++)"
+        for above in ('#pragma omp parallel for\n#include "sched.h"', '#pragma GCC ivdep\n#include "sched.h"', "#ifdef _OPENMP\nx = 4;\n#pragma omp parallel for\n#endif"):
+            with self.subTest(above=above):
+                # Nothing is left out by a condition that would stand between.
+                found = self.analysed(FRAME % (U % "", f"\n{above}\n{loop} {STEP}", f"{STEP} {BARRIER}", PRINTED))
+                self.assertEqual(found.plan.skips, {})
+                found = self.analysed((FRAME % (U % "", "", f"\n{above}\n{STEP}\n{BARRIER}", PRINTED)).replace("x++;", "")).plan
+                self.assertNotIn("for (int i", [self.text_at(point.stmt.place) for point in found.points])
+                found = self.analysed((FRAME % (U % "", "", f"\n{above}\n{STEP}\n{BARRIER}", PRINTED)).replace("x++;", "\n#pragma mend checkpoint")).plan
+                self.assertEqual(found.points, [])
+                self.assertIn("nothing can be inserted before the #pragma line", str(found.refused))
+
+    @staticmethod
+    def text_at(place):
+        with open(place.file, encoding="utf-8") as file:
+            return file.read()[place.start:place.start + 10]
 
     def test_a_line_that_goes_on(self):
         found = analysed("", f"\n#pragma omp \\\n parallel for\nfor (int k = 0; k < 900; k++) {{ {STEP} }}", PRINTED, U % "")
@@ -90,6 +127,35 @@ class Copies(unittest.TestCase):
                 self.refused("a device has data of the program there", f"x = 0;\n#pragma {around}", inside, PRINTED, U % "")
         found = analysed("", inside, PRINTED, U % "")
         self.assertEqual(len(found.plan.points), 1)
+
+    def test_lines_that_nobody_heeds(self):
+        inside = f"{BARRIER}\n{STEP}"
+        for line in ("#pragma acc enter data copyin(u)", "#pragma omp target enter data map(to: u)"):
+            for around in (f"/*\n{line}\n*/", f"#if 0\n{line}\n#else\n#endif", f"#if 0\n#if 1\n{line}\n#endif\n#endif", f"//\\\n{line}"):
+                with self.subTest(around=around):
+                    self.assertEqual(len(analysed(f"\n{around}\nx = 1;", inside, PRINTED, U % "").plan.points), 1)
+            for around in (f"#if 1\n{line}\n#endif", f"#if 0\n#else\n{line}\n#endif", f'puts("/*");\n{line}\nputs("*/");', f"#if 0\n#elif 1\n{line}\n#endif"):
+                with self.subTest(around=around):
+                    self.refused("a device has data of the program from here on", f"\n{around}\nx = 1;", inside, PRINTED, U % "")
+            # Without an option for it.
+            self.assertEqual(len(analysed_with(f"\n{line}\nx = 1;", inside, PRINTED, U % "").plan.points), 1)
+        self.assertEqual(turned_on(["-O2", "-fopenmp-simd", "-mpi", "-accuracy", "-mpreferred-stack-boundary=4"]), set())
+        self.assertEqual([turned_on([one]) for one in ("-fopenmp", "-qopenmp", "-mp", "-mp=gpu", "-fopenacc", "-acc=gpu")], 4 * [{"omp"}] + 2 * [{"acc"}])
+        self.assertEqual(turned_on(Line(["-fopenmp=libomp", "-acc", "a.c"]).for_clang()), {"omp", "acc"})
+
+    def test_copies_that_a_header_tells_of(self):
+        change, printed = f"state = state * 3 % 7; {BARRIER}", 'printf("%ld\\n", state);'
+        for line, why in (("omp threadprivate(state)", "threads have copies of state"), ("omp declare target(state)", "a device has a copy of state")):
+            for declared in ("long state = 1;", ""):
+                with self.subTest(line=line, declared=declared), tempfile.TemporaryDirectory() as room:
+                    texts = {"state.h": f"extern long state;\n#pragma {line}\n", "main.c": FRAME % ('#include "state.h"\n' + declared, "", change, printed), "state.c": '#include "state.h"\n' + ("" if declared else "long state = 1;\n")}
+                    for name, text in texts.items():
+                        with open(os.path.join(room, name), "w", encoding="utf-8") as file:
+                            file.write(text)
+                    for order in (("main.c", "state.c"), ("state.c", "main.c")):
+                        found = analyse([(os.path.join(room, name), [*FLAGS, "-D_OPENMP=201511"]) for name in order], room)
+                        self.assertEqual(found.plan.points, [])
+                        self.assertIn(why, str(found.plan.considered))
 
     def test_variables_that_have_copies(self):
         change = f"state = state * 3 % 7; {STEP} {BARRIER}"

@@ -99,6 +99,16 @@ class Rewritten(InRoom):
         outside = "static FILE *log; static void begin(int *n, char ***v) { MPI_Init(n, v); log = fopen(\"log\", \"w\"); }"
         self.assertIn("mend_cc_fopen", self.rewritten(self.analysed((FRAME % (outside, "", 'fprintf(log, "%d\\n", x);', "fclose(log);")).replace(*after))))
 
+    def test_a_file_after_an_init_that_may_be_left_out(self):
+        guarded = "int flag; MPI_Initialized(&flag); if (!flag) MPI_Init(&argc, &argv);"
+        opened = 'FILE *log = fopen("log", "w");'
+        parts = ("", opened, 'fprintf(log, "%d\\n", x);', "fclose(log);")
+        self.assertIn("mend_cc_fopen", self.rewritten(self.analysed((FRAME % parts).replace("MPI_Init(&argc, &argv);", guarded))))
+        begin = "static FILE *log; static void begin(int *n, char ***v) { int flag; MPI_Initialized(&flag); if (!flag) MPI_Init(n, v); log = fopen(\"log\", \"w\"); }"
+        parts = (begin, "", *parts[2:])
+        self.assertIn("mend_cc_fopen", self.rewritten(self.analysed((FRAME % parts).replace("MPI_Init(&argc, &argv);", "begin(&argc, &argv);"))))
+        self.refused("log is opened before MPI_Init", "", *parts[2:], outside="static FILE *log;", replaced=("MPI_Init(&argc, &argv);", f'log = fopen("log", "w"); {guarded}'))
+
     def test_globals_of_one_name_in_two_sources(self):
         main = FRAME % ("static int count; void note(int);", "", "count++; note(x + count);", 'printf("%d\\n", count);')
         other = "int count; double sum; void note(int x) { count++; sum += x * count; }"
@@ -120,6 +130,20 @@ class Rewritten(InRoom):
         # MPI's own types lead nowhere else.
         point = analysed(types % "", "u += left; MPI_Bcast(&u, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);", 'printf("%g\\n", u);', "static double left, right, u;").plan.points[0]
         self.assertEqual({item.place[0].name for item in point.items} & {"left", "right"}, set())
+
+    def test_datatypes_of_fields(self):
+        outside = "static struct { MPI_Comm comm; double u[10][10], v[10][10]; int up; double *more; } d;"
+        before = """MPI_Datatype both; int one[2] = {1, 1}; MPI_Aint at[2]; MPI_Datatype t[2] = {MPI_DOUBLE, MPI_DOUBLE};
+    d.comm = MPI_COMM_WORLD; d.up = rank;
+    MPI_Get_address(&d%s, &at[0]); MPI_Get_address(&d.v[0][0], &at[1]); at[1] -= at[0]; at[0] = 0;
+    MPI_Type_create_struct(2, one, at, t, &both); MPI_Type_commit(&both);"""
+        body = "d.u[1][1] += d.v[2][2]; MPI_Sendrecv(&d.u[1][0], 1, both, rank, 0, &d.u[0][0], 1, both, d.up, 0, d.comm, MPI_STATUS_IGNORE);"
+        for first, saved in ((".u[0][0]", {"u", "v"}), (".u", {"u", "v"}), ("", {"u", "v", "up"})):
+            with self.subTest(first=first):
+                # Of a whole structure all may be received into but what no message holds. Then its partner isn't known.
+                found = analysed(before % first, body if first else body.replace("d.up,", "rank,"), 'printf("%g %d\\n", d.u[0][0] + d.v[0][0], d.up);', outside)
+                self.assertEqual(len(found.plan.points), 1, found.plan.considered)
+                self.assertEqual({item.place[1][-1] for item in found.plan.points[0].items if item.place[0].name == "d"}, saved)
 
     def test_init_that_is_returned(self):
         self.refused("nothing can follow MPI_Init here", "", "", PRINT, outside="static int begin(int *n, char ***v) { return MPI_Init(n, v); }", replaced=("MPI_Init(&argc", "begin(&argc"))

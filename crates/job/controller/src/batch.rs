@@ -14,6 +14,7 @@
 use crate::batch_daemons::BatchDaemons;
 use crate::batch_life::BatchLife;
 use crate::batch_others;
+use crate::batch_question::ask;
 use crate::batch_turn::Turn;
 use crate::drained;
 use crate::error::{NODE_LOST, RunError};
@@ -77,14 +78,6 @@ pub(crate) async fn daemons_of(in_batch: Option<&InBatch>, signals: &Signals) ->
     match in_batch {
         Some((session, _)) => session.ensure_daemons(signals).await,
         None => Ok(BTreeMap::new()),
-    }
-}
-
-/// Asks a batch system, whose commands may take a while.
-pub(crate) async fn ask<T: Send + 'static>(question: impl FnOnce() -> Result<T, BatchError> + Send + 'static) -> Result<T, BatchError> {
-    match tokio::task::spawn_blocking(question).await {
-        Ok(answer) => answer,
-        Err(error) => Err(BatchError::Unexpected { what: "a batch system's command", text: error.to_string() }),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: the batch job is queued again while that still works. So nobody is waited for until the batch system kills, and a signal ends the wait. Faults assumed: others
 //! do not stop; a preemption brings the end forward; the batch system does not say when it is, or does not answer.
 
-use crate::batch::ask;
+use crate::batch_question::ask;
 use crate::record::{JobDirectory, now};
 use crate::wish::Wish;
 use mend_batch::BatchSystem;

@@ -4,7 +4,8 @@
 //! does not answer for a while; then nothing has changed.
 
 use crate::arrival::Arrival;
-use crate::batch::{BatchSession, ask};
+use crate::batch::BatchSession;
+use crate::batch_question::ask;
 use crate::error::RunError;
 use mend_messages::control::MoveMode;
 use mend_messages::health::Leaving;

@@ -14,6 +14,7 @@ pub mod batch;
 mod batch_daemons;
 mod batch_life;
 mod batch_others;
+mod batch_question;
 mod batch_turn;
 mod batch_watch;
 pub mod branch;

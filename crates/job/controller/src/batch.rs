@@ -211,7 +211,7 @@ impl BatchSession {
     /// [`RunError::Record`].
     pub(crate) async fn place(&self, program: &Program, ranks: Option<u32>) -> Result<(BatchRecord, Option<JobRecord>), RunError> {
         let command = program.command();
-        let turn = Turn::wait((self.system.name(), &self.system.run().job, &command, &program.cwd)).await?;
+        let turn = Turn::wait((self.system.name(), &self.system.run().job, &command)).await?;
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
         Ok(self.place_among(&record::list()?, &command, &program.cwd, ranks))
     }

@@ -217,6 +217,16 @@ pub struct LifeEnd {
 }
 
 impl LifeEnd {
+    /// Where nobody else turns to another try, or checkpoint: a restart that has failed for what is open goes on.
+    #[must_use]
+    pub(crate) fn going_on(mut self, newest: impl FnOnce() -> Option<u64>) -> Self {
+        if self.goes_on.is_none() && is_open(&self.result) {
+            self.goes_on = newest();
+            self.stood.clear();
+        }
+        self
+    }
+
     /// Whoever gives the job another life hears what came too late for this one.
     #[must_use]
     pub(crate) fn pass_on(mut self, signals: &Signals) -> Self {
@@ -282,16 +292,10 @@ pub fn end_of_lost(life: &LifeRecord, job: &Job, directory: &JobDirectory, recor
     let reaped = Instant::now() + Duration::from_millis(life.lease_ms) + LEASE_END_TIME;
     record.ranks_until_ms = until_ms(reaped).filter(|_| result.is_err());
     put_end_on_record(directory, record, &result, goes_on);
-    let goes_on = goes_on.or_else(|| record.branch.newest(&record.checkpoints).filter(|_| is_open(&result)));
-    LifeEnd {
-        result,
-        goes_on,
-        reaped: goes_on.map(|_| reaped),
-        healing,
-        run_began: life.run_began,
-        late: Vec::new(),
-        stood: job.stood().to_vec(),
-    }
+    let newest = || record.branch.newest(&record.checkpoints);
+    let end = LifeEnd { result, goes_on, reaped: None, healing, run_began: life.run_began, late: Vec::new(), stood: job.stood().to_vec() };
+    let end = end.going_on(newest);
+    LifeEnd { reaped: end.goes_on.map(|_| reaped), ..end }
 }
 
 fn exit_code(result: &Result<i32, RunError>) -> i32 {

@@ -28,6 +28,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A file that is not as it was, and cannot be made so. Nothing runs.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +68,9 @@ impl PutError {
     }
 }
 
+/// Files of data spaces that are only read are looked at for so long, and one more: a target that was lost is waited for with each.
+const READ_TIME: Duration = Duration::from_secs(1);
+
 /// Puts all of them back, those of data spaces where ranks see these. What users should know. Blocks, until `stop` is set: then somebody else may
 /// put these files.
 ///
@@ -100,7 +104,7 @@ pub fn put_files(
         contents.push(content);
     }
     remove_shared_pointers(order, mounts).map_err(|(path, source)| PutError::Write { path, source })?;
-    let mut told = Vec::new();
+    let (mut told, mut looked) = (Vec::new(), Duration::ZERO);
     for (file, content) in order.files.iter().zip(contents) {
         let path = Path::new(&file.path);
         let failed = |source| PutError::Write { path: path.to_owned(), source };
@@ -118,10 +122,19 @@ pub fn put_files(
                 }
                 // Staged files never change, and nobody may write them.
                 (None, FileUse::Read, _) if file.state.mode & 0o222 == 0 => {}
+                (None, FileUse::Read, _) if looked >= READ_TIME => {}
                 (None, FileUse::Read, _) => {
+                    let since = Instant::now();
                     told.extend(
                         put("read").err().map(|error| format!("{}, which the program reads, is not as it was: {error}", file.path)),
                     );
+                    looked += since.elapsed();
+                    if looked >= READ_TIME {
+                        told.push(
+                            "not all files of data spaces that the program only reads were looked at: it would have taken too long"
+                                .to_owned(),
+                        );
+                    }
                 }
                 (None, _, Keeping::Not(why)) => put("nothing").map_err(|error| differs(why, error))?,
                 (None, ..) => put("size").map_err(|error| differs("it is only appended to", error))?,

@@ -21,7 +21,8 @@ fn main() {
             (None, _) => misused(),
         },
         ["ranks", name] if is_name(name) => mend_space::mount::ranks(name),
-        ["restore", name, path, part, size, mode, changed, number] if is_name(name) && is_path(path) => {
+        // Daemons of before give no number.
+        ["restore", name, path, part, size, mode, changed, ref number @ ..] if number.len() <= 1 && is_name(name) && is_path(path) => {
             let part = match part {
                 "content" => Some(Part::Content),
                 "size" => Some(Part::Size),
@@ -29,7 +30,8 @@ fn main() {
                 "read" => Some(Part::Read),
                 _ => None,
             };
-            match (part, size.parse(), mode.parse(), changed.parse(), number.parse()) {
+            let number = number.first().map(|number| number.parse()).transpose();
+            match (part, size.parse(), mode.parse(), changed.parse(), number) {
                 (Some(part), Ok(size), Ok(mode), Ok(changed_ns), Ok(number)) => {
                     restore(name, path, part, Was { size, mode, changed_ns, number })
                 }

@@ -210,6 +210,7 @@ async fn go_on_in_place(
     let earlier = Earlier { heard: standing.heard.clone(), outputs: std::mem::take(&mut standing.outputs), shown };
     let output = Output::new(directory.path(), lock.identity(), &by_rank(&standing.printed), found)?;
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
+    let branch = record.branch.clone();
     let key = constants.key.clone();
     let session = constants.batch.clone().map(|(session, _)| session);
     let drained = standing.job.nodes_to_leave(LeaveReason::BatchSystem);
@@ -223,7 +224,7 @@ async fn go_on_in_place(
     reading.abort();
     let _ = reading.await;
     drop(doors);
-    let end = end.pass_on(&signals);
+    let end = end.going_on(|| branch.newest(&checkpoints)).pass_on(&signals);
     Ok(Life { end, embedded, lock, id, checkpoints, tiers, signals, offloads, spaces })
 }
 

@@ -21,8 +21,8 @@ pub struct Was {
     pub mode: u32,
     /// When it was changed, nanoseconds since 1970.
     pub changed_ns: i64,
-    /// Its number in a mount.
-    pub number: u64,
+    /// Its number in a mount, if that is known.
+    pub number: Option<u64>,
 }
 
 /// What is put back of it.
@@ -97,7 +97,7 @@ fn put(client: &Arc<Client>, path: &str, part: Part, was: Was) -> Result<(), Str
         Part::Nothing => return writer.end_appending(&found.id).map_err(told),
         Part::Content | Part::Size => {}
     }
-    if number_of_file(&found.id) != was.number && !is_alike {
+    if was.number.is_some_and(|number| number != number_of_file(&found.id)) && !is_alike {
         return Err("it was replaced by another file since".to_owned());
     }
     if size < was.size {

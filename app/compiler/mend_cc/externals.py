@@ -26,7 +26,8 @@ LIBC = {
     "time": "w", "clock": "", "rand": "", "srand": "-", "random": "", "srandom": "-", "drand48": "", "srand48": "-", "lrand48": "", "rand_r": "b", "getpid": "", "gettimeofday": "ww",
     "clock_gettime": "-w", "getenv": "r", "usleep": "-", "sleep": "-", "nanosleep": "rw", "gethostname": "w-", "getchar": "",
     "malloc": "-", "calloc": "--", "realloc": "--", "aligned_alloc": "--", "free": "-", "frexp": "-w", "modf": "-w", "sincos": "-ww", "qsort": "b--r", "bsearch": "rr--r",
-    "exit": "-", "_exit": "-", "_Exit": "-", "abort": "", "__assert_fail": "rr-r", "atexit": "-", "omp_get_wtime": "", "omp_get_thread_num": "", "omp_get_max_threads": "", "raise": "-", "kill": "--", "isatty": "-",
+    "exit": "-", "_exit": "-", "_Exit": "-", "abort": "", "__assert_fail": "rr-r", "atexit": "-", "omp_get_wtime": "", "omp_get_thread_num": "", "omp_get_max_threads": "",
+    "acc_init": "-", "acc_get_num_devices": "-", "acc_set_device_type": "-", "acc_get_device_type": "", "acc_set_device_num": "--", "acc_get_device_num": "-", "acc_wait": "-", "acc_wait_all": "", "raise": "-", "kill": "--", "isatty": "-",
 }
 # What the Fortran front end makes of statements and intrinsics.
 LIBC.update({"mend_cc output": "-*", "mend_cc record": "-*", "mend_cc argument": "-w*", "mend_cc clock": "w*", "mend_cc unknown": "b*", "mend_cc allocate": "-", "mend_cc allocate if": "-", "random_number": "w*"})

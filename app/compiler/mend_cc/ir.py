@@ -192,6 +192,7 @@ class Program:
     parallel: list = field(default_factory=list)  # (file, start, end) of what several threads run
     offloaded: list = field(default_factory=list)  # (file, start, end) of what runs while a device has data
     held: set = field(default_factory=set)  # (file, start) of statements to which a #pragma line belongs that nothing can be inserted before
+    skipped: dict = field(default_factory=dict)  # source -> (start, end) of what the preprocessor's conditions leave out
     unbounded: "Place | None" = None  # where a device is given data for longer than one statement
     copied: dict = field(default_factory=dict)  # variable -> who has copies of it besides
     language: str = "c"

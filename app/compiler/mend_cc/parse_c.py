@@ -1,10 +1,12 @@
 """C sources, read by libclang, as the intermediate form."""
 
+import ctypes
 import functools
 import os
 import re
 import shlex
 import subprocess
+from collections import Counter
 
 from clang import cindex
 
@@ -35,6 +37,12 @@ class BadDirective(Exception):
     """A directive that doesn't exist."""
 
 
+class _Ranges(ctypes.Structure):
+    """CXSourceRangeList of clang-c/CXSourceLocation.h."""
+
+    _fields_ = [("count", ctypes.c_uint), ("ranges", ctypes.POINTER(cindex.SourceRange))]
+
+
 def _library():
     library = cindex.conf.lib
     for name in ("clang_getCursorBinaryOperatorKind", "clang_getCursorUnaryOperatorKind"):
@@ -43,6 +51,9 @@ def _library():
     library.clang_Cursor_Evaluate.restype = cindex.c_object_p
     for name in ("clang_EvalResult_getKind", "clang_EvalResult_dispose", "clang_EvalResult_getAsLongLong"):
         getattr(library, name).argtypes = [cindex.c_object_p]
+    library.clang_getSkippedRanges.argtypes = [cindex.TranslationUnit, cindex.File]
+    library.clang_getSkippedRanges.restype = ctypes.POINTER(_Ranges)
+    library.clang_disposeSourceRangeList.argtypes = [ctypes.POINTER(_Ranges)]
     library.clang_EvalResult_getAsLongLong.restype = cindex.c_longlong
     return library
 
@@ -165,6 +176,10 @@ class _Reader(Initials):
         self.unit = unit
         self.variables = {}
         self.text = _bytes(path)
+        # How often each is read.
+        self.files = Counter([path, *(one.include.name for one in unit.get_includes())])
+        program.skipped[path] = self.skipped(path, self.text)
+        self.compiled = pragmas.compiled(self.text, program.skipped[path])
         self.macros = sorted((node.extent.start.offset, node.extent.end.offset) for node in unit.cursor.get_children()
                              if node.kind == cindex.CursorKind.MACRO_INSTANTIATION and self.mine(node))
         self.function = None
@@ -202,12 +217,20 @@ class _Reader(Initials):
                 self.read_function(node)
             elif node.kind == cindex.CursorKind.VAR_DECL:
                 self.variable(node)
-        included = {one.include.name for one in self.unit.get_includes()}
-        for path in [self.path, *sorted(one for one in included if one != self.path and not self.of_system(one))]:
-            pragmas.read(self.program, path, self.text if path == self.path else _bytes(path), self.variables.values(), self.flags)
+        pragmas.read(self.program, self.path, self.compiled, self.variables.values(), self.flags)
+        for path in sorted(one for one in self.files if one != self.path and not self.of_system(one)):
+            text = _bytes(path)
+            pragmas.read(self.program, path, pragmas.compiled(text, self.skipped(path, text)), self.variables.values(), self.flags)
         for variable in list(self.variables.values()):
             if variable.scope == "global" and variable not in self.program.globals:
                 self.program.globals.append(variable)
+
+    def skipped(self, path, text):
+        """(start, end) of what conditions leave out of a file. libclang tells of the first time that it is read."""
+        found = LIBRARY.clang_getSkippedRanges(self.unit, self.unit.get_file(path))
+        ranges = sorted((one.start.offset, one.end.offset) for one in (found.contents.ranges[at] for at in range(found.contents.count)))
+        LIBRARY.clang_disposeSourceRangeList(found)
+        return ranges if self.files[path] == 1 else pragmas.always(text, ranges)
 
     @staticmethod
     def of_system(path):
@@ -353,8 +376,11 @@ class _Reader(Initials):
         if kind == "NULL_STMT":
             return Stmt("empty", place)
         if kind == "UNEXPOSED_STMT" and children and children[-1].kind.is_statement():
-            # A loop with what a #pragma says of it.
-            return self.stmt(children[-1], above)
+            # A loop with what a #pragma says of it. _Pragma isn't a line of its own: nothing can be inserted between it and its loop.
+            made = self.stmt(children[-1], above)
+            if made.kind != "empty" and made.place.file == self.path and pragmas.front(self.compiled, made.place.start) > place.start:
+                self.program.held.add((made.place.file, made.place.start))
+            return made
         if not node.kind.is_expression():
             raise CannotParse(f"{place}: a statement of a kind that isn't known ({kind.lower()})")
         return Stmt("expr", place, expr=self.expr(node))

@@ -7,7 +7,7 @@ from .ir import Place
 PRAGMA = re.compile(rb"^[ \t]*#[ \t]*pragma[ \t]+((?:[^\n\\]|\\\r?\n|\\.)*)", re.M)
 # A comment, or a text, in which none begins.
 COMMENT = re.compile(rb"//(?:\\\r?\n|[^\n])*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
-CONDITION = re.compile(rb"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|elifdef|elifndef|else|endif)\b[ \t]*([^\n]*)", re.M)
+NEVER = re.compile(rb"#[ \t]*if[ \t]+0[ \t\r]*\n")
 # Their constructs whose statement several threads, or lanes, run.
 THREADS = {"omp": {"parallel", "target", "teams", "simd", "loop"}, "acc": {"parallel", "kernels", "serial", "loop"}}
 # Lines that aren't about the statement after them.
@@ -20,7 +20,7 @@ ALONE = {
 }
 # Options of compilers that heed OpenMP or OpenACC, also as they are told to the analysis.
 OPENMP = re.compile(r"-(fopenmp(?!-simd)|fiopenmp|qopenmp(?!-simd)|openmp|mp(=|$)|homp|xopenmp|qsmp|D_OPENMP)")
-OPENACC = re.compile(r"-(fopenacc|acc\b|ta=|hacc|D_OPENACC|DMEND_CC_OPENACC)")
+OPENACC = re.compile(r"-(fopenacc|acc\b|ta=|hacc|D_OPENACC)")
 
 
 def turned_on(flags):
@@ -30,38 +30,35 @@ def turned_on(flags):
 
 def told(flags):
     """The same as definitions: the analysis gets no other options."""
-    return [{"omp": "-D_OPENMP=201511", "acc": "-DMEND_CC_OPENACC"}[one] for one in sorted(turned_on(flags))]
+    return [{"omp": "-D_OPENMP=201511", "acc": "-D_OPENACC=201711"}[one] for one in sorted(turned_on(flags))]
 
 
 def _blank(text):
     return re.sub(rb"[^\n]", b" ", text)
 
 
-def compiled(text):
-    """The text with nothing in the place of comments, and of what `#if 0` leaves out."""
-    text = COMMENT.sub(lambda one: one.group() if one.group()[:1] in b"\"'" else _blank(one.group()), text)
-    outer, off, begun, made, last = [], False, 0, [], 0
-    for one in CONDITION.finditer(text):
-        word, now = one.group(1), off
-        if word.startswith(b"if"):
-            outer.append(off)
-            now = off or (word == b"if" and one.group(2).strip() == b"0")
-        elif outer:
-            now = outer.pop() if word == b"endif" else outer[-1]
-        if now and not off:
-            begun = one.end()
-        elif off and not now:
-            made += [text[last:begun], _blank(text[begun:one.start()])]
-            last = one.start()
-        off = now
-    return b"".join([*made, text[last:]])
+def compiled(text, skipped=()):
+    """The text with nothing in the place of comments, and of what conditions leave out: `skipped` are stretches from one's line to that of the next."""
+    made, last = [], 0
+    for start, end in skipped:
+        begun = re.compile(rb"(?:[^\n\\]|\\\r?\n|\\.)*").match(text, start).end()
+        over = text.rfind(b"\n", 0, end) + 1
+        if last <= begun < over:
+            made += [text[last:begun], _blank(text[begun:over])]
+            last = over
+    return COMMENT.sub(lambda one: one.group() if one.group()[:1] in b"\"'" else _blank(one.group()), b"".join([*made, text[last:]]))
+
+
+def always(text, skipped):
+    """Of stretches that conditions leave out, those that `#if 0` does: where a file is included several times, something else may be left out each time."""
+    return [one for one in skipped if NEVER.match(text, one[0])]
 
 
 def lines(text):
-    """(start, end, words) of each #pragma, with the lines that go on from it."""
+    """(start, end, words) of each #pragma, from its # on, with the lines that go on from it."""
     for match in PRAGMA.finditer(text):
         said = match.group(1).replace(b"\\\r\n", b" ").replace(b"\\\n", b" ").decode(errors="replace")
-        yield match.start(), match.end(), re.findall(r"\w+|\([^)]*\)", said)
+        yield text.index(b"#", match.start()), match.end(), re.findall(r"\w+|\([^)]*\)", said)
 
 
 def _alone(words):
@@ -71,12 +68,8 @@ def _alone(words):
     return alone is None or (words[1:2] and words[1] in alone) or (kind == "omp" and "target" in said and bool(said & {"enter", "exit", "update"}))
 
 
-def front(text, offset):
-    """Where code can be inserted before a statement: what #pragma lines right above it say, as they stand or within a condition, is of the statement that follows them."""
-    return _front(compiled(text[:offset]), offset)
-
-
-def _front(above, offset):
+def front(above, offset):
+    """Where code can be inserted before a statement of a text as it is compiled: what #pragma lines right above it say, as they stand or within a condition, is of the statement that follows them."""
     begin = above.rfind(b"\n", 0, offset) + 1
     found, depth, seen = offset, 0, False
     if above[begin:offset].strip():
@@ -111,8 +104,8 @@ def _upwards(text, end):
 
 
 def read(program, path, text, variables, flags):
-    """Takes them in, when the file's functions are known: of a source, or of a file that it includes."""
-    text, on = compiled(text), turned_on(flags)
+    """Takes them in, when the file's functions are known: of a source, or of a file that it includes. `text`: as it is compiled."""
+    on = turned_on(flags)
     places = sorted({(stmt.place.start, -stmt.place.end) for function in program.functions.values() for stmt in function.body.walk() if stmt.place.file == path})
     # A variable of all sources may be declared in another file, as well.
     shared = [one for one in variables if one.scope == "global" and not one.file_static]
@@ -168,5 +161,5 @@ def _above(program, places, path, text, start, end, known):
     if after is None:
         return
     between = re.sub(rb"^[ \t]*#(?:[^\n\\]|\\\r?\n|\\.)*", b"", text[end:after[0]], flags=re.M)
-    if (known or not between.strip()) and _front(text, after[0]) > start:
+    if (known or not between.strip()) and front(text, after[0]) > start:
         program.held.add((path, after[0]))

@@ -7,7 +7,7 @@ from .directives import shape_of
 from .ir import Variable, named, parent_map
 from .memory import Heap
 from .plan import Refused, blocks_of
-from .pragmas import front
+from .pragmas import compiled, front
 
 # MEND_APP_DIMENSIONS of mend_app.h.
 MOST_DIMENSIONS = 7
@@ -16,9 +16,10 @@ MOST_DIMENSIONS = 7
 class Edits:
     """Insertions and replacements in one file; offsets count bytes."""
 
-    def __init__(self, path):
+    def __init__(self, path, skipped=()):
         with open(path, "rb") as file:
             self.text = file.read()
+        self.compiled = compiled(self.text, skipped)
         self.edits = []
 
     def insert(self, offset, text, order=0):
@@ -42,7 +43,7 @@ class Edits:
 
     def start(self, stmt):
         """Before a statement, and before #pragma lines that are about it."""
-        return front(self.text, stmt.place.start)
+        return front(self.compiled, stmt.place.start)
 
     def end(self, stmt):
         """Behind a statement, its semicolon included."""
@@ -78,7 +79,7 @@ class Rewriter:
 
     def __init__(self, program, memory, plan, poison=False, name="program"):
         self.program, self.memory, self.plan, self.poison, self.name = program, memory, plan, poison, name
-        self.files = {path: Edits(path) for path in program.files}
+        self.files = {path: Edits(path, program.skipped.get(path, ())) for path in program.files}
         self.above = {one: parent_map(function.body) for one, function in program.functions.items()}
         self.heaps = {item.place[0] for point in plan.points for item in point.items if isinstance(item.place[0], Heap)}
         self.shapes, self.shaped = self._shapes(), set()
@@ -410,7 +411,9 @@ class Rewriter:
     def _in_block(self, function, stmt, edits):
         above = self.above[function.name].get(stmt)
         if above is not None and above.kind not in ("block", "label", "case", "default"):
-            edits.insert(stmt.place.start, "{ ", -8)
+            start = edits.start(stmt)
+            # A #pragma line has its own.
+            edits.insert(start, "{ " if start == stmt.place.start else f"{{\n{edits.indent(start) or '    '}", -8)
             edits.insert(edits.end(stmt), " }", 8)
 
     def _probe(self, point, called):

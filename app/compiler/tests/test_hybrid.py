@@ -13,7 +13,8 @@ from test_sources import PRINT, InRoom
 
 from mend_cc.analyse import analyse
 from mend_cc.command import Line
-from mend_cc.pragmas import front, turned_on
+from mend_cc.pragmas import compiled, front, turned_on
+from mend_cc.rewrite import Rewriter
 
 RUNTIME = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mend_cc", "runtime")
 U = "static double u[1000];\nstatic long state = 1;\n%s"
@@ -45,7 +46,7 @@ int main(void) {
 
 def analysed(*parts):
     """With options that turn on devices: clang has them as definitions."""
-    return analysed_with(*parts, flags=["-D_OPENMP=201511", "-DMEND_CC_OPENACC"])
+    return analysed_with(*parts, flags=["-D_OPENMP=201511", "-D_OPENACC=201711"])
 
 
 class Lines(InRoom):
@@ -54,15 +55,57 @@ class Lines(InRoom):
         for between, place in (("", "#pragma omp"), ("    c();\n", "for"), ("#pragma mend checkpoint\n", "#pragma omp"), ("#define X\n", "for"), ("#ifdef Y\n#pragma omp simd\n#endif\n", "#pragma omp parallel")):
             with self.subTest(between=between):
                 changed = text.replace("    for", between + "    for")
-                self.assertEqual(front(changed.encode(), changed.index("for (;;)")), changed.index(place if place != "for" else "for (;;)"))
+                self.assertEqual(front(compiled(changed.encode()), changed.index("for (;;)")), changed.index(place if place != "for" else "for (;;)"))
         for within, place in (("#ifdef Y\n#pragma omp simd\n#endif\n", "#ifdef"), ("#ifdef Y\n", "for"), ("#ifdef Y\n#pragma omp simd\n#else\n", "for"), ("#pragma mend shape(u) 1\n", "for")):
             with self.subTest(within=within):
                 changed = f"a();\n{within}for (;;) b();\n"
-                self.assertEqual(front(changed.encode(), changed.index("for")), changed.index(place))
+                self.assertEqual(front(compiled(changed.encode()), changed.index("for")), changed.index(place))
 
     def test_loops_that_are_left_out(self):
         found = self.analysed(FRAME % (U % "", f"\n#pragma omp parallel for\nfor (int k = 0; k < 900; k++) {STEP}", f"{STEP} {BARRIER}", PRINTED))
         self.assertRegex(self.rewritten(found), r"mend_cc_skip.*\n.*#pragma omp parallel for\n\s*for")
+
+    def test_lines_that_are_indented(self):
+        found = self.analysed(FRAME % (U % "", f"\n    #pragma omp parallel for\n    for (int k = 0; k < 900; k++) {STEP}", f"\n\t#  pragma omp simd\n\t{STEP} {BARRIER}", PRINTED))
+        self.assertEqual(found.program.held, set())
+        self.assertRegex(self.rewritten(found), r"mend_cc_skip.*\n.*#pragma omp parallel for\n\s*for")
+        run = f"static void run(int steps) {{ int x = 0;\n    #pragma unroll\n    for (int s = 0; s < steps; s++) {{ x++; {STEP} {BARRIER} }} }}"
+        found = self.analysed((FRAME % (U % run, "", "", f"\n    #pragma acc data copy(u)\n    run(steps); {PRINTED}")).replace("step < steps", "step < 2"))
+        self.assertEqual(found.plan.points[0].function, f"{self.room}/source0.c:run")
+        self.assertRegex(self.rewritten(found), r"mend_cc_frame(.*\n)+?\s*#pragma acc data copy.u.\n\s*run")
+
+    def test_pragmas_within_lines(self):
+        for between in (" ", "\n    ", "\n#pragma GCC ivdep\n    "):
+            for pragma in ("unroll", "clang loop unroll(enable)"):
+                with self.subTest(pragma=pragma, between=between):
+                    found = self.analysed(FRAME % (U % "", f'\n_Pragma("{pragma}"){between}for (int k = 0; k < 900; k++) {STEP}', f'_Pragma("{pragma}"){between}{STEP} {BARRIER}', PRINTED))
+                    self.assertEqual(found.plan.skips, {})
+                    text = next(iter(Rewriter(found.program, found.memory, found.plan).run().values())).decode()
+                    self.assertEqual(len(re.findall(r"_Pragma.*?\)\s*(?:#pragma GCC ivdep\s*)?for", text)), 2)
+
+    def test_lines_that_conditions_leave_out(self):
+        # Between a line and its loop.
+        found = self.analysed(FRAME % (U % "", f"\n#pragma omp parallel for\n#ifdef NO\nx = 4;\n#endif\nfor (int k = 0; k < 900; k++) {STEP}", f"{STEP} {BARRIER}", PRINTED))
+        self.assertRegex(self.rewritten(found), r"mend_cc_skip.*\n.*#pragma omp parallel for\n#ifdef NO")
+        for line in ("#pragma acc data copy(u)", "#pragma omp parallel"):
+            found = self.analysed(FRAME % (U % "", "", f"\n#ifdef NO\n    {line}\n    {STEP}\n#else\n    {STEP}\n#endif\n{BARRIER}", PRINTED))
+            self.assertEqual((found.program.held, found.program.parallel), (set(), []))
+            self.assertEqual(len(found.plan.points), 1)
+
+    def test_headers_that_are_included_several_times(self):
+        private = "#pragma omp threadprivate(state)"
+        for text, on, copied in ((f"#ifdef ON\n{private}\n#endif\n", "", False), (f"#ifdef ON\n{private}\n#endif\n", "#define ON\n", True),
+                                 (f"#ifdef ON\n{private}\n#endif\n", '#include "state.h"\n#define ON\n', True), (f"#if 0\n{private}\n#endif\n", '#include "state.h"\n', False)):
+            with self.subTest(text=text, on=on):
+                self.write("state.h", text)
+                found = self.analysed(FRAME % (f'{U % ""}{on}#include "state.h"'.replace("static long", "long"), "", f"state = state * 3 % 7; {STEP} {BARRIER}", 'printf("%ld\\n", state);'))
+                self.assertEqual(len(found.plan.points), 0 if copied else 1, found.plan.considered)
+
+    def test_the_end_without_braces(self):
+        for end in ("MPI_Finalize();", "else MPI_Finalize();"):
+            found = self.analysed((FRAME % (U % "", "", f"{STEP} {BARRIER}", f"{PRINTED} if (x)\n#pragma omp master\n")).replace("    MPI_Finalize();", f"    {end}" if "else" not in end else f"    x = 2;\n    {end}"))
+            text = self.rewritten(found)
+            self.assertRegex(text, r"if \(x\)\n\{\n\s*mend_cc_end\(\);\n\s*#pragma omp master\n\s*MPI_Finalize\(\); \}" if "else" not in end else r"else \{ mend_cc_end\(\);\n\s*MPI_Finalize\(\); \}")
 
     def test_places_before_such_loops(self):
         for line in ("omp simd", "omp parallel for", "GCC ivdep", "GCC unroll 4"):
@@ -76,7 +119,7 @@ class Lines(InRoom):
         for line in ("omp declare reduction(most: double: omp_out = omp_in)", "omp barrier", "omp target update from(u)", "GCC diagnostic pop", "pack(pop)", "acc wait(1)"):
             text = f"a();\n#pragma {line}\n#pragma omp parallel for\nfor (;;) b();\n"
             with self.subTest(line=line):
-                self.assertEqual(front(text.encode(), text.index("for (;;)")), text.index("#pragma omp parallel"))
+                self.assertEqual(front(compiled(text.encode()), text.index("for (;;)")), text.index("#pragma omp parallel"))
         declare = "#pragma omp declare reduction(most: double: omp_out = omp_out > omp_in ? omp_out : omp_in)"
         found = self.analysed(FRAME % (U % "", f"\n{declare}\n#pragma omp parallel for\nfor (int k = 0; k < 900; k++) {STEP}", f"{STEP} {BARRIER}", PRINTED))
         self.assertRegex(self.rewritten(found), r"declare reduction.*\n.*mend_cc_skip.*\n.*#pragma omp parallel for\n\s*for")
@@ -84,7 +127,7 @@ class Lines(InRoom):
     def test_what_stands_between_a_line_and_its_loop(self):
         self.write("sched.h", "")
         loop = "for (int k = 0; k < 900; k++)"
-        for above in ('#pragma omp parallel for\n#include "sched.h"', '#pragma GCC ivdep\n#include "sched.h"', "#ifdef _OPENMP\nx = 4;\n#pragma omp parallel for\n#endif"):
+        for above in ('#pragma omp parallel for\n#include "sched.h"', '#pragma GCC ivdep\n#include "sched.h"', "#ifndef NO\nx = 4;\n#pragma omp parallel for\n#endif"):
             with self.subTest(above=above):
                 # Nothing is left out by a condition that would stand between.
                 found = self.analysed(FRAME % (U % "", f"\n{above}\n{loop} {STEP}", f"{STEP} {BARRIER}", PRINTED))
@@ -92,6 +135,10 @@ class Lines(InRoom):
                 found = self.analysed((FRAME % (U % "", "", f"\n{above}\n{STEP}\n{BARRIER}", PRINTED)).replace("x++;", "")).plan
                 self.assertNotIn("for (int i", [self.text_at(point.stmt.place) for point in found.points])
                 found = self.analysed((FRAME % (U % "", "", f"\n{above}\n{STEP}\n{BARRIER}", PRINTED)).replace("x++;", "\n#pragma mend checkpoint")).plan
+                if "x = 4" in above:
+                    # What the directive is at.
+                    self.assertEqual([self.text_at(point.stmt.place) for point in found.points], ["x = 4;\n#pr"])
+                    continue
                 self.assertEqual(found.points, [])
                 self.assertIn("nothing can be inserted before the #pragma line", str(found.refused))
 
@@ -107,6 +154,7 @@ class Lines(InRoom):
 
     def test_the_compiler_s_own_header(self):
         self.assertEqual(len(analysed("", f"x += omp_get_max_threads(); {BARRIER}", PRINT, "#include <omp.h>").plan.points), 1)
+        self.assertEqual(len(analysed("\n#ifdef _OPENACC\nacc_set_device_num(0, acc_device_default);\n#endif\n", BARRIER, PRINT, "#ifdef _OPENACC\n#include <openacc.h>\n#endif").plan.points), 1)
 
 
 class Copies(unittest.TestCase):
@@ -131,12 +179,14 @@ class Copies(unittest.TestCase):
     def test_lines_that_nobody_heeds(self):
         inside = f"{BARRIER}\n{STEP}"
         for line in ("#pragma acc enter data copyin(u)", "#pragma omp target enter data map(to: u)"):
-            for around in (f"/*\n{line}\n*/", f"#if 0\n{line}\n#else\n#endif", f"#if 0\n#if 1\n{line}\n#endif\n#endif", f"//\\\n{line}"):
+            # Also where a text is opened that isn't closed.
+            for around in (f"#ifdef NO\n#define X \"\n{line}\n/* don't */\n#else\n#endif", f"#if defined(NO) \\\n && 1\n{line}\n#elif 1\n#else\n{line}\n#endif", f"/*\n{line}\n*/", f"#if 0\n{line}\n#else\n#endif", f"#if 0\n#if 1\n{line}\n#endif\n#endif", f"//\\\n{line}"):
                 with self.subTest(around=around):
                     self.assertEqual(len(analysed(f"\n{around}\nx = 1;", inside, PRINTED, U % "").plan.points), 1)
-            for around in (f"#if 1\n{line}\n#endif", f"#if 0\n#else\n{line}\n#endif", f'puts("/*");\n{line}\nputs("*/");', f"#if 0\n#elif 1\n{line}\n#endif"):
+            for around in (f"#ifndef NO\n{line}\n#endif", f"#if 1\n{line}\n#endif", f"#if 0\n#else\n{line}\n#endif", f'puts("/*");\n{line}\nputs("*/");', f"#if 0\n#elif 1\n{line}\n#endif"):
                 with self.subTest(around=around):
                     self.refused("a device has data of the program from here on", f"\n{around}\nx = 1;", inside, PRINTED, U % "")
+            self.refused("a device has data of the program from here on", f"\n#ifdef _OPENACC\n    {line}\n#endif\nx = 1;", inside, PRINTED, U % "")
             # Without an option for it.
             self.assertEqual(len(analysed_with(f"\n{line}\nx = 1;", inside, PRINTED, U % "").plan.points), 1)
         self.assertEqual(turned_on(["-O2", "-fopenmp-simd", "-mpi", "-accuracy", "-mpreferred-stack-boundary=4"]), set())

@@ -6,7 +6,7 @@ analysis and specialization for the C programming language*, 1994)."""
 
 from dataclasses import dataclass
 
-from .externals import ALLOCATE, MPI, RETURNS, STARTS_OR_ENDS, buffer_bytes, effects, in_place, letter, own_datatype
+from .externals import ALLOCATE, BUFFERS, MPI, RETURNS, STARTS_OR_ENDS, buffer_bytes, effects, in_place, letter, own_datatype
 from .ir import Variable
 
 
@@ -79,6 +79,7 @@ class Memory:
         self.wild = None  # where a pointer is made from a number: nothing is known of memory then
         self._leaves = {}
         self._persistent = self._addressed = None
+        self._uses = {}
         main = program.functions.get("main")
         if main:
             for parameter in main.params:
@@ -474,10 +475,48 @@ class Memory:
             calls = [part for function in self.program.functions.values() for expr in function.body.expressions() for part in expr.walk() if part.op == "call"]
             # Fortran passes what it is the address of.
             given = [call.args[1] for call in calls if "MPI_Get_address" in self.callees(call) and len(call.args) > 1]
+            self._learn_uses(given)
+            given = [one for one in given if not self._only_describes(one)]
             found = set().union(*(self.led(one) if one.type is not None and one.type.kind == "pointer" else self.places(one) for one in given))
             # No message is received into a handle, or a pointer.
             self._addressed = {leaf for place in found for leaf in self.leaves(place) if isinstance(leaf[0], Mark) or not self._is_handle(leaf)}
         return self._addressed
+
+    def _only_describes(self, expr):
+        """Whether an address only tells of a type: one within null, or of a function's own variable that is there for nothing else."""
+        root = _root(expr)
+        if root.op != "var":
+            return _null(root)
+        variable, uses = root.value, self._uses[root.value]
+        if variable.type.kind == "pointer":
+            return uses <= {"null"} and variable.scope != "param" and not (variable.scope == "global" and variable.undefined)
+        if uses or variable.scope not in ("local", "static") or any(True for _ in variable.type.pointers()):
+            return False
+        # What the function sends may be read there.
+        body = self.program.functions[variable.function].body
+        called = {name for one in body.expressions() for part in one.walk() if part.op == "call" for name in self.callees(part)}
+        return not any(self.messages(name) in BUFFERS | STARTS_OR_ENDS for name in called)
+
+    def _learn_uses(self, given):
+        """Variables whose addresses are given, and what else is done with them: "null" is assigned, or something else."""
+        roots = {id(_root(one)): _root(one).value for one in given if _root(one).op == "var"}
+        self._uses = {variable: set() for variable in roots.values()}
+        kept = [one for function in self.program.functions.values() for one in function.variables if one.scope == "static"]
+        for variable in [*self.program.globals, *kept]:
+            initial = getattr(variable, "initial", None)
+            if variable in self._uses and initial is not None and variable.type.kind == "pointer" and not _null(initial):
+                self._uses[variable].add("other")
+            self._count_uses([initial] if initial is not None else [], roots)
+        for function in self.program.functions.values():
+            self._count_uses(function.body.expressions(), roots)
+
+    def _count_uses(self, exprs, roots):
+        for part in (part for expr in exprs for part in expr.walk()):
+            if part.op == "assign" and part.value == "=" and part.args[0].op == "var" and _null(part.args[1]):
+                roots[id(part.args[0])] = part.args[0].value
+                self._uses.get(part.args[0].value, set()).add("null")
+            elif part.op == "var" and id(part) not in roots and part.value in self._uses:
+                self._uses[part.value].add("other")
 
     def _is_handle(self, leaf):
         kind = self.type_at(leaf)
@@ -516,6 +555,19 @@ def _constant(expr):
     while expr.op in ("cast", "unary"):
         expr = expr.args[0]
     return expr.op == "const"
+
+
+def _null(expr):
+    while expr.op == "cast":
+        expr = expr.args[0]
+    return expr.op == "const" and expr.value == 0
+
+
+def _root(expr):
+    """What an address is computed from by fields and first elements."""
+    while expr.op in ("addr", "member", "index", "deref", "cast"):
+        expr = expr.args[0]
+    return expr
 
 
 def _text(expr):

@@ -145,6 +145,33 @@ class Rewritten(InRoom):
                 self.assertEqual(len(found.plan.points), 1, found.plan.considered)
                 self.assertEqual({item.place[1][-1] for item in found.plan.points[0].items if item.place[0].name == "d"}, saved)
 
+    def test_addresses_that_only_describe_a_type(self):
+        frame = """typedef struct {{ double x, y; int id; }} part;
+static part all[100];
+{file}
+static MPI_Datatype make(void) {{
+    {own}
+    MPI_Aint at[3], base; MPI_Datatype t, k[2] = {{MPI_DOUBLE, MPI_INT}}; int c[2] = {{2, 1}};
+    MPI_Get_address({of}, &base); MPI_Get_address(&({of})->x, &at[0]); MPI_Get_address(&({of})->id, &at[1]);
+    at[0] -= base; at[1] -= base; {more}
+    MPI_Type_create_struct(2, c, at, k, &t); MPI_Type_commit(&t);
+    return t;
+}}"""
+        body = "MPI_Bcast(all, 100, t, 0, MPI_COMM_WORLD); all[x % 100].x += all[3].y;"
+        for own, of, more, file, good in (
+            ("static part d;", "&d", "", "", True), ("part *d = NULL;", "d", "", "", True), ("part *d; d = 0;", "d", "", "", True), ("static part *d;", "d", "", "", True), ("", "(part *)0", "", "", True), ("", "d", "", "static part *d = NULL;", True),
+            ("part d;", "&d", "", "", True), ("static part d;", "&d", "d.x += 1;", "", False), ("static part d;", "&d", "MPI_Bcast(MPI_BOTTOM, 1, MPI_INT, 0, MPI_COMM_WORLD);", "", False),
+        ):
+            with self.subTest(own=own, of=of, more=more, file=file):
+                found = analysed("MPI_Datatype t = make();", body, 'printf("%g\\n", all[3].x);', frame.format(own=own, of=of, more=more, file=file)).plan
+                self.assertEqual(len(found.points), int(good), found.considered)
+                self.assertLessEqual({item.place[0].name for point in found.points for item in point.items}, {"all", "step", "x"})
+        # One that leads somewhere.
+        for file in ("static part one, *d = &one;", "static part one; static part *d = NULL; static void set(void) { d = &one; }"):
+            found = analysed("MPI_Datatype t = make();" + ("set();" if "set" in file else ""), body + " all[4].x += one.x;", 'printf("%g\\n", all[3].x);', frame.format(own="", of="d", more="", file=file)).plan
+            self.assertEqual(len(found.points), 1, found.considered)
+            self.assertIn("one", {item.place[0].name for item in found.points[0].items})
+
     def test_init_that_is_returned(self):
         self.refused("nothing can follow MPI_Init here", "", "", PRINT, outside="static int begin(int *n, char ***v) { return MPI_Init(n, v); }", replaced=("MPI_Init(&argc", "begin(&argc"))
 

@@ -69,8 +69,16 @@ class Arrays:
     # ---- allocation ----
 
     def allocated(self, variables, arguments, place):
-        """The statement that gives arrays another size."""
+        """The statement that gives arrays another size: variables, each with the path to its component."""
         return Stmt("expr", place, expr=Expr("call", (Expr("func", (), "mend_cc allocate", None, place), constant(0, place), *arguments), tuple(variables), Type("void"), place))
+
+    def path_to(self, node, variable):
+        """The components on the way to what is allocated; as far as none of them is known, it may be any."""
+        made, path = self.aside(lambda: self.location(node)), ()
+        while made.op in ("member", "index"):
+            path, made = ((made.value, *path) if made.op == "member" else path), made.args[0]
+        made = made.args[0] if made.op == "deref" else made
+        return path if made.op == "var" and made.value is variable else ()
 
     def allocation(self, node, place):
         """Of allocate and deallocate."""
@@ -84,7 +92,7 @@ class Arrays:
             if isinstance(one, F.Allocation):
                 arguments += [self.expr(bound) for bounds in listed(one.items[1]) for bound in (bounds.items if isinstance(bounds, F.Allocate_Shape_Spec) else (bounds,)) if bound is not None]
             if variable is not None and (variable.allocatable or not isinstance(thing, F.Name)):
-                found.append(variable)
+                found.append((variable, () if isinstance(thing, F.Name) else self.path_to(thing, variable)))
             for value in [value for option, value in options if option == "source" and variable is not None]:
                 target = self.location(thing) if variable not in self.shapes or not isinstance(thing, F.Name) else self.some_of(variable, place)
                 more.append(Expr("assign", (target, self.expr(value)), "=", target.type, place))
@@ -101,10 +109,11 @@ class Arrays:
         self.bounded = []
         variable = self.grown(target, source)
         if variable is not None:
-            return [self.allocated((variable,), (), place)]
+            return [self.allocated(((variable, self.path_to(target, variable)),), (), place)]
         if not self.bounded:
             return []
-        made = self.allocated((self.scope.find(text_of(walk(target, F.Name)[0])),), [self.variable(one, place) for one in dict.fromkeys(self.bounded)], place)
+        variable = self.scope.find(text_of(walk(target, F.Name)[0]))
+        made = self.allocated(((variable, self.path_to(target, variable)),), [self.variable(one, place) for one in dict.fromkeys(self.bounded)], place)
         made.expr.args[0].value = "mend_cc allocate if"
         return [made]
 

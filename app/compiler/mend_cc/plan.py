@@ -356,7 +356,7 @@ class Planner(Skips):
         """Fortran's arrays: a restart gives them the size that they had before the loop."""
         nodes = [node for part in cycle.values() for node in part if node.expr is not None]
         exprs = [node.expr for node in nodes] + [expr for name in self.flow.called(nodes) if name in self.program.functions for expr in self.program.functions[name].body.expressions()]
-        again = {variable for expr in exprs for part in expr.walk() if part.op == "call" and self._allocates(part, changed) for variable in part.value or ()}
+        again = {variable for expr in exprs for part in expr.walk() if part.op == "call" and self._allocates(part, changed) for variable, _ in part.value or ()}
         # What a dummy stands for.
         again |= {thing for variable in again if variable.scope == "param" for thing, _ in self.memory.content.get((variable, ()), ())}
         for item in point.items:
@@ -373,7 +373,7 @@ class Planner(Skips):
             items = [item for item in point.items if item.level == level and (not item.place[1] or self.memory.type_at(item.place).kind == "array")]
             again = set().union(*(self._allocated_on_the_way(name, node) for name, node in inside[level + 1:])) if items else ()
             for item in items:
-                if any(thing is item.place[0] and path == item.place[1][:len(path)] for thing, path in again):
+                if any(thing is item.place[0] and all(one == other for one, other in zip(path, item.place[1])) for thing, path in again):
                     raise Refused(f"{self.name_of(item.place)} may be allocated or deallocated by what {self.program.functions[inside[level][0]].source}() calls on the way here: allocate it before the call")
 
     def _allocated_on_the_way(self, name, target):
@@ -390,7 +390,7 @@ class Planner(Skips):
         found = {place for one in emptied for place in dummies[one]}
         for call in (part for expr in exprs for part in expr.walk() if part.op == "call"):
             if call.args[0].value in ("mend_cc allocate", "mend_cc allocate if"):
-                found |= {place for variable in call.value or () for place in dummies.get(variable, {(variable, ())})}
+                found |= {(thing, (*above, *path)) for variable, path in call.value or () for thing, above in dummies.get(variable, {(variable, ())})}
             elif call.args[0].value == "move_alloc":
                 found |= {place for part in call.args[1:] for place in self._given(part, dummies)}
             for callee in self.memory.callees(call):

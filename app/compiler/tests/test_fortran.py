@@ -258,6 +258,20 @@ class Above(InFortran):
 
     BOTH = "allocate (a(100), f%u(100))"
 
+    def test_another_component_that_is_allocated_on_the_way(self):
+        for inside, before, refused in (
+            ("allocate (f%v(100))", "", False), ("f%v = [1, 2, 3]", "", False), ("call make(f%v)", "call make(u)\n  call make(f%u)", False), ("call make_v(f)", "", False),
+            ("allocate (f%v(100))\n    deallocate (f%v)", "", False), ("allocate (f%v(100))\n    deallocate (f%u)\n    allocate (f%u(50))", "", True),
+        ):
+            text = CALLEE.replace("allocatable :: u(:)\n", "allocatable :: u(:), v(:)\n", 1).replace("  subroutine make_both", """  subroutine make_v(f)
+    type(field), intent(inout) :: f
+    allocate (f%%v(10))
+  end subroutine
+  subroutine make_both""")
+            with self.subTest(inside=inside):
+                found = self.found(text % ("inout", inside, before or "allocate (u(100), f%u(100))"))
+                self.assertEqual(found.plan.points == [], refused, found.plan.considered)
+
     def test_what_is_allocated_on_the_way(self):
         for inside, before, refused in (
             (self.BOTH, "", True), ("allocate (a(100))", "allocate (f%u(100))", True), ("allocate (f%u(100))", "allocate (u(100))", True), ("call make(a)", "allocate (f%u(100))", True),

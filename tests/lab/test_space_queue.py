@@ -56,7 +56,7 @@ class Queue(InDirectory):
 
     def copied(self):
         listed = json.loads(self.data("ls", "--json", "input:").stdout)
-        return [one["name"] for one in listed if one["copies"] == 2 and one["copied"] == one["size"]]
+        return [one["name"] for one in listed if one.get("copies") == 2 and one["copied"] == one["size"]]
 
     def follow(self, *arguments):
         [said] = json.loads(self.data("replicate", "--queue", "--json", *arguments, "input:").stdout)

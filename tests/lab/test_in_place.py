@@ -57,6 +57,15 @@ os.write(1, ("end of " + os.environ["MEND_RANK"] + chr(10)).encode())
 """
 
 
+def change(directory, job, ranks):
+    """Has the program do what it does once it is told to, in so many ranks."""
+    told = os.path.join(directory, "change")
+    with open(told, "w", encoding="utf-8"):
+        pass
+    job.wait_for(lambda: job.stderr().count("changed") == ranks, f"{ranks} ranks have changed")
+    os.unlink(told)
+
+
 def processes(lab, node):
     found = {}
     for line in lab.on(node, "sh", "-c", LOOK).stdout.splitlines():
@@ -151,10 +160,7 @@ class Stay(Heals):
         job, name = self.start(2, "node1,node2", "--spares", "node3,node4")
         job.wait_for(lambda: job.stderr().count("begun") == 2, "both have begun")
         self.lab.verb("checkpoint", name)
-        with open(os.path.join(self.directory, "change"), "w", encoding="utf-8"):
-            pass
-        job.wait_for(lambda: "changed" in job.stderr(), "the file is closed")
-        os.unlink(os.path.join(self.directory, "change"))
+        change(self.directory, job, 1)
         self.lab.verb("migrate", name, "0", "--to", "node3")
         self.lab.kill_daemon("node2")
         self.again(job, name, 1)
@@ -183,10 +189,7 @@ class Falls(Heals):
         job, name = self.start(2, "node1,node2", "--spares", "node3")
         job.wait_for(lambda: job.stderr().count("begun") == 2, "both have their threads")
         self.lab.verb("checkpoint", name)
-        with open(os.path.join(self.directory, "change"), "w", encoding="utf-8"):
-            pass
-        job.wait_for(lambda: job.stderr().count("changed") == 2, "both have changed")
-        os.unlink(os.path.join(self.directory, "change"))
+        change(self.directory, job, 2)
         before = processes(self.lab, "node1")
         self.lab.kill_daemon("node2")
         self.again(job, name, 1)

@@ -3,7 +3,7 @@
 //! ```text
 //! BatchSession::find ──► its turn ──► unfinished? ── yes ──► a restart, on the allocation's nodes
 //!                                          └─ no ──► share_out: which nodes get ranks, which are spares
-//! the job is on record ──► the turn is the next one's of the same command in the same directory
+//! the job is on record ──► the turn is the next one's of the same command
 //! before each life: ensure_daemons ──► one command of the batch system's (`batch_daemons`)
 //! a signal of the batch system ──► Arrival::TimeUp ──► the machine's last checkpoint ──► end ──► others have stopped, too ──► requeue
 //! this controller is lost ──► its successor has the same session, by `BatchLife`

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A turn.
+/// A turn to begin, for which all wait that begin the same; it is over when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn {
     place: PathBuf,

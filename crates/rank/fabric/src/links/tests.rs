@@ -58,6 +58,18 @@ fn raise_limit_on_files() {
 }
 
 impl World {
+    /// Receives so many messages of this length at rank 1: all of them have come there.
+    fn have_arrived(&mut self, count: usize, bytes: usize) {
+        let mut memory = vec![0u8; bytes];
+        let node = &mut self.nodes[1];
+        for number in 0..count {
+            let buffers = Buffers::One(Segment { base: memory.as_mut_ptr(), len: memory.len() });
+            let receive = Receive { tag: None, source: None, buffers, context: number, flags: 0 };
+            node.engine.receive(&mut node.links, 0, receive).unwrap();
+            assert_eq!(node.engine.queues.get_mut(node.queue).unwrap().entries.len(), number + 1, "message {number} is missing");
+        }
+    }
+
     pub fn new(nodes: &[u32], seed: u64) -> Self {
         Self::over(nodes, DEFAULT, seed)
     }
@@ -312,14 +324,7 @@ fn a_packet_that_the_socket_took_in_part_is_finished_though_nothing_follows() {
         world.progress();
     }
     assert!(!torn(&world));
-    let mut memory = vec![0u8; body.len()];
-    for number in 0..sent {
-        let buffers = Buffers::One(Segment { base: memory.as_mut_ptr(), len: memory.len() });
-        let receive = Receive { tag: None, source: None, buffers, context: number, flags: 0 };
-        let node = &mut world.nodes[1];
-        node.engine.receive(&mut node.links, 0, receive).unwrap();
-        assert_eq!(node.engine.queues.get_mut(node.queue).unwrap().entries.len(), number + 1, "message {number} is missing");
-    }
+    world.have_arrived(sent, body.len());
 }
 
 #[test]

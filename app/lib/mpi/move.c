@@ -60,6 +60,15 @@ static int least_of(MPI_Comm comm, long long *value) {
     return await(&request);
 }
 
+/* As MPI_Comm_dup, without spinning. What its attributes are is copied, as there. */
+static int duplicate(MPI_Comm comm, MPI_Comm *into) {
+    MPI_Request request;
+    int done = PMPI_Comm_idup(comm, into, &request);
+    if (done != MPI_SUCCESS)
+        return done;
+    return await(&request) == 0 ? MPI_SUCCESS : MPI_ERR_OTHER;
+}
+
 static const char *hindrance(void *state) {
     (void)state;
     const char *why = left_over();

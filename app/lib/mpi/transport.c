@@ -131,8 +131,8 @@ int mend_app_init_mpi(MPI_Comm comm, const char *program, const char *configurat
             exit(1);
         }
     } else {
-        int made = PMPI_Comm_dup(comm, &s->comm);
-        if (made == MPI_SUCCESS && (made = PMPI_Comm_dup(comm, &world)) != MPI_SUCCESS)
+        int made = duplicate(comm, &s->comm);
+        if (made == MPI_SUCCESS && (made = duplicate(comm, &world)) != MPI_SUCCESS)
             PMPI_Comm_free(&s->comm);
         if (made != MPI_SUCCESS) {
             free(s);

@@ -1,5 +1,5 @@
 /* Start and end. All ranks settle on one checkpoint to restore, before any value is restored: rank 0 proposes the newest, each verifies its part, and if
- * one rank's is damaged, an older one is next. */
+ * one rank's is damaged, an older one is next. Whether each could start is told with that: ranks that share processors wait for each other twice, no more. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,6 +16,7 @@ static int lock_fd = -1;
 
 /* What rank 0 proposes. */
 struct proposal {
+    int64_t refused;     /* rank 0 can't start, and says why */
     int64_t error;       /* of the system: the directory can't be read */
     uint64_t checkpoint; /* 0: nothing to restore */
     uint64_t largest;    /* number of any checkpoint there */
@@ -184,40 +185,74 @@ static int none_is_good(const struct proposal *p) {
     return fail_restore(MEND_APP_DAMAGED, "checkpoint %" PRIu64 " isn't there as a whole; %s has %s: set restart to one of these, or restart = none to start anew", wanted, directory, others);
 }
 
-static int choose(void) {
+/* What a rank needs to start, once rank 0 has made the directory. */
+static int start_here(void) {
+    char error[TEXT];
+    int done = settle_directory();
+    if (done)
+        return done;
+    places_start();
+    done = requests_start(&app.settings, -1, error);
+    return done ? fail(done, "%s", error) : 0;
+}
+
+/* Whether what is proposed can be restored here. `why` tells otherwise where that is about the checkpoint. */
+static int judge(const struct proposal *p, bool passed_over, char why[TEXT]) {
+    if (p->error)
+        return fail_restore(MEND_APP_SYSTEM, "rank 0 can't read the directory %s, or `ended` in it: %s", app.settings.directory, strerror((int)p->error));
+    if (p->checkpoint == 0)
+        return passed_over || p->set_aside ? none_is_good(p) : 0;
+    int done = check_part(p->checkpoint, why);
+    /* Before the other ranks hear of it: they end the job then, and what is said later may be lost. */
+    if (done)
+        fail(done, "checkpoint %" PRIu64 " can't be %s: %s", p->checkpoint, done == MEND_APP_DAMAGED ? "used" : "restored here", why);
+    return done;
+}
+
+/* Some rank can't go on. `done` is this one's error, which it has told but for what it can't restore. */
+static int refuse(const struct proposal *p, int done, const char *why) {
+    if (done != 0 && !why[0])
+        return done;
+    if (p->checkpoint == 0)
+        return fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
+    if (done == 0 || done == MEND_APP_DAMAGED)
+        return fail_restore(MEND_APP_REFUSED, "another rank couldn't start, or can't restore checkpoint %" PRIu64 " here, and says why", p->checkpoint);
+    return fail_restore(done, "checkpoint %" PRIu64 ": %s. It stays as it is: start again when that is mended, or set restart to another one's number, or to none to start anew", p->checkpoint, why);
+}
+
+/* `done`: whether this rank could start so far. */
+static int choose(int done) {
     struct proposal p = {.checkpoint = UINT64_MAX};
     enum { MOST = 64 };
     uint64_t damaged[MOST];
     size_t passed_over = 0;
-    for (;;) {
+    for (bool first = true;; first = false) {
         char why[TEXT] = "";
-        if (app.transport.rank == 0)
+        p.refused = done;
+        if (app.transport.rank == 0 && done == 0)
             propose(&p);
-        int done = agree_on(&p);
-        if (done)
-            return done;
-        if (p.error)
-            return fail_restore(MEND_APP_SYSTEM, "rank 0 can't read the directory %s, or `ended` in it: %s", app.settings.directory, strerror((int)p.error));
-        if (p.checkpoint == 0) {
-            if (passed_over || p.set_aside)
-                return none_is_good(&p);
-            app.number_offset = (int64_t)p.largest;
-            return 0;
-        }
-        done = check_part(p.checkpoint, why);
-        /* Before the other ranks hear of it: they end the job then, and what is said later may be lost. */
-        if (done)
-            fail(done, "checkpoint %" PRIu64 " can't be %s: %s", p.checkpoint, done == MEND_APP_DAMAGED ? "used" : "restored here", why);
-        enum verdict all = least_of_all(done == 0 ? GOOD : done == MEND_APP_DAMAGED ? DAMAGED : NOT_HERE);
+        int told = agree_on(&p);
+        if (told)
+            return told;
+        if (p.refused)
+            return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
+        if (first && done == 0)
+            done = start_here();
+        if (done == 0)
+            done = judge(&p, passed_over != 0, why);
+        enum verdict all = least_of_all(done == 0 ? GOOD : done == MEND_APP_DAMAGED && why[0] ? DAMAGED : NOT_HERE);
         if (all == GOOD)
             break;
         saved_clear();
-        if (all == NOT_HERE && (done == 0 || done == MEND_APP_DAMAGED))
-            return fail_restore(MEND_APP_REFUSED, "another rank can't restore checkpoint %" PRIu64 " here, and says why", p.checkpoint);
         if (all == NOT_HERE)
-            return fail_restore(done, "checkpoint %" PRIu64 ": %s. It stays as it is: start again when that is mended, or set restart to another one's number, or to none to start anew", p.checkpoint, why);
+            return refuse(&p, done, why);
+        done = 0;
         if (passed_over < MOST)
             damaged[passed_over++] = p.checkpoint;
+    }
+    if (p.checkpoint == 0) {
+        app.number_offset = (int64_t)p.largest;
+        return 0;
     }
     const struct table *t = app.saved.own;
     if (strcmp(app.program, t->program) != 0)
@@ -265,27 +300,14 @@ EXPORT int mend_app_init_transport(const mend_app_transport *transport, const ch
     }
     if (done == 0 && app.transport.rank == 0)
         done = lock_directory();
-    if (!all_say(done == 0)) {
-        unlock_directory();
-        return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
-    }
     app.started = true;
-    done = settle_directory();
-    if (done == 0)
-        places_start();
-    if (all_say(done == 0))
-        done = choose();
-    else if (done == 0)
-        done = fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
-    char error[TEXT];
-    if (done == 0 && (done = requests_start(&app.settings, -1, error)) != 0)
-        fail(done, "%s", error);
-    if (!all_say(done == 0)) {
+    done = choose(done);
+    if (done != 0) {
         requests_stop();
         saved_clear();
         app.started = false;
         unlock_directory();
-        return done ? done : fail(MEND_APP_REFUSED, "another rank couldn't start and says why");
+        return done;
     }
     safe_point_start(0);
     requests_restart_clock();

@@ -134,7 +134,7 @@ def program_steps(as_root):
     steps = []
     for target, directory, program in programs:
         crate = os.path.relpath(directory, ROOT)
-        if as_root and crate not in ROOT_CRATES:
+        if as_root and crate not in ROOT_CRATES and (crate, target["name"]) not in ROOT_PROGRAMS:
             continue
         if as_root or not is_root():
             steps.append(Step([program], directory=directory, environment=SNAPSHOTS))
@@ -152,10 +152,14 @@ def unit_steps():
 
 # Crates with tests of what root does otherwise: namespaces without a user namespace, capabilities, networks.
 ROOT_CRATES = ("crates/job/lab", "crates/node/daemon", "crates/platform/kernel")
+# Programs of other crates in which root sets, mounts or owns what nobody else may.
+ROOT_PROGRAMS = tuple(("crates/rank/agent", name) for name in ("attributes", "background_writer", "refusals"))
 # Lab tests of the same: starting and moving ranks, refusing other users, private memory, mounts and devices, media that fail,
 # control groups.
 ROOT_LAB = ("test_run.", "test_migration.", "test_private.", "test_pending_handshakes.", "test_rdma.", "test_many.Room.", "test_slurm.", "test_data_medium.",
-            "test_back.Back.", "test_space_queue.", "test_space_of_job.InSlurm.", "test_failover.Power.", "test_failover.Directory.")
+            "test_back.Back.", "test_space_queue.", "test_space_of_job.InSlurm.", "test_failover.Power.", "test_failover.Directory.",
+            "test_files.Files.test_root_is_told", "test_files.Files.test_files_are_cloned", "test_patterns.Patterns.test_a_mount_that_is_no_rank_s",
+            "test_space.Ranks.test_a_mount_outside_of_a_job")
 
 
 def root_steps():

@@ -32,20 +32,22 @@ fn saved_many_times_and_never_disturbed() {
 /// Signals that come while a rank stands still end calls of those threads alone whose handlers run, and those that nobody notices end none.
 #[test]
 fn signals_that_wait_interrupt_whom_they_concern() {
-    let mut rank = Rank::start(4950, &compile("apps/interrupted.c"), &["1000000"]);
-    rank.await_line("tick 3");
-    let image = rank.directory.join("image");
-    for time in 1..=20 {
-        rank.save(&image);
-        for signal in [libc::SIGWINCH, libc::SIGUSR1] {
-            // SAFETY: plain numbers; a process of this test.
-            assert_eq!(unsafe { libc::kill(rank.processes()[0], signal) }, 0);
+    for (number, arguments) in [&["1000000"][..], &["1000000", "reads"]].into_iter().enumerate() {
+        let mut rank = Rank::start(4950 + number as u32 * 10, &compile("apps/interrupted.c"), arguments);
+        rank.await_line("tick 3");
+        let image = rank.directory.join("image");
+        for time in 1..=20 {
+            rank.save(&image);
+            for signal in [libc::SIGWINCH, libc::SIGUSR1] {
+                // SAFETY: plain numbers; a process of this test.
+                assert_eq!(unsafe { libc::kill(rank.processes()[0], signal) }, 0);
+            }
+            rank.resume();
+            rank.await_line(&format!("handled {time}"));
         }
-        rank.resume();
-        rank.await_line(&format!("handled {time}"));
+        let printed = String::from_utf8(rank.kill()).unwrap();
+        assert!(!printed.contains("LOST"), "{printed}");
     }
-    let printed = String::from_utf8(rank.kill()).unwrap();
-    assert!(!printed.contains("LOST"), "{printed}");
 }
 
 #[test]

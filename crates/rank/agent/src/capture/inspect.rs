@@ -119,6 +119,8 @@ pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)
             found.push((format!("child process {child} ({})", name.trim_end()), "wait until the program's children have ended"));
         }
     }
+    // First: who changes its user can no longer be looked at, and hears why.
+    found.extend(origin::obstacles());
     if let Err(error) = std::fs::File::open("/proc/self/pagemap")
         && error.kind() == std::io::ErrorKind::PermissionDenied
     {
@@ -127,7 +129,6 @@ pub(crate) fn process_obstacles(copy: Option<i32>) -> Vec<(String, &'static str)
     }
     found.extend(unreachable::process());
     found.extend(system_v::obstacles());
-    found.extend(origin::obstacles());
     if let Some(what) = timers::obstacle() {
         found.push((what, "use the processor time of the process, or another clock"));
     }

@@ -224,15 +224,28 @@ pub(crate) unsafe fn shorten(number: i64, registers: &mut Registers, began: u64,
         Form::TimeLeft(at, report) => set(at, place(left(interrupted, in_time(read(report), 1)))),
         Form::Updated(at) => {
             let left = left(interrupted, in_time(read(at), 1));
-            // SAFETY: the kernel has just written there.
-            unsafe { (arguments[at] as *mut [i64; 2]).write_unaligned([(left / 1_000_000_000) as i64, (left % 1_000_000_000) as i64]) };
+            // SAFETY: the call's own timeout.
+            unsafe { update(arguments[at], [(left / 1_000_000_000) as i64, (left % 1_000_000_000) as i64]) };
         }
         Form::UpdatedTimeval(at) => {
             let left = left(interrupted, in_time(read(at), 1000)).div_ceil(1000);
-            // SAFETY: the kernel has just written there.
-            unsafe { (arguments[at] as *mut [i64; 2]).write_unaligned([(left / 1_000_000) as i64, (left % 1_000_000) as i64]) };
+            // SAFETY: the call's own timeout.
+            unsafe { update(arguments[at], [(left / 1_000_000) as i64, (left % 1_000_000) as i64]) };
         }
         Form::Milliseconds(_) | Form::Timespec(_) => {}
+    }
+}
+
+/// Puts the time left where a call has its timeout. It may be a constant, in memory that cannot be written: then the kernel has told nothing either
+/// (`poll_select_finish` in fs/select.c), and the timeout starts anew.
+///
+/// # Safety
+/// Nobody else uses those 16 bytes now.
+unsafe fn update(place: u64, time: [i64; 2]) {
+    // SAFETY: the kernel writes 16 bytes, or says that it cannot.
+    if check(unsafe { syscall(libc::SYS_clock_gettime, [libc::CLOCK_MONOTONIC as usize, place as usize, 0, 0, 0, 0]) }).is_ok() {
+        // SAFETY: it can be written, as the kernel has just shown.
+        unsafe { (place as *mut [i64; 2]).write_unaligned(time) };
     }
 }
 
@@ -240,6 +253,28 @@ pub(crate) unsafe fn shorten(number: i64, registers: &mut Registers, began: u64,
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_timeout_that_is_a_constant_stays() {
+        let now = monotonic();
+        let mut registers: Registers = [0; 23];
+        for (changeable, expected) in [(libc::PROT_READ, 7), (libc::PROT_READ | libc::PROT_WRITE, 3)] {
+            // SAFETY: fresh memory of this test.
+            let page = unsafe {
+                libc::mmap(core::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+            };
+            let time = page.cast::<[i64; 2]>();
+            // SAFETY: as above; its first bytes are a timespec.
+            unsafe {
+                time.write([7, 0]);
+                assert_eq!(libc::mprotect(page, 4096, changeable), 0);
+                registers[libc::REG_RDX as usize] = time as i64;
+                shorten(libc::SYS_ppoll, &mut registers, 0, now.saturating_sub(3_500_000_000));
+                assert_eq!(time.read()[0], expected);
+                assert_eq!(libc::munmap(page, 4096), 0);
+            }
+        }
+    }
 
     #[test]
     fn calls_with_relative_timeouts_are_known() {

@@ -6,9 +6,12 @@ use super::processor_handover::hand_over;
 use super::{ARRIVED, EPOCH, LEFT, PARKED, PREVIOUS_HANDLER, SLOTS, Slot, continuation, deadlines};
 use core::sync::atomic::Ordering;
 use mend_freestanding::syscall;
-use mend_kernel::threads::{Registration, segment_base, wait, wake};
+use mend_kernel::threads::{Registration, disposition, segment_base, wait, wake};
 use mend_kernel::tiles;
 use std::ffi::c_void;
+
+/// Length of the instruction that makes a system call.
+const SYSCALL_BYTES: u64 = 2;
 
 /// Returns from a signal handler, as the C library's restorer does.
 #[unsafe(naked)]
@@ -98,7 +101,7 @@ fn wait_for_epoch(slot: &Slot) {
 }
 
 /// Makes the interrupted call again if the program would otherwise see an `EINTR` that no handler of its own explains, or has it go on if it had moved a part of
-/// its bytes.
+/// its bytes. Ends one that the kernel would make again although a handler of the program's that runs next does not want that.
 ///
 /// # Safety
 /// `frame` is this handler's own signal frame.
@@ -108,11 +111,20 @@ unsafe fn call_again(slot: &Slot, frame: *mut libc::ucontext_t) {
     let register = |index: i32| registers[index as usize] as u64;
     let result = register(libc::REG_RAX) as i64;
     let next = register(libc::REG_RIP);
-    let as_seen = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9, libc::REG_RSP, libc::REG_RIP];
-    let blocked = slot.blocked.filter(|call| as_seen.iter().zip(&call[1..]).all(|(index, value)| register(*index) == *value));
+    let as_seen = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9, libc::REG_RSP];
+    let in_call = slot.blocked.filter(|call| as_seen.iter().zip(&call[1..]).all(|(index, value)| register(*index) == *value));
+    if let Some(call) = in_call.filter(|call| next + SYSCALL_BYTES == call[8] && result == call[0] as i64) {
+        // The kernel makes it again, as this handler has SA_RESTART. A handler without it that runs next would have ended it.
+        if ends_by_handler(&call) && due(mask).is_some_and(|signal| !makes_calls_again(signal)) {
+            registers[libc::REG_RAX as usize] = -i64::from(libc::EINTR);
+            registers[libc::REG_RIP as usize] = call[8] as i64;
+        }
+        return;
+    }
+    let blocked = in_call.filter(|call| next == call[8]);
     if result > 0 {
         // A signal that is due now would have ended the call so, too.
-        if let Some(call) = blocked.filter(|_| !is_due(mask)) {
+        if let Some(call) = blocked.filter(|_| due(mask).is_none()) {
             // SAFETY: the frame holds the registers of the call that was interrupted.
             unsafe { continuation::take_up(call[0] as i64, registers) };
         }
@@ -130,7 +142,7 @@ unsafe fn call_again(slot: &Slot, frame: *mut libc::ucontext_t) {
         },
     };
     // A signal that is due now would have ended the call with EINTR anyway: its handler runs next.
-    if !restartable(number) || is_due(mask) {
+    if !restartable(number) || due(mask).is_some() {
         return;
     }
     let began = if blocked.is_some() { slot.began.load(Ordering::Relaxed) } else { 0 };
@@ -142,24 +154,76 @@ unsafe fn call_again(slot: &Slot, frame: *mut libc::ucontext_t) {
         }
     }
     registers[libc::REG_RAX as usize] = number;
-    registers[libc::REG_RIP as usize] = (next - 2) as i64;
+    registers[libc::REG_RIP as usize] = (next - SYSCALL_BYTES) as i64;
 }
 
-/// Whether a signal waits that does something to the calling thread, with this mask, as soon as it leaves its handler. Those for the process as a whole
-/// that its first thread takes wait for that one alone ([`super::pending::hand_to_first`]).
-fn is_due(mask: u64) -> bool {
+/// The lowest signal that does something to the calling thread, with this mask, as soon as it leaves its handler: the kernel delivers that one first. Those for the
+/// process as a whole that its first thread takes wait for that one alone ([`super::pending::hand_to_first`]).
+fn due(mask: u64) -> Option<i32> {
     let mut pending = 0u64;
     // SAFETY: the kernel writes 8 bytes into `pending`.
     unsafe { syscall(libc::SYS_rt_sigpending, [(&raw mut pending) as usize, 8, 0, 0, 0, 0]) };
     // All of them are kept while they are blocked, also those that nobody would notice.
     let mut rest = pending & !mask;
     while rest != 0 {
-        if !is_ignored(rest.trailing_zeros() as i32 + 1) {
-            return true;
+        let signal = rest.trailing_zeros() as i32 + 1;
+        if !is_ignored(signal) {
+            return Some(signal);
         }
         rest &= rest - 1;
     }
-    false
+    None
+}
+
+/// Whether calls that a signal interrupts are made again after it. Without a handler it ends the process, or stops it and nothing else.
+fn makes_calls_again(signal: i32) -> bool {
+    disposition(signal).is_ok_and(|now| now.handler == libc::SIG_DFL || now.flags & libc::SA_RESTART as u64 != 0)
+}
+
+/// Calls that the kernel makes again after a handler only if that has `SA_RESTART` (`ERESTARTSYS`; signal(7)). Others it always makes again.
+fn ends_by_handler(call: &[u64; 9]) -> bool {
+    const FUTEX_WAIT: i64 = 455;
+    match call[0] as i64 {
+        libc::SYS_futex => matches!(call[2] as i32 & libc::FUTEX_CMD_MASK, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET),
+        libc::SYS_fcntl => matches!(call[2] as i32, libc::F_SETLKW | libc::F_OFD_SETLKW),
+        number => matches!(
+            number,
+            FUTEX_WAIT
+                | libc::SYS_futex_waitv
+                | libc::SYS_read
+                | libc::SYS_pread64
+                | libc::SYS_readv
+                | libc::SYS_preadv
+                | libc::SYS_preadv2
+                | libc::SYS_write
+                | libc::SYS_pwrite64
+                | libc::SYS_writev
+                | libc::SYS_pwritev
+                | libc::SYS_pwritev2
+                | libc::SYS_sendto
+                | libc::SYS_sendmsg
+                | libc::SYS_sendmmsg
+                | libc::SYS_sendfile
+                | libc::SYS_recvfrom
+                | libc::SYS_recvmsg
+                | libc::SYS_recvmmsg
+                | libc::SYS_accept
+                | libc::SYS_accept4
+                | libc::SYS_connect
+                | libc::SYS_splice
+                | libc::SYS_tee
+                | libc::SYS_vmsplice
+                | libc::SYS_wait4
+                | libc::SYS_waitid
+                | libc::SYS_flock
+                | libc::SYS_open
+                | libc::SYS_openat
+                | libc::SYS_ioctl
+                | libc::SYS_mq_timedsend
+                | libc::SYS_mq_timedreceive
+                | libc::SYS_getrandom
+        ),
+    }
 }
 
 /// The call's number if the instructions before `next` are `mov eax, number; syscall`.

@@ -11,6 +11,7 @@
 //! Until the threads are sent to the restorer a refusal costs nothing, and they stay parked. After that there is no way back: whatever fails ends the process,
 //! and the rank is restarted in a new one.
 
+mod lazily_freed;
 pub(crate) mod leftovers;
 mod restorer;
 
@@ -49,6 +50,8 @@ pub(crate) enum RollbackError {
     OomScore(std::io::Error),
     #[error("it has POSIX timers, and before Linux 6.15 the kernel gives their numbers to no others")]
     Timers,
+    #[error("its memory cannot be kept as it is: {0}")]
+    Memory(std::io::Error),
     #[error("it has more than {MAX_ROLLBACK_THREADS} threads")]
     ManyThreads,
     #[error("the descriptors for it did not come")]
@@ -82,6 +85,7 @@ pub(crate) fn roll_back(parked: &Parked, order: &RollbackOrder, socket: &OwnedFd
     if !timers::can_come_back_here() {
         return Err(RollbackError::Timers);
     }
+    lazily_freed::keep().map_err(RollbackError::Memory)?;
     origin::put_back_oom_score().map_err(RollbackError::OomScore)?;
     let files = receive(socket)?;
     let images = order.images as usize;

@@ -22,7 +22,7 @@ static int failures;
 #define CHECK(x) do { if (!(x)) { printf("LOST %s:%d %s (errno %d)\n", __FILE__, __LINE__, #x, errno); failures++; } } while (0)
 
 #define PAGES 512
-static char *kept, *given, *written;
+static char *kept, *given, *written, *freed;
 static volatile int handled;
 static cpu_set_t born_on;
 static char born_in[4096], end_file[4200], change_file[4200];
@@ -105,6 +105,9 @@ static void as_born(void) {
         CHECK(written[page * 4096] == (page % 2 ? 0 : 'w'));
     }
     CHECK(given[0] == 'g' && given[4096 * 15] == 'g');
+    /* The kernel drops at once what it might have dropped later. */
+    madvise(freed, PAGES * 4096, MADV_PAGEOUT);
+    for (int page = 0; page < PAGES; page++) CHECK(freed[page * 4096 + 9] == 'f');
     CHECK(lines("/proc/self/maps") <= born_maps);
     CHECK(handled == 0);
 }
@@ -158,6 +161,7 @@ static void change_everything(void) {
     mlock(kept + 4096 * 300, 4096 * 4);
     memset(written, 'z', PAGES * 4096);
     CHECK(!munmap(given, 4096 * 16));
+    CHECK(!madvise(freed, PAGES * 4096, MADV_FREE));
     char *taken = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(taken, 1, 1 << 20);
     for (int i = 0; i < 200; i++) memset(malloc(1000 + 997 * i), i, 1000 + 997 * i);
@@ -172,6 +176,8 @@ int main(int argc, char **argv) {
     for (int page = 0; page < PAGES; page++) kept[page * 4096 + 7] = (char)page;
     written = mmap(NULL, PAGES * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int page = 0; page < PAGES; page += 2) written[page * 4096] = 'w';
+    freed = mmap(NULL, PAGES * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int page = 0; page < PAGES; page++) freed[page * 4096 + 9] = 'f';
     given = mmap(NULL, 4096 * 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(given, 'g', 4096 * 16);
     born_mask = umask(0);

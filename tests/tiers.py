@@ -236,6 +236,11 @@ def fuzz_steps():
 APP_NEEDS = (("cmake", "cmake"), ("/usr/include/zlib.h", "zlib1g-dev"), ("/usr/include/xxhash.h", "libxxhash-dev"))
 
 
+APP_FIRST = ("test_moves.py", "test_tiers.py", "test_moves_under_mend.py", "test_stored.py", "test_chains.py", "test_agreement.py", "test_fortran.py", "test_refusals.py")
+# Many of them wait, and not all of them at once.
+APP_JOBS = 5
+
+
 def app_steps():
     """libmend-app, which needs nothing else of Mend. The first time HDF5 is built, which takes two minutes."""
     subprocess.run([os.path.join(ROOT, "tests", "setup.sh"), "app"], stdin=subprocess.DEVNULL, check=False)
@@ -243,11 +248,11 @@ def app_steps():
     if absent:
         raise NotHere(f"not installed: {', '.join(absent)}")
     python = os.path.join(ROOT, os.environ.get("MEND_VENV", ".venv"), "bin", "python3")
-    build = Step(["make", "--no-print-directory", "-C", "app/lib", "tests"], check=True, first=True)
+    build = Step(["make", "--no-print-directory", "-C", "app/lib", "tests", f"PYTHON={python}"], check=True, first=True)
     drawn = {"MEND_TEST_SEED": str(commit_seed()), **LONGER_LEASE}
     files = [(where, name) for where in ("app/lib/tests", "app/compiler/tests") for name in os.listdir(os.path.join(ROOT, where)) if fnmatch(name, "test_*.py")]
-    # The larger ones tend to take longer, and begin first.
-    files.sort(key=lambda file: os.path.getsize(os.path.join(ROOT, *file)), reverse=True)
+    # Those that take long, by waiting for nodes and moves, begin first, then the larger ones.
+    files.sort(key=lambda file: (APP_FIRST.index(file[1]) if file[1] in APP_FIRST else len(APP_FIRST), -os.path.getsize(os.path.join(ROOT, *file))))
     discover = lambda where, name: [AS_USER, python, "-m", "unittest", "discover", "--start-directory", where, "--pattern", name]
     return [build, *(Step(discover(*file), environment=drawn) for file in files)]
 
@@ -274,7 +279,7 @@ TIERS = [
     Tier("chaos", "jobs on nodes that fail in all ways at once, their controllers too", chaos_steps, 30, beside=True),
     Tier("crashes", "SIGKILL at random moments of checkpoints and migrations", crash_steps, 40, beside=True),
     Tier("events", "random checkpoints, migrations and restarts", event_steps, 60, beside=True),
-    Tier("app", "libmend-app and mend-cc: portable checkpoints, in C, C++, Fortran and Python", app_steps, 30, at_once=LAB_JOBS),
+    Tier("app", "libmend-app and mend-cc: portable checkpoints, in C, C++, Fortran and Python", app_steps, 30, at_once=APP_JOBS),
     Tier("readme", "the README's commands, executed", readme_steps, 15),
     Tier("demo", "make demo's script, half as long", demo_steps, 20),
 ]

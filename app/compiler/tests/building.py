@@ -1,5 +1,7 @@
 """Programs that mend-cc builds, beside the same built without it; run by real ranks in directories of their own."""
 
+import glob
+import hashlib
 import os
 import shutil
 import subprocess
@@ -12,28 +14,40 @@ sys.path.append(os.path.join(os.path.dirname(os.path.dirname(HERE)), "lib", "tes
 from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory  # noqa: E402
 
 PROGRAMS = os.path.join(HERE, "programs")
-# The runtime, which mend-cc has compiled for each program, is compiled once for all that a process builds with the same options.
+RUNTIME = os.path.join(ROOT, "app", "compiler", "mend_cc", "runtime")
+MPI_PART = os.path.join(OUT, "share", "mend-app", "mend_app_mpi.c")
+# The runtime, which mend-cc has compiled for each program, is compiled once for all that is built with the same options: as a command, this file does so for all
+# processes of tests, and each of them does for what is missing.
 ONCE = r"""#!/bin/sh
 for last; do :; done
 case "$*" in
 *\ -c\ */mend_cc/runtime/*.c\ -o\ *|*\ -c\ */share/mend-app/mend_app_mpi.c\ -o\ *)
-    kept="$0.$(printf '%%s' "${*%%"$last"}" | md5sum | cut -c1-32)"
-    if [ ! -e "$kept" ]; then
-        %s "$@" || exit
-        exec cp "$last" "$kept"
-    fi
-    exec cp "$kept" "$last" ;;
+    name="$(basename "$0")-$(printf '%%s' "${*%%"$last"}" | md5sum | cut -c1-32).o"
+    for kept in '%(common)s' '%(own)s'; do
+        [ ! -e "$kept/$name" ] || exec cp "$kept/$name" "$last"
+    done
+    %(compiler)s "$@" || exit
+    exec cp "$last" '%(own)s'"/$name" ;;
 esac
-exec %s "$@"
+exec %(compiler)s "$@"
 """
 _compilers = tempfile.TemporaryDirectory()
 
 
-def compiled_once(compiler):
+def _common():
+    """Where objects of the runtime as it is now are for all."""
+    digest = hashlib.sha256()
+    for path in sorted([MPI_PART, *glob.glob(os.path.join(RUNTIME, "*")), *glob.glob(os.path.join(OUT, "include", "*"))]):
+        with open(path, "rb") as file:
+            digest.update(file.read() + b"\0")
+    return os.path.join(OUT, "tests", "mend-cc", digest.hexdigest()[:32])
+
+
+def compiled_once(compiler, own=_compilers.name):
     """The same compiler."""
     found = os.path.join(_compilers.name, os.path.basename(compiler))
     with open(found, "w", encoding="utf-8") as file:
-        file.write(ONCE % (compiler, compiler))
+        file.write(ONCE % {"compiler": compiler, "common": _common(), "own": own})
     os.chmod(found, 0o755)
     return found
 
@@ -122,3 +136,15 @@ class InDirectory(InFreshDirectory):
         where = self.path("checkpoints")
         found = [entry for entry in os.listdir(where) if os.path.exists(os.path.join(where, entry, "manifest"))] if os.path.isdir(where) else []
         return sorted(int(entry.split("-")[1]) for entry in found)
+
+
+if __name__ == "__main__" and not os.path.isdir(_common()):
+    # Those of what the runtime was before are of no use.
+    shutil.rmtree(os.path.dirname(_common()), ignore_errors=True)
+    under_way = _common() + ".new"
+    os.makedirs(under_way)
+    compiler = compiled_once(os.path.join(VENV, "bin", "mpicc"), own=under_way)
+    for source in (MPI_PART, *(os.path.join(RUNTIME, name) for name in ("mend_cc.c", "mend_cc_files.c"))):
+        command = [compiler, "-O2", "-g", f"-I{os.path.join(OUT, 'include')}", f"-I{RUNTIME}", "-c", source, "-o", os.path.join(_compilers.name, "made.o")]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    os.rename(under_way, _common())

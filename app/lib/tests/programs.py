@@ -1,9 +1,15 @@
-"""The test programs: built against target/app with the MPICH of .venv, Fortran with Debian's; run in directories of their own."""
+"""The test programs: built against target/app with the MPICH of .venv, Fortran with Debian's; run in directories of their own.
 
+Run as a command it builds those that several files of tests use, once for all of them.
+"""
+
+import glob
+import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory, skip
 
@@ -12,6 +18,9 @@ PYTHON = os.path.join(VENV, "bin", "python3")
 # Debian's packages of other MPI libraries.
 OTHER_MPI = {"mpich": "mpich libmpich-dev", "openmpi": "openmpi-bin libopenmpi-dev"}
 _built = {}
+# Built for all, with a digest of what each was built from.
+COMMON = os.path.join(OUT, "tests", "programs")
+COMMON_NAMES = ("heat", "lines", "loops", "moves", "sessions")
 
 
 def _compiler(*names):
@@ -57,8 +66,37 @@ def _compile(name, directory):
     return target
 
 
+def _digest(name):
+    """Of a program's sources and of what is compiled with them. Those who run tests may not write where it is built, and compile their own if it is another one."""
+    digest = hashlib.sha256()
+    for path in sorted([os.path.join(SOURCES, f"{name}.c"), *glob.glob(os.path.join(OUT, "include", "*")), os.path.join(OUT, "share", "mend-app", "mend_app_mpi.c")]):
+        with open(path, "rb") as file:
+            digest.update(file.read() + b"\0")
+    return digest.hexdigest()
+
+
+def _is_common(name):
+    try:
+        with open(os.path.join(COMMON, f"{name}.digest"), encoding="ascii") as file:
+            return file.read() == _digest(name)
+    except OSError:
+        return False
+
+
+def build_common(name):
+    """For all files of tests."""
+    if _is_common(name):
+        return
+    with tempfile.TemporaryDirectory(dir=COMMON) as directory:
+        os.replace(_compile(name, directory), os.path.join(COMMON, name))
+    with open(os.path.join(COMMON, f"{name}.digest"), "w", encoding="ascii") as file:
+        file.write(_digest(name))
+
+
 def program(name):
     """Path of a test program, built once."""
+    if name not in _built and name in COMMON_NAMES and _is_common(name):
+        _built[name] = os.path.join(COMMON, name)
     if name not in _built:
         if "directory" not in _built:
             _built["directory"] = tempfile.TemporaryDirectory()
@@ -118,3 +156,9 @@ class InDirectory(InFreshDirectory):
         lines = [line for line in output.splitlines() if line.startswith(start_of_line)]
         self.assertEqual(len(lines), 1, output)
         return lines[0]
+
+
+if __name__ == "__main__":
+    os.makedirs(COMMON, exist_ok=True)
+    with ThreadPoolExecutor(os.cpu_count()) as builders:
+        list(builders.map(build_common, COMMON_NAMES))

@@ -5,6 +5,8 @@
 
     lammps  LAMMPS, 4 ranks on two of three lab nodes, checkpoints in a directory in memory: the daemon of one node is killed. From that
             until all ranks run again: the job goes on by itself, against a job that ends (--on-failure stop) and is restarted at once
+    node    the same, with tiers `memory,partner`, where the whole node is killed: with a lease of 500 ms, and with the default
+    idle    LAMMPS, 4 ranks on two of three lab nodes, 60 s without a checkpoint or a verb: processor time of the daemons and the controller against the ranks'
     large   a program of 1 GiB per rank (MEND_BENCH_MIB) that rewrites a tenth of it, 3 ranks on three of four nodes, images in memory: the
             daemon of one node is killed. Ranks that live go back in place (--on-failure pause), against all being restarted by the job itself, and
             against a job that ends (--on-failure stop) and is restarted at once
@@ -19,7 +21,7 @@
             gets 50, 30 or 10 % of a processor. From the moment at which the old node is well again until the end: with back migration, against
             the best that could be (all that is left at the speed before, and one move), and against staying. Takes five minutes
 
-Times are wall-clock; the machine should have nothing else to do. All of it but the last two takes two minutes.
+Times are wall-clock; the machine should have nothing else to do. All of it but the last two takes four minutes.
 """
 
 import json
@@ -46,19 +48,24 @@ def resumed(lab, name, times):
     return found[times - 1] if len(found) >= times else None
 
 
-def heal(lab, work, harm, by_hand):
-    """Milliseconds from the harm until all ranks run again."""
+def heal(lab, work, harm, by_hand, tiers=()):
+    """Milliseconds from the harm until all ranks run again. Without a harm the node is killed."""
     directory = os.path.join(work, f"run-{time.monotonic_ns()}")
     os.mkdir(directory)
     argv = melt.argv(directory, size=16)
-    options = ("-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--on-failure", "stop" if by_hand else "pause")
+    options = ["-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--on-failure", "stop" if by_hand else "pause"]
+    options += ["--tiers", ",".join(tiers)] if tiers else []
     job = lab.start(directory, "run", *options, "--", *argv)
     name = lab.running(job)
     time.sleep(1)
     lab.verb("checkpoint", name)
+    job.wait_for(lambda: not tiers or lab.verb("checkpoints", name)[-1]["tiers"] == list(tiers), "partners have their copies")
     time.sleep(1)
     begun = time.time()
-    lab.on("node2", "sh", "-c", harm)
+    if harm:
+        lab.on("node2", "sh", "-c", harm)
+    else:
+        lab.kill("node2")
     if by_hand:
         job.finish(75)
         job = lab.start(directory, "restart", name)
@@ -114,14 +121,14 @@ def large(runs, work):
     print(f"rewritten of each rank that went back: {', '.join(f'{bytes / 2**20:.1f} MiB' for bytes in rewritten)}")
 
 
-def compare(what, runs, work, harm, settings):
+def compare(what, runs, work, harm, settings, tiers=()):
     ours, theirs = [], []
     for _ in range(runs):
         for by_hand, times in ((True, theirs), (False, ours)):
             with Lab(3) as lab:
                 for setting, value in settings.items():
                     lab.set(setting, value)
-                times.append(heal(lab, work, harm, by_hand))
+                times.append(heal(lab, work, harm, by_hand, tiers))
     report(what, theirs, ours, "ms", "mend restart at once")
 
 
@@ -131,6 +138,46 @@ def lammps(runs, work):
 
 def silent(runs, work):
     compare("a node that stands still, until all ranks run again", runs, work, ALL_STOPPED, {"MEND_LEASE_MS": "1000", "MEND_NODE_TIMEOUT_MS": "1000"})
+
+
+def node(runs, work):
+    for lease in (500, 3000):
+        settings = {"MEND_LEASE_MS": str(lease)}
+        compare(f"a killed node, lease of {lease} ms, until all ranks run again", runs, work, None, settings, ("memory", "partner"))
+
+
+IDLE_S = 60
+
+
+# Nanoseconds of each thread of the processes of these names (the first word of `schedstat`).
+SCHEDULED = OTHERS + 'for pid in $all; do case " $* " in *" $(cat /proc/$pid/comm) "*) cat /proc/$pid/task/*/schedstat ;; esac; done 2>/dev/null; true'
+
+
+def seconds_of(lab, *names):
+    """Processor time of all processes of these names in the lab."""
+    lines = [line for node in ("head", "node1", "node2", "node3") for line in lab.on(node, "sh", "-c", SCHEDULED, "sh", *names).stdout.splitlines()]
+    return sum(int(line.split()[0]) for line in lines) / 1e9
+
+
+def idle(runs, work):
+    shares = []
+    for _ in range(runs):
+        directory = os.path.join(work, f"run-{time.monotonic_ns()}")
+        os.mkdir(directory)
+        with Lab(3) as lab:
+            argv = melt.argv(directory, size=16)
+            job = lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
+            name = lab.running(job)
+            time.sleep(2)
+            program = os.path.basename(argv[0])
+            before = [seconds_of(lab, "mendd", "mend"), seconds_of(lab, program)]
+            time.sleep(IDLE_S)
+            ours, theirs = (after - first for after, first in zip((seconds_of(lab, "mendd", "mend"), seconds_of(lab, program)), before))
+            lab.mend("kill", name)
+            job.finish(None)
+        shares.append(100 * ours / theirs)
+    print(f"daemons and controller while nothing happens: {statistics.median(shares):.2f} % of the ranks' processor time", flush=True)
+    results.note("daemons and controller, of the ranks' processor time", "%", shares)
 
 
 TIMES = int(os.environ.get("MEND_BENCH_TIMES", "50"))
@@ -266,7 +313,7 @@ def back(runs, work):
         print(f"a spare throttled by {100 - percent} %: {statistics.median(ours):.1f} s, {ratio:.3f} of the best; staying {statistics.median(stays):.1f} s", flush=True)
 
 
-BENCHES = {"lammps": lammps, "large": large, "silent": silent, "controller": controller, "warned": warned, "back": back}
+BENCHES = {"lammps": lammps, "node": node, "idle": idle, "large": large, "silent": silent, "controller": controller, "warned": warned, "back": back}
 
 if __name__ == "__main__":
     sys.exit(main(__doc__, BENCHES))

@@ -3,7 +3,7 @@
 
     chaos.py [--minutes M] [--seed S] [--scenario K] [--faults LIST]
 
-A scenario is a program (LAMMPS, a model and its filter, compute-and-reduce, one-sided operations), where its checkpoints are kept, and a time
+A scenario is a program (LAMMPS, a stencil, a model and its filter, compute-and-reduce, one-sided operations), where its checkpoints are kept, and a time
 of chaos: daemons and ranks are killed, nodes lose power, are cut off, stand still, have a slow link or a full disk; the job's controller is killed or
 stands still, wherever it is by then. Nobody waits until the job has recovered from one fault before the next one comes; at most two nodes are
 disturbed at a time, and all come back. The job takes a checkpoint every two seconds; it is detached, so that it depends on nothing but its nodes.
@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "demo")]
 import compare  # noqa: E402
-from cluster import DAEMON_KILLED, OTHERS, STOPPED, Failed, Lab, Tally, compile_mpi, find_lammps, replays  # noqa: E402
+from cluster import DAEMON_KILLED, OTHERS, STOPPED, VENV, Failed, Lab, Tally, compile_mpi, find_lammps, replays  # noqa: E402
 from test_conformance import compiled, right  # noqa: E402
 
 NODES, SPARES, RANKS = 4, 2, 4
@@ -42,7 +43,21 @@ STARTS, LOST = 5, 75
 DISK = "48m"
 MELT = os.path.join(os.path.dirname(HERE), "demo", "in.melt")
 ONE_SIDED = "rma_windows"
-APPLICATIONS = ["melt", "pair", "iters", ONE_SIDED]
+APPLICATIONS = ["melt", "pair", "iters", ONE_SIDED, "stencil"]
+STENCIL = os.path.join(os.path.dirname(HERE), "apps", "stencil.py")
+PYTHON = os.path.join(VENV, "bin", "python3")
+# What so many steps give on a grid of one piece.
+STEPPED = """
+import sys, numpy
+size, steps = int(sys.argv[1]), int(sys.argv[2])
+grid = numpy.zeros((size + 2, size))
+grid[0] = 1.0
+for _ in range(steps):
+    grid[1:-1, 1:-1] = (grid[:-2, 1:-1] + grid[2:, 1:-1] + grid[1:-1, :-2] + grid[1:-1, 2:]) / 4
+print(float(grid[1:-1].sum()))
+"""
+# Rows and columns, and the difference that another order of adding them may make, of the sum.
+STENCIL_SIZE, ROUNDED = 192, 1e-12
 TIERS = [None, "memory,partner,shared", "local:{disk},shared"]
 
 POWER_LOST = "ip link set dev eth0 down; " + OTHERS + "kill -KILL $all 2>/dev/null; true"
@@ -174,7 +189,19 @@ def arguments_of(name, programs):
         return [programs["model"], "-u", "go", ":", "-n", "2", programs["filter"]]
     if name == "iters":
         return [programs["iters"], "-i", "60", "-w", "200", "-m", "24", "-u", "go"]
+    if name == "stencil":
+        return [PYTHON, STENCIL, str(STENCIL_SIZE), "go"]
     return [programs[name], "-u", "go"]
+
+
+def stencil_differs(lines):
+    """By computing as many steps here."""
+    found = re.fullmatch(r"stencil steps=(\d+) sum=(\S+)", "\n".join(lines))
+    if not found:
+        return True
+    computed = subprocess.run([PYTHON, "-c", STEPPED, str(STENCIL_SIZE), found[1]], capture_output=True, text=True, check=True)
+    expected = float(computed.stdout)
+    return abs(float(found[2]) - expected) > ROUNDED * expected
 
 
 def differences(name, plain, shaken, again):
@@ -184,6 +211,8 @@ def differences(name, plain, shaken, again):
 
     if name == "melt":
         return compare.differences(plain, shaken, again)
+    if name == "stencil":
+        return [f"the stencil's result is wrong: {lines(shaken)[-3:]}"] if stencil_differs(lines(shaken)) else []
     expected = sorted(right(name, RANKS).splitlines()) if name == ONE_SIDED else lines(plain)
     return [] if lines(shaken) == expected else [f"results differ: {expected[-1:]} / {lines(shaken)[-3:]}"]
 
@@ -220,7 +249,7 @@ def run_scenario(number, arguments, programs, work):
             lab.set(setting, value)
         argv = arguments_of(name, programs)
         first = "2" if name == "pair" else str(RANKS)
-        if name != ONE_SIDED:
+        if name not in (ONE_SIDED, "stencil"):
             open(os.path.join(plain, "go"), "w", encoding="utf-8").close()
             lab.undisturbed("-n", first, "--hosts", "node1", "--", *argv, directory=plain)
         for setting, value in short:

@@ -43,6 +43,29 @@ stop.set()
 os._exit(0)
 """
 
+# Threads that compute, and wait for each other, all the time.
+STEADY = """
+import os, sys, threading
+over, turn = threading.Event(), threading.Condition()
+counted = [0, 0, 0]
+def work(own):
+    while not over.is_set():
+        with turn:
+            counted[own] += 1
+            turn.wait(0.01)
+threads = [threading.Thread(target=work, args=(own,)) for own in range(3)]
+for thread in threads:
+    thread.start()
+print("begun", file=sys.stderr, flush=True)
+while not os.path.exists("go"):
+    with turn:
+        turn.wait(0.01)
+over.set()
+for thread in threads:
+    thread.join()
+os.write(1, ("end of " + os.environ["MEND_RANK"] + " " + str(min(counted) > 0) + chr(10)).encode())
+"""
+
 # The first rank reads a file of its node, until it is told not to.
 LOCAL = """
 import os, sys, time
@@ -109,20 +132,37 @@ class Stay(Heals):
         self.lab.environment |= intel_environment()
         self.stays()
 
+    def goes_back(self, argv, may_end):
+        """Ranks of the node that lives stay what they are; `may_end`: unless a thread of theirs has ended since."""
+        self.argv, self.directory = argv, tempfile.mkdtemp(dir=self.work)
+        job, name = self.start(3, "node1,node2", "--spares", "node3")
+        self.lab.verb("checkpoint", name)
+        before = processes(self.lab, "node1")
+        self.lab.kill_daemon("node2")
+        self.again(job, name, 1)
+        if may_end:
+            self.assertTrue(events(self.lab, name, "went_back", "not_in_place"))
+        else:
+            self.assertTrue(before)
+            after = processes(self.lab, "node1")
+            self.assertEqual({rank: after.get(rank) for rank in before}, before, events(self.lab, name, "not_in_place", "goes_on"))
+        job.let_go()
+        job.finish()
+        self.lab.start_daemon("node2", self.directory)
+
     def test_with_windows_and_threads(self):
         for name in ("rma_epochs", "rma_windows", "threads"):
+            program = compile_mpi(os.path.join("conformance", f"{name}.c"), os.path.join(self.work, name))
             with self.subTest(name):
-                program = compile_mpi(os.path.join("conformance", f"{name}.c"), os.path.join(self.work, name))
-                self.argv, self.directory = [program, "-u", "go"], tempfile.mkdtemp(dir=self.work)
-                job, job_name = self.start(3, "node1,node2", "--spares", "node3")
-                self.lab.verb("checkpoint", job_name)
-                self.lab.kill_daemon("node2")
-                self.again(job, job_name, 1)
-                # Of a program that makes threads all the time one may have ended since.
-                self.assertTrue(events(self.lab, job_name, "went_back", "not_in_place"))
-                job.let_go()
-                job.finish()
-                self.lab.start_daemon("node2", self.directory)
+                # One that makes threads all the time.
+                self.goes_back([program, "-u", "go"], name == "threads")
+        with self.subTest("threads that stay"):
+            self.goes_back(["python3", "-c", STEADY], False)
+
+    def test_windows_of_intel_mpi(self):
+        program = compile_mpi(os.path.join("conformance", "rma_windows.c"), os.path.join(self.work, "rma_windows"))
+        self.lab.environment |= intel_environment()
+        self.goes_back([program, "-u", "go"], False)
 
     def test_a_rank_that_is_killed_comes_back_among_those_that_stay(self):
         job, name = self.start(4, "node1,node2")

@@ -53,6 +53,10 @@ def parts(bounded):
     def chaos(_, seed, minutes):
         return script("chaos.py", "--seed", seed, "--minutes", f"{max(minutes, 1) if bounded else 60:.1f}")
 
+    def busy(_, __, minutes):
+        # With the lease by default.
+        return Step([sys.executable, os.path.join("tests", "lab", "busy.py"), "--minutes", f"{max(minutes, 1) if bounded else 60:.1f}"])
+
     def storm(_, seed, __):
         return cargo("--package", "mend-fabric", "--test", "storm", MEND_STORM_MESSAGES="125000", MEND_STORM_SEED=str(seed))
 
@@ -72,7 +76,8 @@ def parts(bounded):
         Part("killpoints", 0.2, 32, lambda _, seed, __: script("killpoints.py", "--all", "--share", f"{seed % 32 + 1}/32")),
         Part("damage", 0.1, 15, lambda _, seed, __: script("damage.py", "--times", 40, "--seed", seed)),
         Part("events", 0.1, 1, events),
-        Part("chaos", 0.15, 1, chaos),
+        Part("chaos", 0.12, 1, chaos),
+        Part("busy", 0.03, 1, busy),
     ]
 
 

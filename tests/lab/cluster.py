@@ -372,10 +372,14 @@ class Lab(Machine):
             raise Failed(f"mend lab {verb} {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
+    def inside(self, node, *command):
+        """The command that runs a command on a node."""
+        return [MEND, "lab", "exec", "--name", self.name, node, "--", *command]
+
     def on(self, node, *command, **options):
         """Runs a command on a node; the finished process."""
         options.setdefault("stdin", subprocess.DEVNULL)
-        full = [MEND, "lab", "exec", "--name", self.name, node, "--", *command]
+        full = self.inside(node, *command)
         environment = options.pop("env", self.environment)
         return subprocess.run(full, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment, **options)
 

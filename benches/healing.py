@@ -142,7 +142,7 @@ def silent(runs, work):
 
 def node(runs, work):
     for lease in (500, 3000):
-        settings = {"MEND_LEASE_MS": str(lease)}
+        settings = {"MEND_LEASE_MS": str(lease), "MEND_NODE_TIMEOUT_MS": str(lease)}
         compare(f"a killed node, lease of {lease} ms, until all ranks run again", runs, work, None, settings, ("memory", "partner"))
 
 

@@ -72,13 +72,14 @@ typedef struct mend_app_dimension {
 
 enum { MEND_APP_WHOLE = 0, MEND_APP_BLOCK, MEND_APP_CYCLIC, MEND_APP_LIST };
 
-/* All n elements on every rank. */
+/* All n elements on every rank, with the same values: else the array restarts on the same ranks only. */
 mend_app_dimension mend_app_whole(uint64_t n);
 /* count elements from global index start on, with before and after further elements around them in memory (a halo, or 0). */
 mend_app_dimension mend_app_block(uint64_t global, uint64_t start, uint64_t count, uint64_t before, uint64_t after);
 /* Blocks of block elements dealt to parts owners in turn: this is owner part. The extent follows. */
 mend_app_dimension mend_app_cyclic(uint64_t global, uint64_t block, uint64_t part, uint64_t parts);
-/* count elements with the global indices given (from 0); the list must stay where it is. */
+/* count elements with the global indices given (from 0), all of which are this rank's own: where several ranks list an element they have the same value for it, or the array restarts on
+ * the same ranks only. The list must stay where it is. */
 mend_app_dimension mend_app_list(uint64_t global, uint64_t count, const uint64_t *indices);
 
 /* Starts the library in a program of one process (MPI programs: mend_app_init_mpi of mend_app_mpi.h). `program` names program and

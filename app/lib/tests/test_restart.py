@@ -62,6 +62,16 @@ class Heat(InDirectory):
         self.assertEqual(self.line(output, "heat digest"), expected)
 
 
+class Ghosts(InDirectory):
+    def test_elements_that_several_ranks_list_must_be_equal(self):
+        ghosts = [program("ghosts")]
+        self.good(run(2, ghosts, self.directory))
+        for ranks, unequal in ((1, -2), (3, -2), (2, 1)):
+            output = self.good(run(ranks, ghosts, self.directory, restart="newest", on_error="return"))
+            self.assertEqual(output.count(f"equal 1, unequal {unequal}\n"), ranks, output)
+            self.assertEqual("array `unequal`: element [4] was saved by several ranks, with different values: register" in output, unequal < 0, output)
+
+
 class Languages(InDirectory):
     def killed_and_restarted(self, before, after, command, kill, **settings):
         expected = self.good(run(before, command, self.directory))

@@ -184,7 +184,7 @@ static void report_when_written(void) {
         fail(w->result, "no checkpoint: %s", w->error);
     for (size_t i = 0; i < w->table->blocks_count; i++) {
         const struct block *b = &w->table->blocks[i];
-        if (b->whose == MEND_APP_REPLICATED && b->alias < 0)
+        if (b->whose == MEND_APP_REPLICATED)
             replicas = hash64(b->hash, sizeof b->hash, replicas);
         oldest = b->held_by < oldest ? b->held_by : oldest;
     }

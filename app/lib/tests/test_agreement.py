@@ -187,8 +187,9 @@ class Ranks(InDirectory):
     def test_different_places_and_replicas_that_differ_are_refused(self):
         output = self.good(run(3, [program("loops"), "200", "500", "places", "-r", "20"], self.directory))
         self.assertIn("rank 1: it is in other contexts", output)
-        output = self.good(run(3, [program("loops"), "200", "500", "replicas", "-r", "20"], self.directory))
-        self.assertIn("a replicated variable of it differs", output)
+        for mode in ("replicas", "inside"):
+            output = self.good(run(3, [program("loops"), "200", "500", mode, "-r", "20"], self.directory))
+            self.assertIn("a replicated variable of it differs", output)
         self.assertEqual(self.checkpoints(), [])
 
     def test_a_request_at_the_very_end_hurts_nobody(self):

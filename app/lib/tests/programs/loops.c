@@ -1,9 +1,9 @@
 /* Ranks in loops that are in step or not, for requests. Each call at which a checkpoint was taken is a line on standard output.
  *
- *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | rush] [-r CALL] [-s CALLS]
+ *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | inside | rush] [-r CALL] [-s CALLS]
  *
  * step: a message to each neighbour between calls. uneven: rank 1 makes two calls where the others make one. early: rank 1 makes half of the calls, and
- * nobody waits for it. places: rank 1 is in another context. replicas: a replicated variable differs. rush: in step, and only rank 0 is slow.
+ * nobody waits for it. places: rank 1 is in another context. replicas: a replicated variable differs; inside: it lies in a private one. rush: in step, and only rank 0 is slow.
  * -r: every rank asks at its call CALL plus its number. -s: it stops so many calls after its first checkpoint.
  */
 #include <inttypes.h>
@@ -27,13 +27,16 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (mend_app_init_mpi(MPI_COMM_WORLD, "loops 1", NULL) < 0)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    int64_t call = 0, replica = 0;
+    int64_t call = 0, pair[2] = {0}, *replica = &pair[1];
+    int inside = strcmp(mode, "inside") == 0;
     mend_app_enter(strcmp(mode, "places") == 0 && rank == 1 ? "elsewhere" : "loop");
     mend_app_variable("call", &call, MEND_APP_INT64, 0, NULL, MEND_APP_PRIVATE);
-    mend_app_variable("replica", &replica, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
+    if (inside)
+        mend_app_variable("pair", pair, MEND_APP_INT64, 1, (uint64_t[]){2}, MEND_APP_PRIVATE);
+    mend_app_variable("replica", replica, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
     int early = strcmp(mode, "early") == 0, uneven = strcmp(mode, "uneven") == 0, rush = strcmp(mode, "rush") == 0;
-    if (strcmp(mode, "replicas") == 0)
-        replica = rank;
+    if (inside || strcmp(mode, "replicas") == 0)
+        *replica = rank;
     int64_t mine = early && rank == 1 ? calls / 2 : calls;
     printf("rank %d starts\n", rank);
     fflush(stdout);

@@ -458,7 +458,8 @@ int spread_restore(struct variable *v, const struct block *like);
 int saved_load_all(bool contents, char error[TEXT]);
 void saved_drop_all(void);
 int restore_pointers(bool all);
-int restore_file(struct open_file *f);
+/* `complete`: at the safe point, where it gets its position. Before that one that is written stands at its end, any other one at its start. */
+int restore_file(struct open_file *f, bool complete);
 int restore_check_complete(void);
 uint64_t dimension_global(const struct dimension *d, uint64_t index);
 uint64_t where_hash(void);

@@ -72,6 +72,16 @@ class Ghosts(InDirectory):
             self.assertEqual("array `unequal`: element [4] was saved by several ranks, with different values: register" in output, unequal < 0, output)
 
 
+class Files(InDirectory):
+    def test_a_header_is_read_again_on_the_way_and_lines_go_on(self):
+        self.write("in.txt", "lines 9\n" + "".join(f"line {step}\n" for step in range(9)))
+        reader = [program("lines"), "r", "9", "0"]
+        self.assertNotEqual(run(2, [*reader, "7", "shared", "in.txt"], self.directory, calls=5)[0], 0)
+        output = self.good(run(2, [*reader, "-1", "shared", "in.txt"], self.directory))
+        self.assertIn("checkpoint 5 of 2 ranks is restored", output)
+        self.assertIn("lines end 9", output)
+
+
 class Languages(InDirectory):
     def killed_and_restarted(self, before, after, command, kill, **settings):
         expected = self.good(run(before, command, self.directory))

@@ -292,6 +292,10 @@ void request_clear(int what);
 void requests_taken(void);
 /* This rank had joined, and there will be no checkpoint: the same without a look at the file. */
 void requests_cancelled(void);
+/* It hadn't: what it has been asked for after `asked` stands. */
+void requests_cancelled_unheard(double asked);
+/* The watched file's time at the newest request. */
+double requests_asked(void);
 /* The others don't come: what asked this rank may not have reached them, or they have taken it for what an earlier checkpoint answered. */
 void requests_pass_on(void);
 /* A checkpoint counts now: the next is due an interval later. */

@@ -147,6 +147,20 @@ void requests_cancelled(void) {
     request_clear(REQUEST_CHECKPOINT);
 }
 
+void requests_cancelled_unheard(double asked) {
+    pthread_mutex_lock(&looking);
+    if (answered <= asked + SAME_REQUEST_SECONDS && !atomic_load(&from_here))
+        request_clear(REQUEST_CHECKPOINT);
+    pthread_mutex_unlock(&looking);
+}
+
+double requests_asked(void) {
+    pthread_mutex_lock(&looking);
+    double asked = answered;
+    pthread_mutex_unlock(&looking);
+    return asked;
+}
+
 void requests_pass_on(void) {
     atomic_store(&from_here, 1);
 }

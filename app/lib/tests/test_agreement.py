@@ -63,14 +63,19 @@ class Ranks(InDirectory):
     def taken(self, output):
         return re.findall(r"rank (\d+) took at (\d+)", output)
 
-    def ask(self, process, ask):
-        """Has `ask` called when all ranks run; the whole output."""
+    def read(self, process, word, times=1):
+        """The output until it has had a word so often."""
         seen = ""
         until = time.monotonic() + PATIENCE
-        while seen.count("starts") < 3 and time.monotonic() < until:
+        while seen.count(word) < times and time.monotonic() < until:
             line = process.stdout.readline()
             self.assertTrue(line, f"the ranks ended:\n{seen}")
             seen += line
+        return seen
+
+    def ask(self, process, ask):
+        """Has `ask` called when all ranks run; the whole output."""
+        seen = self.read(process, "starts", 3)
         ask()
         output, _ = process.communicate(timeout=PATIENCE)
         return seen + output
@@ -151,6 +156,18 @@ class Ranks(InDirectory):
         first = self.taken(output)[:3]
         self.assertEqual(sorted(rank for rank, _ in first), ["0", "1", "2"], output)
         self.assertEqual(len({call for _, call in first}), 1, output)
+
+    def test_a_request_after_one_whose_end_a_rank_has_not_heard(self):
+        process = start(2, [program("loops"), "2000", "5000", "late", "-s", "10"], self.directory, watch_seconds=0.05, join_seconds=1.5)
+        request = self.path("checkpoints", "request")
+        self.read(process, "rank 1 waits")
+        open(request, "w", encoding="utf-8").close()
+        self.read(process, "no checkpoint")
+        os.utime(request)
+        time.sleep(0.3)
+        open(self.path("go"), "w", encoding="utf-8").close()
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertEqual(sorted(rank for rank, _ in self.taken(output)), ["0", "1"], output)
 
     def test_many_requests_at_random_moments(self):
         random.seed(int(os.environ.get("MEND_TEST_SEED", "1")))

@@ -296,6 +296,8 @@ void requests_cancelled(void);
 void requests_cancelled_unheard(double asked);
 /* The watched file's time at the newest request. */
 double requests_asked(void);
+/* All ranks have joined: this one's thread need not pass on what it was asked for, which the others could see after the checkpoint. */
+void requests_reached_all(void);
 /* The others don't come: what asked this rank may not have reached them, or they have taken it for what an earlier checkpoint answered. */
 void requests_pass_on(void);
 /* A checkpoint counts now: the next is due an interval later. */

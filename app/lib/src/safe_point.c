@@ -311,6 +311,9 @@ static void withdraw(void) {
 static void hold(void) {
     unsigned looks = 0;
     double until = seconds_now() + app.settings.hold_seconds;
+    /* A move comes first, and leaves what is asked for besides. */
+    if (app.rank.state == AGREE_HOLDING && !(atomic_load(&request_raised) & REQUEST_MOVE))
+        requests_reached_all();
     while (app.rank.state == AGREE_HOLDING) {
         listen();
         if (app.rank.state != AGREE_HOLDING)

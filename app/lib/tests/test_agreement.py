@@ -230,6 +230,32 @@ with mend_app.Session(program="watched 1") as session:
         state.step += 1
 """
 
+    def test_each_time_it_is_touched_or_put_there_again(self):
+        script = """
+import os, time, mend_app
+def taken(session):
+    before, until = session.newest, time.monotonic() + 5
+    while session.newest == before and time.monotonic() < until:
+        session.checkpoint()
+        time.sleep(0.005)
+    print("taken", session.newest > before)
+with mend_app.Session(program="watched 1") as session:
+    open("asked", "w").close()
+    taken(session)
+    os.utime("asked")
+    taken(session)
+    time.sleep(0.1)
+    times = os.stat("asked").st_atime_ns, os.stat("asked").st_mtime_ns
+    os.remove("asked")
+    time.sleep(0.1)
+    open("new", "w").close()
+    os.utime("new", ns=times)
+    os.rename("new", "asked")
+    taken(session)
+"""
+        output = self.good(self.python(script, watch="asked", watch_seconds=0.02))
+        self.assertEqual(output.count("taken True"), 3, output)
+
     def test_a_relative_name_is_taken_from_where_the_program_starts(self):
         self.good(self.python(self.SCRIPT, watch="asked", watch_seconds=0.05))
         self.assertTrue(os.path.exists(self.path("asked")))

@@ -33,7 +33,7 @@ class Heat(InDirectory):
 
     def test_written_behind_incremental_compressed_restarted_twice(self):
         expected = self.digest(1, "50000", "80")
-        for settings in ({"behind": "yes"}, {"incremental": "yes", "behind": "yes"}, {"compress": "deflate:1"}, {"incremental": "yes", "full_every": "2", "keep": "1"}):
+        for settings in ({"behind": "yes", "compress": "deflate:1"}, {"incremental": "yes", "behind": "yes"}, {"incremental": "yes", "full_every": "2", "keep": "1"}):
             with self.subTest(**settings):
                 shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
                 self.assertNotEqual(run(2, [program("heat"), "50000", "80", "-k", "33"], self.directory, calls=10, **settings)[0], 0)

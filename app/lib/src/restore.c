@@ -259,7 +259,7 @@ int restore_check_complete(void) {
     int done = check_aliases();
     if (done == 0)
         done = restore_pointers(true);
-    for (struct open_file *f = app.files; f && done == 0; f = f->next)
+    for (struct open_file *f = app.files; f && done >= 0; f = f->next)
         done = f->restored ? restore_file(f, true) : 0;
     return done < 0 ? done : 0;
 }

@@ -1,5 +1,5 @@
 /* lines MODE STEPS FIRST STOP [shared [FILE]]: the last rank, or with `shared` each one, writes a line in each step from FIRST on to FILE (out.txt), opened by mode MODE. With mode w or w+ its first line has the number of lines, and is
- * written anew each time, so that the file's position is behind that. With mode r such a file's header is read, and a line in each step. Rank 0 ends the job in step STOP. */
+ * written anew each time, so that the file's position is behind that. With mode r such a file is opened twice, and its header is read, and a line in each step. Rank 0 ends the job in step STOP. */
 #include <mend_app_mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,14 +30,18 @@ int main(int argc, char **argv) {
     mend_app_enter("main");
     mend_app_variable("step", &step, MEND_APP_LONG, 0, NULL, MEND_APP_REPLICATED);
     const int writes = rank == size - 1 || (argc > 5 && argv[5][0]);
-    FILE *out = writes ? mend_app_fopen("out", argc > 6 ? argv[6] : "out.txt", mode) : NULL;
+    const char *path = argc > 6 ? argv[6] : "out.txt";
+    FILE *out = writes ? mend_app_fopen("out", path, mode) : NULL;
     if (writes && !out)
         MPI_Abort(MPI_COMM_WORLD, 3);
     if (out && mode[0] == 'w')
         fprintf(out, "lines %6d\n", 0);
     const int reads = strcmp(mode, "r") == 0;
-    if (reads)
+    FILE *second = reads && writes ? mend_app_fopen("second", path, mode) : NULL;
+    if (reads) {
         expect(out, "lines", -1);
+        expect(second, "lines", -1);
+    }
     for (; step < steps; step++) {
         mend_app_checkpoint();
         if (step == stop && rank == 0) {
@@ -50,6 +54,7 @@ int main(int argc, char **argv) {
             continue;
         if (reads) {
             expect(out, "line", step);
+            expect(second, "line", step);
             continue;
         }
         fseek(out, 0, SEEK_END);

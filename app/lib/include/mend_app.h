@@ -117,7 +117,9 @@ int mend_app_enter(const char *name);
 int mend_app_leave(void);
 
 /* Opens a file whose position and length are saved. After a restart or a move a file that is written is not emptied: at the restored safe point it has the length and
- * the position that it had at the checkpoint, and what was written on the way behind that is cut off. On the way a file of mode w or a stands at its end, others at their start. A file of mode w or a is one rank's. One of mode r+ ranks may share, by the same path: it keeps its length then. In a restart a file has the path that it had. `mode` as for fopen. NULL: errno
+ * the position that it had at the checkpoint, and what was written on the way behind that is cut off. On the way a file of mode w or a stands at its end, others at their start,
+ * so that a header is read as in a first run. A file of mode w or a is one rank's. One of mode r+ ranks may share, by the same path: it keeps its length then.
+ * In a restart a file has the path that it had. `mode` as for fopen. NULL: errno
  * tells. Close it with mend_app_fclose, also after the library's end, or with fclose then; an exit closes what is left. */
 FILE *mend_app_fopen(const char *name, const char *path, const char *mode);
 int mend_app_fclose(FILE *stream);

@@ -158,7 +158,7 @@ class Ranks(InDirectory):
         self.assertEqual(len({call for _, call in first}), 1, output)
 
     def test_a_request_after_one_whose_end_a_rank_has_not_heard(self):
-        process = start(2, [program("loops"), "2000", "5000", "late", "-s", "10"], self.directory, watch_seconds=0.05, join_seconds=1.5)
+        process = start(2, [program("loops"), "2000", "5000", "late", "-s", "10"], self.directory, watch_seconds=0.05, join_seconds=2)
         request = self.path("checkpoints", "request")
         self.read(process, "rank 1 waits")
         open(request, "w", encoding="utf-8").close()

@@ -300,7 +300,7 @@ contains
     d = c_cyclic(global, block, part, parts)
   end function
 
-  !> Elements with the global subscripts given (from 1). The list is copied, and kept to the program's end.
+  !> Elements with the global subscripts given (from 1), all this rank's own. The list is copied, and kept to the program's end.
   type(mend_app_dimension) function mend_app_list(global, subscripts) result(d)
     integer(int64), intent(in) :: global, subscripts(:)
     integer(int64), pointer :: kept(:)

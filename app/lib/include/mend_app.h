@@ -72,13 +72,14 @@ typedef struct mend_app_dimension {
 
 enum { MEND_APP_WHOLE = 0, MEND_APP_BLOCK, MEND_APP_CYCLIC, MEND_APP_LIST };
 
-/* All n elements on every rank. */
+/* All n elements on every rank, with the same values: else the array restarts on the same ranks only. */
 mend_app_dimension mend_app_whole(uint64_t n);
 /* count elements from global index start on, with before and after further elements around them in memory (a halo, or 0). */
 mend_app_dimension mend_app_block(uint64_t global, uint64_t start, uint64_t count, uint64_t before, uint64_t after);
 /* Blocks of block elements dealt to parts owners in turn: this is owner part. The extent follows. */
 mend_app_dimension mend_app_cyclic(uint64_t global, uint64_t block, uint64_t part, uint64_t parts);
-/* count elements with the global indices given (from 0); the list must stay where it is. */
+/* count elements with the global indices given (from 0), all of which are this rank's own: where several ranks list an element they have the same value for it, or the array restarts on
+ * the same ranks only. The list must stay where it is. */
 mend_app_dimension mend_app_list(uint64_t global, uint64_t count, const uint64_t *indices);
 
 /* Starts the library in a program of one process (MPI programs: mend_app_init_mpi of mend_app_mpi.h). `program` names program and
@@ -115,8 +116,10 @@ int mend_app_forget(const char *name);
 int mend_app_enter(const char *name);
 int mend_app_leave(void);
 
-/* Opens a file whose position and length are saved. After a restart or a move a file that is written is not emptied: it has the length and the position that it had at
- * the checkpoint. A file of mode w or a is one rank's. One of mode r+ ranks may share, by the same path: it keeps its length then. In a restart a file has the path that it had. `mode` as for fopen. NULL: errno
+/* Opens a file whose position and length are saved. After a restart or a move a file that is written is not emptied: at the restored safe point it has the length and
+ * the position that it had at the checkpoint, and what was written on the way behind that is cut off. On the way a file of mode w or a stands at its end, others at their start,
+ * so that a header is read as in a first run. A file of mode w or a is one rank's. One of mode r+ ranks may share, by the same path: it keeps its length then.
+ * In a restart a file has the path that it had. `mode` as for fopen. NULL: errno
  * tells. Close it with mend_app_fclose, also after the library's end, or with fclose then; an exit closes what is left. */
 FILE *mend_app_fopen(const char *name, const char *path, const char *mode);
 int mend_app_fclose(FILE *stream);

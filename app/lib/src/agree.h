@@ -55,6 +55,7 @@ struct agree_message {
     uint64_t needs;     /* OUTCOME: how many numbers back the oldest checkpoint is that the rank's file links to */
     uint32_t scheduled; /* OUTCOME: no agreement went before */
     uint32_t purpose;   /* JOIN, TAKE: agree_purpose */
+    double asked;       /* CANCEL: when what is cancelled was asked for, as rank 0 knows it; nothing to the agreement */
 };
 
 enum agree_purpose { AGREE_CHECKPOINT, AGREE_MOVE };

@@ -292,6 +292,12 @@ void request_clear(int what);
 void requests_taken(void);
 /* This rank had joined, and there will be no checkpoint: the same without a look at the file. */
 void requests_cancelled(void);
+/* It hadn't: what it has been asked for after `asked` stands. */
+void requests_cancelled_unheard(double asked);
+/* The watched file's time at the newest request. */
+double requests_asked(void);
+/* All ranks have joined: this one's thread need not pass on what it was asked for, which the others could see after the checkpoint. */
+void requests_reached_all(void);
 /* The others don't come: what asked this rank may not have reached them, or they have taken it for what an earlier checkpoint answered. */
 void requests_pass_on(void);
 /* A checkpoint counts now: the next is due an interval later. */
@@ -458,7 +464,8 @@ int spread_restore(struct variable *v, const struct block *like);
 int saved_load_all(bool contents, char error[TEXT]);
 void saved_drop_all(void);
 int restore_pointers(bool all);
-int restore_file(struct open_file *f);
+/* `complete`: at the safe point, where it gets its position. Before that one that is written stands at its end, any other one at its start. */
+int restore_file(struct open_file *f, bool complete);
 int restore_check_complete(void);
 uint64_t dimension_global(const struct dimension *d, uint64_t index);
 uint64_t where_hash(void);

@@ -287,11 +287,6 @@ void place_not_good(const char *path, int at) {
 }
 
 /* ---- rank 0: what is copied ---- */
-void places_published(uint64_t checkpoint) {
-    if (tier_names[0])
-        atomic_store(&newest_published, checkpoint);
-}
-
 /* Whose checkpoint it is: so whoever started the job can list and remove it. Before it counts. */
 void places_sign(uint64_t checkpoint) {
     char path[TEXT], name[TEXT + 32], text[3 * TEXT];
@@ -362,6 +357,33 @@ bool place_is_whole(uint64_t checkpoint) {
 
 static bool of_partners(const struct lane *lane) {
     return strcmp(lane->name, "partner") == 0;
+}
+
+/* What the partners had when rank 0 was another process: this one was moved, or started again. A run that ended well has left nothing. */
+static void take_over(void) {
+    char path[TEXT + 16], text[32];
+    uint64_t ended, progress;
+    struct chain found;
+    snprintf(path, sizeof path, "%s/targets", app.settings.directory);
+    if (store_ended(app.settings.directory, &ended) != 0)
+        return;
+    for (int i = 0; i < lanes_count; i++) {
+        bool kept = line_of(path, "keep", text, sizeof text);
+        if (!of_partners(&lanes[i]) || (!kept && !line_of(path, lanes[i].name, text, sizeof text)))
+            continue;
+        uint64_t number = strtoull(text, NULL, 10);
+        if (number > ended && store_counts(app.settings.directory, number) && (complete(lanes[i].name, number, nothing, &progress, &found) || kept))
+            lanes[i].had = found;
+    }
+}
+
+void places_published(uint64_t checkpoint) {
+    if (!tier_names[0])
+        return;
+    /* Not earlier: until now the process that was rank 0 before may have written it. */
+    if (!atomic_load(&newest_published))
+        take_over();
+    atomic_store(&newest_published, checkpoint);
 }
 
 bool place_is_target(uint64_t checkpoint) {

@@ -337,7 +337,7 @@ EXPORT FILE *mend_app_fopen(const char *name, const char *path, const char *mode
     f->stream = stream;
     f->next = app.files;
     app.files = f;
-    if (saved && restore_file(f) < 0) {
+    if (saved && restore_file(f, false) < 0) {
         mend_app_fclose(stream);
         errno = EINVAL;
         return NULL;

@@ -11,13 +11,14 @@
 
 #include "internal.h"
 
-/* A file touched again so soon is the same request, passed on by several ranks. */
+/* A file touched again so soon is the same request, passed on by several ranks; where a checkpoint was taken in between it is one that is raised when the second is over. */
 #define SAME_REQUEST_SECONDS 1.0
 
 _Atomic int request_raised;
 static _Atomic int from_here, ending;
 static _Atomic double known;      /* the watched file's time when it was last looked at */
 static double answered, noticed;  /* its time at the newest request; when it was last seen to have another time; under `looking` */
+static bool taken, once_more;     /* a checkpoint was taken since that request; the file was touched soon after both; under `looking` */
 static _Atomic double taken_move; /* the time of the file that asked for the newest move: no new request, however long it is seen */
 static _Atomic uint64_t retained;
 static pthread_t thread;
@@ -102,6 +103,12 @@ static void touch(void) {
         close(fd);
 }
 
+static void asked_at(double time) {
+    answered = time;
+    taken = once_more = false;
+    request_raise(REQUEST_CHECKPOINT);
+}
+
 static void look(void) {
     if (app.transport.rank == 0 && launcher_look())
         raised(0);
@@ -112,17 +119,19 @@ static void look(void) {
         /* Once more: a checkpoint may have begun between the two that a signal sets. */
         request_raise(REQUEST_CHECKPOINT);
         touch();
-        answered = touched(watched);
+        asked_at(touched(watched));
         noticed = seconds_now();
         atomic_store(&known, answered);
     } else if (time != atomic_load(&known)) {
-        /* A file that was put there may have an older time. */
-        if (time != 0 && (time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS)) {
-            answered = time;
-            request_raise(REQUEST_CHECKPOINT);
-        }
+        /* A file that was put there may have an older time, or that of the one before. */
+        if (time != 0 && (atomic_load(&known) == 0 || time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS))
+            asked_at(time);
+        else if (time != 0)
+            once_more = taken;
         noticed = seconds_now();
         atomic_store(&known, time);
+    } else if (once_more && seconds_now() > noticed + SAME_REQUEST_SECONDS) {
+        asked_at(time);
     }
 }
 
@@ -131,6 +140,8 @@ void requests_taken(void) {
     pthread_mutex_lock(&looking);
     atomic_store(&from_here, 0);
     request_clear(REQUEST_CHECKPOINT);
+    taken = true;
+    once_more = false;
     double time = touched(watched);
     if (time != atomic_load(&known)) {
         answered = time;
@@ -145,6 +156,26 @@ void requests_taken(void) {
 void requests_cancelled(void) {
     atomic_store(&from_here, 0);
     request_clear(REQUEST_CHECKPOINT);
+}
+
+void requests_cancelled_unheard(double asked) {
+    pthread_mutex_lock(&looking);
+    if (answered <= asked + SAME_REQUEST_SECONDS && !atomic_load(&from_here))
+        request_clear(REQUEST_CHECKPOINT);
+    pthread_mutex_unlock(&looking);
+}
+
+double requests_asked(void) {
+    pthread_mutex_lock(&looking);
+    double asked = answered;
+    pthread_mutex_unlock(&looking);
+    return asked;
+}
+
+void requests_reached_all(void) {
+    pthread_mutex_lock(&looking);
+    atomic_store(&from_here, 0);
+    pthread_mutex_unlock(&looking);
 }
 
 void requests_pass_on(void) {
@@ -231,6 +262,7 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     plan_path(watched_moves);
     atomic_store(&known, looked_at < 0 ? touched(watched) : looked_at);
     answered = 0;
+    taken = once_more = false;
     noticed = -SAME_REQUEST_SECONDS * 2;
     /* A new process knows which one was taken. */
     move_at_start = looked_at < 0 ? touched(watched_moves) : 0;

@@ -1,5 +1,5 @@
-/* Values come back: a variable when it is registered, a file's position when it is opened, pointers as soon as what they point to is registered. A
- * restore is complete at the first safe point in the saved contexts, where nothing may be missing. */
+/* Values come back: a variable when it is registered, pointers as soon as what they point to is registered. A restore is complete at the first safe point in the saved contexts, where nothing may be
+ * missing. There files get their positions: on the way the program may read a header again, and writes what is written already. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -195,7 +195,7 @@ static bool is_cut(const struct saved_file *file) {
     return true;
 }
 
-int restore_file(struct open_file *f) {
+int restore_file(struct open_file *f, bool complete) {
     const struct table *t = app.saved.own;
     for (size_t i = 0; i < t->files_count; i++) {
         const struct saved_file *saved = &t->files[i];
@@ -205,13 +205,16 @@ int restore_file(struct open_file *f) {
             return fail_restore(MEND_APP_REFUSED, "file `%s` was open on each of %" PRIu32 " ranks, and these are %d", f->name, app.saved.manifest.ranks, app.transport.size);
         int64_t whole = saved->length < 0 ? saved->position : saved->length;
         int64_t needed = saved->mode[0] != 'r' || whole < saved->position ? whole : saved->position;
+        int64_t position = complete ? saved->position : saved->mode[0] == 'r' ? 0 : whole;
         struct stat status;
+        if (complete && (saved->mode[0] != 'r' || strchr(saved->mode, '+')) && fflush(f->stream) != 0)
+            return fail_restore(MEND_APP_SYSTEM, "file `%s` (%s) can't be written: %s", f->name, f->path, strerror(errno));
         if (fstat(fileno(f->stream), &status) != 0)
             return fail_restore(MEND_APP_SYSTEM, "file `%s` (%s): its length can't be told: %s", f->name, f->path, strerror(errno));
         if (status.st_size < needed)
             return fail_restore(MEND_APP_REFUSED, "file `%s` (%s) is shorter than when checkpoint %" PRIu64 " was taken: %" PRId64 " bytes are needed", f->name, f->path, t->checkpoint, needed);
         bool cut = status.st_size > whole && is_cut(saved);
-        if ((cut && ftruncate(fileno(f->stream), whole) != 0) || fseeko(f->stream, saved->position, SEEK_SET) != 0)
+        if ((cut && ftruncate(fileno(f->stream), whole) != 0) || fseeko(f->stream, position, SEEK_SET) != 0)
             return fail_restore(MEND_APP_SYSTEM, "file `%s` (%s) can't be set to where it was: %s", f->name, f->path, strerror(errno));
         f->restored = true;
         return MEND_APP_RESTORED;
@@ -254,7 +257,11 @@ int restore_check_complete(void) {
             return fail_restore(MEND_APP_REFUSED, "file `%s` (%s) was open when checkpoint %" PRIu64 " was taken, and isn't: open it with mend_app_fopen before the safe point", t->files[i].name, t->files[i].path, t->checkpoint);
     }
     int done = check_aliases();
-    return done ? done : restore_pointers(true);
+    if (done == 0)
+        done = restore_pointers(true);
+    for (struct open_file *f = app.files; f && done >= 0; f = f->next)
+        done = f->restored ? restore_file(f, true) : 0;
+    return done < 0 ? done : 0;
 }
 
 EXPORT int mend_app_restarting(void) {

@@ -116,12 +116,15 @@ static void over(bool counts, bool joined, const struct agree_message *m) {
             snprintf(why, sizeof why, "rank %" PRIu32 ": %s", m->rank, reasons[m->reason <= AGREE_PUBLISH ? m->reason : 0]);
             launcher_answer(0, why);
         }
+        /* Where this rank hadn't joined it may hear of this late, and have been asked again since. */
         if (!app.taking && joined)
             requests_cancelled();
         else if (!app.taking)
-            request_clear(REQUEST_CHECKPOINT);
-        if (move)
+            requests_cancelled_unheard(m->asked);
+        if (move && (joined || app.transport.rank == 0))
             forget_move();
+        else if (move)
+            requests_move_over();
     }
     app.writing.table = NULL;
     atomic_store(&app.writing.state, 0);
@@ -147,7 +150,9 @@ static void rank_hears(const struct agree_message *m) {
 /* Sends messages; to this process itself last, and at once. What they make of this rank stands in app.rank.state. */
 static void deliver(struct agree_out *out) {
     for (int i = 0; i < out->count; i++) {
-        const struct agree_message *m = &out->message[i];
+        struct agree_message *m = &out->message[i];
+        if (m->kind == AGREE_CANCEL)
+            m->asked = requests_asked();
         int first = out->to[i] > 0 ? out->to[i] : 0, last = out->to[i] == AGREE_ALL ? app.transport.size - 1 : first;
         for (int to = last; to >= first; to--) {
             if (to != app.transport.rank) {
@@ -184,7 +189,7 @@ static void report_when_written(void) {
         fail(w->result, "no checkpoint: %s", w->error);
     for (size_t i = 0; i < w->table->blocks_count; i++) {
         const struct block *b = &w->table->blocks[i];
-        if (b->whose == MEND_APP_REPLICATED && b->alias < 0)
+        if (b->whose == MEND_APP_REPLICATED)
             replicas = hash64(b->hash, sizeof b->hash, replicas);
         oldest = b->held_by < oldest ? b->held_by : oldest;
     }
@@ -306,6 +311,9 @@ static void withdraw(void) {
 static void hold(void) {
     unsigned looks = 0;
     double until = seconds_now() + app.settings.hold_seconds;
+    /* A move comes first, and leaves what is asked for besides. */
+    if (app.rank.state == AGREE_HOLDING && !(atomic_load(&request_raised) & REQUEST_MOVE))
+        requests_reached_all();
     while (app.rank.state == AGREE_HOLDING) {
         listen();
         if (app.rank.state != AGREE_HOLDING)

@@ -246,6 +246,15 @@ static bool fill(struct block *b, uint64_t number, uint64_t index, enum snapshot
     return true;
 }
 
+/* The same on all ranks must also be what lies in another variable, which may differ. */
+static void hash_replicated_aliases(struct table *t) {
+    for (size_t i = 0; i < t->blocks_count; i++) {
+        struct block *b = &t->blocks[i];
+        if (b->alias >= 0 && b->whose == MEND_APP_REPLICATED)
+            block_hash(b, (const char *)t->blocks[b->alias].data + b->offset * b->size);
+    }
+}
+
 bool snapshot_prepare(char error[TEXT]) {
     app.reported = false;
     if (app.prepare)
@@ -296,6 +305,8 @@ struct table *snapshot_take(enum snapshot how, char error[TEXT]) {
     }
     free(spans);
     if (good) {
+        if (how != SNAPSHOT_MOVE)
+            hash_replicated_aliases(t);
         list_ancestors(t);
         return t;
     }

@@ -2,7 +2,7 @@
  *
  * In each dimension local indices of this rank and of the writer meet in global ones. They meet in runs: so many neighbours here are as many
  * neighbours there. Of each file the rows of the first dimension that are needed are read in pieces, and scattered run by run. What is a rank's
- * own must be found in some file; its halo is filled as far as it lies in the array.
+ * own must be found in some file; its halo is filled as far as it lies in the array. Which file would count where several hold an element with different values nobody knows: that is refused.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -113,6 +113,7 @@ struct source {
     const struct block *b;
     struct runs runs[MEND_APP_DIMENSIONS];
     unsigned char *found; /* a bit for each element here */
+    uint64_t *differs;    /* the first element here that files have with different values, or UINT64_MAX */
     uint64_t size;
 };
 
@@ -134,9 +135,15 @@ static void scatter(const struct source *s, int d, uint64_t here, uint64_t there
         }
         uint64_t here_at = here * s->mine[d].extent + run.here, there_at = there * (d == 0 ? count : s->b->dimension[d].extent) + run.there;
         if (last) {
-            memcpy((char *)s->v->address + here_at * s->size, rows + there_at * s->size, run.length * s->size);
-            for (uint64_t n = here_at; n < here_at + run.length; n++)
-                s->found[n / 8] |= (unsigned char)(1 << (n % 8));
+            char *into = (char *)s->v->address + here_at * s->size;
+            const unsigned char *from = rows + there_at * s->size;
+            for (uint64_t n = 0; n < run.length; n++) {
+                unsigned char *found = &s->found[(here_at + n) / 8], bit = (unsigned char)(1 << ((here_at + n) % 8));
+                if (*found & bit && here_at + n < *s->differs && memcmp(into + n * s->size, from + n * s->size, s->size) != 0)
+                    *s->differs = here_at + n;
+                *found |= bit;
+            }
+            memcpy(into, from, run.length * s->size);
             continue;
         }
         for (uint64_t n = 0; n < run.length; n++)
@@ -203,22 +210,27 @@ int saved_load_all(bool contents, char error[TEXT]) {
     return 0;
 }
 
-/* The first of this rank's own elements that no file held. */
-static bool all_found(const struct variable *v, const struct dimension *mine, const unsigned char *found, uint64_t *at) {
-    for (uint64_t n = 0; n < v->elements; n++) {
-        if (found[n / 8] & (1 << (n % 8)))
-            continue;
-        uint64_t rest = n;
-        bool own = true;
-        for (int d = v->dimensions - 1; d >= 0; d--) {
-            uint64_t index = rest % mine[d].extent;
-            rest /= mine[d].extent;
-            own = own && index >= mine[d].first && index - mine[d].first < mine[d].count;
-            at[d] = dimension_global(&mine[d], index);
-        }
-        if (own)
-            return false;
+/* Whether an element here is this rank's own, and its global index. */
+static bool is_own(const struct variable *v, const struct dimension *mine, uint64_t n, char index[TEXT]) {
+    uint64_t at[MEND_APP_DIMENSIONS];
+    size_t length = 0;
+    bool own = true;
+    for (int d = v->dimensions - 1; d >= 0; d--) {
+        uint64_t here = n % mine[d].extent;
+        n /= mine[d].extent;
+        own = own && here >= mine[d].first && here - mine[d].first < mine[d].count;
+        at[d] = dimension_global(&mine[d], here);
     }
+    for (int d = 0; d < v->dimensions; d++)
+        length += (size_t)snprintf(index + length, TEXT - length, "%s%" PRIu64, d ? ", " : "", at[d]);
+    return own;
+}
+
+/* `index`: of the first of this rank's own elements that no file held. */
+static bool all_found(const struct variable *v, const struct dimension *mine, const unsigned char *found, char index[TEXT]) {
+    for (uint64_t n = 0; n < v->elements; n++)
+        if (!(found[n / 8] & (1 << (n % 8))) && is_own(v, mine, n, index))
+            return false;
     return true;
 }
 
@@ -236,7 +248,9 @@ int spread_restore(struct variable *v, const struct block *like) {
     int done = saved_load_all(true, error);
     if (done)
         return fail_restore(done, "%s", error);
-    struct source s = {.v = v, .mine = mine, .size = element_size(v->type), .found = must_alloc(v->elements / 8 + 1)};
+    char index[TEXT];
+    uint64_t differs = UINT64_MAX;
+    struct source s = {.v = v, .mine = mine, .size = element_size(v->type), .found = must_alloc(v->elements / 8 + 1), .differs = &differs};
     char *context = context_path(v->context);
     for (uint32_t i = 0; i < app.saved.manifest.ranks && done == 0; i++) {
         const struct table *t = app.saved.all[i];
@@ -256,14 +270,12 @@ int spread_restore(struct variable *v, const struct block *like) {
             done = fail_restore(done, "array `%s`: %s", v->name, error);
     }
     free(context);
-    uint64_t at[MEND_APP_DIMENSIONS];
-    if (done == 0 && !all_found(v, mine, s.found, at)) {
-        char index[TEXT];
-        size_t length = 0;
-        for (int d = 0; d < v->dimensions; d++)
-            length += (size_t)snprintf(index + length, TEXT - length, "%s%" PRIu64, d ? ", " : "", at[d]);
-        done = fail_restore(MEND_APP_REFUSED, "array `%s`: no rank had saved element [%s]", v->name, index);
+    if (done == 0 && differs != UINT64_MAX) {
+        is_own(v, mine, differs, index);
+        done = fail_restore(MEND_APP_REFUSED, "array `%s`: element [%.500s] was saved by several ranks, with different values: register what one rank alone has as its own (of a list or a whole dimension all elements are the rank's own), or restart on %" PRIu32 " ranks with the distribution that it had", v->name, index, app.saved.manifest.ranks);
     }
+    if (done == 0 && !all_found(v, mine, s.found, index))
+        done = fail_restore(MEND_APP_REFUSED, "array `%s`: no rank had saved element [%s]", v->name, index);
     free(s.found);
     return done;
 }

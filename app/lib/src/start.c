@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -69,6 +70,16 @@ int lock_directory(void) {
 }
 
 void unlock_directory(void) {
+    if (lock_fd < 0)
+        return;
+    /* Also where a child that this process forked has it open still. */
+    flock(lock_fd, LOCK_UN);
+    close(lock_fd);
+    lock_fd = -1;
+}
+
+/* A child that outlives this process doesn't use the directory. */
+static void forked(void) {
     if (lock_fd >= 0)
         close(lock_fd);
     lock_fd = -1;
@@ -274,6 +285,10 @@ static char first_directory[sizeof app.began_in];
 __attribute__((constructor)) static void keep_first_directory(void) {
     if (!getcwd(first_directory, sizeof first_directory))
         first_directory[0] = 0;
+}
+
+__attribute__((constructor)) static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, forked);
 }
 
 EXPORT int mend_app_init_transport(const mend_app_transport *transport, const char *program, const char *configuration) {

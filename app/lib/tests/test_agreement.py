@@ -63,14 +63,19 @@ class Ranks(InDirectory):
     def taken(self, output):
         return re.findall(r"rank (\d+) took at (\d+)", output)
 
-    def ask(self, process, ask):
-        """Has `ask` called when all ranks run; the whole output."""
+    def read(self, process, word, times=1):
+        """The output until it has had a word so often."""
         seen = ""
         until = time.monotonic() + PATIENCE
-        while seen.count("starts") < 3 and time.monotonic() < until:
+        while seen.count(word) < times and time.monotonic() < until:
             line = process.stdout.readline()
             self.assertTrue(line, f"the ranks ended:\n{seen}")
             seen += line
+        return seen
+
+    def ask(self, process, ask):
+        """Has `ask` called when all ranks run; the whole output."""
+        seen = self.read(process, "starts", 3)
         ask()
         output, _ = process.communicate(timeout=PATIENCE)
         return seen + output
@@ -152,6 +157,18 @@ class Ranks(InDirectory):
         self.assertEqual(sorted(rank for rank, _ in first), ["0", "1", "2"], output)
         self.assertEqual(len({call for _, call in first}), 1, output)
 
+    def test_a_request_after_one_whose_end_a_rank_has_not_heard(self):
+        process = start(2, [program("loops"), "2000", "5000", "late", "-s", "10"], self.directory, watch_seconds=0.05, join_seconds=2)
+        request = self.path("checkpoints", "request")
+        self.read(process, "rank 1 waits")
+        open(request, "w", encoding="utf-8").close()
+        self.read(process, "no checkpoint")
+        os.utime(request)
+        time.sleep(0.3)
+        open(self.path("go"), "w", encoding="utf-8").close()
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertEqual(sorted(rank for rank, _ in self.taken(output)), ["0", "1"], output)
+
     def test_many_requests_at_random_moments(self):
         random.seed(int(os.environ.get("MEND_TEST_SEED", "1")))
         for settings in ({"behind": "yes", "incremental": "yes"}, {"calls": 37}):
@@ -187,8 +204,9 @@ class Ranks(InDirectory):
     def test_different_places_and_replicas_that_differ_are_refused(self):
         output = self.good(run(3, [program("loops"), "200", "500", "places", "-r", "20"], self.directory))
         self.assertIn("rank 1: it is in other contexts", output)
-        output = self.good(run(3, [program("loops"), "200", "500", "replicas", "-r", "20"], self.directory))
-        self.assertIn("a replicated variable of it differs", output)
+        for mode in ("replicas", "inside"):
+            output = self.good(run(3, [program("loops"), "200", "500", mode, "-r", "20"], self.directory))
+            self.assertIn("a replicated variable of it differs", output)
         self.assertEqual(self.checkpoints(), [])
 
     def test_a_request_at_the_very_end_hurts_nobody(self):
@@ -211,6 +229,32 @@ with mend_app.Session(program="watched 1") as session:
         time.sleep(0.05)
         state.step += 1
 """
+
+    def test_each_time_it_is_touched_or_put_there_again(self):
+        script = """
+import os, time, mend_app
+def taken(session):
+    before, until = session.newest, time.monotonic() + 5
+    while session.newest == before and time.monotonic() < until:
+        session.checkpoint()
+        time.sleep(0.005)
+    print("taken", session.newest > before)
+with mend_app.Session(program="watched 1") as session:
+    open("asked", "w").close()
+    taken(session)
+    os.utime("asked")
+    taken(session)
+    time.sleep(0.1)
+    times = os.stat("asked").st_atime_ns, os.stat("asked").st_mtime_ns
+    os.remove("asked")
+    time.sleep(0.1)
+    open("new", "w").close()
+    os.utime("new", ns=times)
+    os.rename("new", "asked")
+    taken(session)
+"""
+        output = self.good(self.python(script, watch="asked", watch_seconds=0.02))
+        self.assertEqual(output.count("taken True"), 3, output)
 
     def test_a_relative_name_is_taken_from_where_the_program_starts(self):
         self.good(self.python(self.SCRIPT, watch="asked", watch_seconds=0.05))

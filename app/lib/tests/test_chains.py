@@ -6,7 +6,7 @@ import shutil
 import unittest
 
 from on_nodes import QUICK, STEPS, InLab
-from programs import InDirectory, run
+from programs import PYTHON, InDirectory, run
 
 # Checkpoints 1, 3 and 5 are full, 2 links to 1 and 4 to 3. This copies as a daemon would: the first chain, then of the second one only the link.
 COPIED_IN_PART = """
@@ -32,8 +32,44 @@ with mend_app.Session(program="parts") as session, session.context("main"):
             copy(4)
 """
 
+# The partner has the first checkpoint; of the second it gets no copy. Rank 0 moves, takes the third, and is started again.
+NOT_COPIED_YET = """
+import mend_app, os, sys, time
+from mpi4py import MPI
+def until_targets(*lines):
+    while not (os.path.exists("checkpoints/targets") and set(lines) <= set(open("checkpoints/targets").read().splitlines())):
+        time.sleep(0.01)
+with mend_app.Session(MPI.COMM_WORLD, program="held") as session, session.context("main"):
+    state = session.scalars(step=0)
+    session.world.Get_size()
+    if not session.restarting:
+        session.checkpoint(now=True)
+        open("checkpoints/checkpoint-000001/rank-00000.partner", "w").close()
+        until_targets("partner = 1")
+        session.checkpoint(now=True)
+        until_targets("partner = 2", "keep = 1")
+        state.step = 1
+        session.migrate("0")
+    while session.checkpoint() != "restored":
+        time.sleep(0.01)
+    session.checkpoint(now=True)
+    until_targets(f"newest = {session.newest}")
+    print("targets", *open("checkpoints/targets").read().splitlines(), flush=True)
+    os._exit(0)
+"""
+
 
 class Offered(InDirectory):
+    def test_what_the_partner_has_is_kept_when_rank_0_moves_or_is_started_again(self):
+        os.makedirs(self.path("offered", "fast"))
+        self.write("offered/tiers", "tiers = memory,partner\njob = 00\n")
+        self.write("offered/fast/node", "node = here\n")
+        for _ in range(2):
+            # It ends as one that was killed does.
+            _, output = run(1, [PYTHON, "-c", NOT_COPIED_YET], self.directory, keep=1, watch_seconds=0.02, requests=self.path("offered"))
+            self.assertRegex(output, r"targets newest = \d+ partner = \d+ keep = 1\n")
+            self.assertIn(1, self.checkpoints())
+
     def test_what_the_directory_has_in_part_takes_the_place_of_nothing_whole(self):
         os.makedirs(self.path("offered", "fast"))
         self.write("offered/tiers", "tiers = memory,shared\njob = 00\n")

@@ -1,6 +1,8 @@
 """How sessions begin and end, and what is registered in them that can't be saved as it is."""
 
 import glob
+import os
+import signal
 import unittest
 
 import h5py
@@ -23,6 +25,28 @@ class Sessions(InDirectory):
     def test_a_second_beginning_is_refused_and_harms_nothing(self):
         output = self.good(run(1, [program("sessions"), "twice"], self.directory))
         self.assertIn("mend_app_init_mpi was called already", output)
+
+    def test_a_child_that_was_forked_does_not_keep_the_directory(self):
+        script = """
+import mend_app, os, signal, time
+def fork():
+    child = os.fork()
+    if child == 0:
+        os.close(1), os.close(2)
+        time.sleep(60)
+        os._exit(0)
+    return child
+with mend_app.Session():
+    first = fork()
+with mend_app.Session():
+    print("children", first, fork(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+        code, output = self.python(script)
+        self.assertEqual(code, -9, output)
+        for child in self.line(output, "children ").split()[1:]:
+            self.addCleanup(os.kill, int(child), signal.SIGKILL)
+        self.good(self.python("import mend_app\nmend_app.Session().close()"))
 
     def test_a_run_has_not_ended_while_one_rank_is_unfinished(self):
         self.assertNotEqual(run(2, [program("sessions"), "20"], self.directory)[0], 0)

@@ -53,7 +53,7 @@ def _dimension(function, *counts):
 
 
 def whole(count):
-    """A dimension of which every rank has all `count` elements."""
+    """A dimension of which every rank has all `count` elements, with the same values: else the array restarts on the same ranks only."""
     return _dimension("mend_app_whole", count)
 
 
@@ -68,7 +68,8 @@ def cyclic(count, size, part, parts):
 
 
 def listed(count, indices):
-    """A dimension of `count` elements over all ranks, of which this rank has those with the indices given (from 0). They are read again at each checkpoint: where elements
+    """A dimension of `count` elements over all ranks, of which those with the indices given (from 0) are this rank's own: where several ranks list one they have the
+    same value for it, or the array restarts on the same ranks only. Indices are read again at each checkpoint: where elements
     trade places, change the indices in place."""
     kept = numpy.ascontiguousarray(_indices(indices), dtype=numpy.uint64)
     made = _library.call("mend_app_list", whole(count).extent, kept.size, kept.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)))

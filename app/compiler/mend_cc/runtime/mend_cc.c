@@ -465,11 +465,12 @@ int mend_cc_checkpoint(int point) {
         cc.current = point;
         register_all();
     }
-    int restoring = mend_app_restarting(), done = mend_app_checkpoint();
+    int restoring = mend_app_restarting();
+    if (restoring)
+        mend_cc_files_back();
+    int done = mend_app_checkpoint();
     if (restoring && done < 0)
         mend_cc_stop("the state of safe point %s isn't restored, so the program ends. The cause stands above", find_point(point)->path);
-    if (done == MEND_APP_RESTORED)
-        mend_cc_files_restored();
     return done;
 }
 

@@ -18,9 +18,7 @@ struct opened {
     const char *name; /* a constant of the program */
     char *path;
     int number;
-    /* On the way to the safe point that is restored: */
-    off_t position; /* where the file is set to there; 0: it is there */
-    int file;       /* the file itself, where what the way writes goes nowhere; -1: the stream has it */
+    int file; /* the file itself, where what the way to the safe point that is restored writes goes nowhere; -1: the stream has it */
 };
 
 static struct opened *all;
@@ -66,32 +64,26 @@ static struct opened *numbered_file(const char *name, const char *path) {
     return f;
 }
 
-/* The way to the safe point begins where the program did: it reads a file from its start, and has written already what it writes. A file that is read and
- * written has its position at once. */
-static void begin_anew(struct opened *f, const char *mode) {
+/* What the way to the safe point writes is written already. A file at its start is empty, or begun anew. */
+static void write_nowhere(struct opened *f, const char *mode) {
     struct stat status;
-    off_t position = ftello(f->stream);
-    if (position <= 0 || strchr(mode, '+') || fstat(fileno(f->stream), &status) != 0 || !S_ISREG(status.st_mode))
+    if (mode[0] == 'r' || strchr(mode, '+') || ftello(f->stream) <= 0 || fstat(fileno(f->stream), &status) != 0 || !S_ISREG(status.st_mode))
         return;
     int nowhere = -1, good = 0;
-    if (mode[0] == 'r') {
-        good = fseeko(f->stream, 0, SEEK_SET) == 0;
-    } else if ((f->file = fcntl(fileno(f->stream), F_DUPFD_CLOEXEC, 0)) >= 0 && (nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC)) >= 0) {
+    if ((f->file = fcntl(fileno(f->stream), F_DUPFD_CLOEXEC, 0)) >= 0 && (nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC)) >= 0) {
         good = dup2(nowhere, fileno(f->stream)) >= 0;
         close(nowhere);
     }
     if (!good)
-        mend_cc_stop("the file %s can't be set to its start, so the program ends: %s", f->path, strerror(errno));
-    f->position = position;
+        mend_cc_stop("what was written already to the file %s can't be left out, so the program ends: %s", f->path, strerror(errno));
 }
 
-void mend_cc_files_restored(void) {
+void mend_cc_files_back(void) {
     for (struct opened *f = all; f; f = f->next) {
-        if (!f->stream || f->position <= 0)
+        if (!f->stream || f->file < 0)
             continue;
-        if ((f->file >= 0 && (fflush(f->stream) != 0 || dup2(f->file, fileno(f->stream)) < 0 || close(f->file) != 0)) || fseeko(f->stream, f->position, SEEK_SET) != 0)
+        if (fflush(f->stream) != 0 || dup2(f->file, fileno(f->stream)) < 0 || close(f->file) != 0)
             mend_cc_stop("the file %s can't be set to where it was, so the program ends: %s", f->path, strerror(errno));
-        f->position = 0;
         f->file = -1;
     }
 }
@@ -110,7 +102,7 @@ FILE *mend_cc_fopen(const char *name, const char *path, const char *mode) {
         mend_cc_stop("the file %s isn't restored, so the program ends%s. The cause stands above", path, mode[0] == 'w' ? ": to open it anew would empty it" : "");
     f->stream = stream;
     if (stream && mend_app_restarting())
-        begin_anew(f, mode);
+        write_nowhere(f, mode);
     return stream;
 }
 
@@ -120,7 +112,6 @@ int mend_cc_fclose(FILE *stream) {
             if (f->file >= 0)
                 close(f->file);
             f->stream = NULL;
-            f->position = 0;
             f->file = -1;
         }
     return mend_app_fclose(stream) == MEND_APP_OK ? 0 : EOF;

@@ -10,8 +10,8 @@ enum { MEND_CC_NAME = 160 };
 int mend_cc_has_started(void);
 /* The memory; ends the program if there is none. */
 void *mend_cc_need(void *memory);
-/* The safe point is restored: files are set to where they were there. */
-void mend_cc_files_restored(void);
+/* The safe point is reached: what is written from now on goes to the files again. */
+void mend_cc_files_back(void);
 /* Ends the job. The newest checkpoint stays. */
 void mend_cc_stop(const char *format, ...);
 #endif

@@ -1,9 +1,10 @@
 /* Ranks in loops that are in step or not, for requests. Each call at which a checkpoint was taken is a line on standard output.
  *
- *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | rush] [-r CALL] [-s CALLS]
+ *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | inside | rush | late] [-r CALL] [-s CALLS]
  *
  * step: a message to each neighbour between calls. uneven: rank 1 makes two calls where the others make one. early: rank 1 makes half of the calls, and
- * nobody waits for it. places: rank 1 is in another context. replicas: a replicated variable differs. rush: in step, and only rank 0 is slow.
+ * nobody waits for it. places: rank 1 is in another context. replicas: a replicated variable differs; inside: it lies in a private one. rush: in step, and only rank 0 is slow. late: rank 0 is, too, and rank 1 waits after its first call until there is a
+ * file `go`.
  * -r: every rank asks at its call CALL plus its number. -s: it stops so many calls after its first checkpoint.
  */
 #include <inttypes.h>
@@ -27,13 +28,16 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (mend_app_init_mpi(MPI_COMM_WORLD, "loops 1", NULL) < 0)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    int64_t call = 0, replica = 0;
+    int64_t call = 0, pair[2] = {0}, *replica = &pair[1];
+    int inside = strcmp(mode, "inside") == 0;
     mend_app_enter(strcmp(mode, "places") == 0 && rank == 1 ? "elsewhere" : "loop");
     mend_app_variable("call", &call, MEND_APP_INT64, 0, NULL, MEND_APP_PRIVATE);
-    mend_app_variable("replica", &replica, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
-    int early = strcmp(mode, "early") == 0, uneven = strcmp(mode, "uneven") == 0, rush = strcmp(mode, "rush") == 0;
-    if (strcmp(mode, "replicas") == 0)
-        replica = rank;
+    if (inside)
+        mend_app_variable("pair", pair, MEND_APP_INT64, 1, (uint64_t[]){2}, MEND_APP_PRIVATE);
+    mend_app_variable("replica", replica, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
+    int late = strcmp(mode, "late") == 0, early = strcmp(mode, "early") == 0, uneven = strcmp(mode, "uneven") == 0, rush = strcmp(mode, "rush") == 0;
+    if (inside || strcmp(mode, "replicas") == 0)
+        *replica = rank;
     int64_t mine = early && rank == 1 ? calls / 2 : calls;
     printf("rank %d starts\n", rank);
     fflush(stdout);
@@ -46,9 +50,15 @@ int main(int argc, char **argv) {
                 if (stop_after && call + stop_after < mine)
                     mine = call + stop_after;
             }
-        if (pause && (!rush || rank == 0))
+        if (late && rank == 1 && call == 0) {
+            printf("rank 1 waits\n");
+            fflush(stdout);
+            while (access("go", F_OK) != 0)
+                usleep(5000);
+        }
+        if (pause && (!(rush || late) || rank == 0))
             usleep((useconds_t)pause);
-        if (!early && ranks > 1) {
+        if (!early && !late && ranks > 1) {
             int left = (rank + ranks - 1) % ranks, right = (rank + 1) % ranks, out = 1, in;
             MPI_Sendrecv(&out, 1, MPI_INT, left, 0, &in, 1, MPI_INT, right, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             MPI_Sendrecv(&out, 1, MPI_INT, right, 0, &in, 1, MPI_INT, left, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

@@ -237,6 +237,8 @@ int store_mark_ended(const char *directory, uint64_t newest);
 /* Up to which checkpoint; 0: none. An error of the system where that can't be told. */
 int store_ended(const char *directory, uint64_t *number);
 int sync_directory(const char *path);
+/* Of the directory that `path` has its name in. */
+int sync_parent(const char *path);
 /* Whole or not at all; not durable. */
 bool store_text(const char *path, const char *text);
 

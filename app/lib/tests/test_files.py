@@ -281,31 +281,42 @@ CALLS = "openat,write,pwrite64,pwritev,fsync,fdatasync,rename,mkdir,ftruncate,un
 
 
 class Kills(InDirectory):
+    def calls(self, trace):
+        """Thread, call and path of each call on a file of the test's directory, in order."""
+        with open(trace, encoding="utf-8") as file:
+            found = [re.match(r'(\d+) +(\w+)\((?:\d+<([^>]*)>|(?:AT_FDCWD<[^>]*>, )?"([^"]*)")', line) for line in file]
+        named = [(line[1], line[2], os.path.join(self.directory, line[3] or line[4])) for line in found if line]
+        return [call for call in named if call[2].startswith(self.directory)]
+
     def test_sigkill_before_any_system_call(self):
         if not shutil.which("strace"):
             skip("SIGKILL before system calls", "strace isn't there")
+        self.directory = os.path.realpath(self.directory)
         command = [program("templates"), "30"]
         expected = self.line(self.good(run(0, command, self.directory)), "templates ")
         random.seed(SEED)
-        for settings in ({}, {"incremental": "yes"}):
+        for settings in ({}, {"incremental": "yes", "behind": "yes"}):
             shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
-            counted = self.good(run(0, ["strace", "-o", self.path("trace"), "-e", f"trace={CALLS}", *command], self.directory, calls=8, **settings))
+            strace = ["strace", "-f", "-y", "-o", self.path("trace"), "-e", f"trace={CALLS}"]
+            counted = self.good(run(0, [*strace, *command], self.directory, calls=8, **settings))
             self.assertIn("checkpoint 24 is complete", counted)
-            with open(self.path("trace"), encoding="utf-8") as file:
-                lines = file.read().splitlines()
-            first = next(number for number, line in enumerate(lines) if "checkpoint-000016" in line)
-            names = [line.split("(")[0] for line in lines]
-            killed = 0
-            for at in sorted(random.sample(range(first, len(lines)), 14)):
-                # strace counts each call by itself.
-                call, when = names[at], names[: at + 1].count(names[at])
+            calls = self.calls(self.path("trace"))
+            first = next(number for number, (_, _, path) in enumerate(calls) if "checkpoint-000016" in path)
+            writer = next(thread for thread, call, _ in calls if call == "pwrite64")
+            self.assertEqual(writer != calls[0][0], "behind" in settings)
+            killed, of_writer = 0, 0
+            for at in sorted(random.sample(range(first, len(calls)), 14)):
+                # strace counts each call of each thread by itself, and only those on the path.
+                _, call, path = calls[at]
+                when = calls[: at + 1].count(calls[at])
                 shutil.rmtree(self.path("checkpoints"))
                 os.remove(self.path("templates.log"))
-                code, output = run(0, ["strace", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={when}", *command], self.directory, calls=8, **settings)
+                code, output = run(0, [*strace, "-P", path, "-e", f"inject={call}:signal=KILL:when={when}", *command], self.directory, calls=8, **settings)
                 if code == 0:
-                    # The thread that removes old checkpoints, which isn't traced, made this call this time.
+                    # The thread that removes old checkpoints made fewer of these calls this time.
                     continue
                 killed += 1
+                of_writer += calls[at][0] == writer
                 complete = [int(number) for number in re.findall(r"checkpoint (\d+) is complete", output)]
                 again = self.good(run(0, command, self.directory, calls=8, **settings))
                 self.assertEqual(self.line(again, "templates "), expected)
@@ -317,6 +328,7 @@ class Kills(InDirectory):
                     self.assertGreaterEqual(int(restored[0]), complete[-1])
                 self.assertNotIn("can't be used", again)
             self.assertGreaterEqual(killed, 8)
+            self.assertGreaterEqual(of_writer, 4)
 
     def test_sigkill_of_ranks_at_any_time(self):
         command = [program("heat"), "20000", "60", "-p", "0", "2000"]

@@ -48,7 +48,7 @@ struct settings {
     char directory[TEXT], watch[TEXT], move[TEXT], requests[TEXT], move_through[16], move_split[16], restart[64], signal[16], compress[16], on_error[16], verify[16];
     double interval, watch_seconds, join_seconds, hold_seconds;
     uint64_t calls, keep, full_every, move_chunk;
-    bool incremental, behind, shuffle, quiet;
+    bool incremental, behind, nothing_open, shuffle, quiet;
 };
 int settings_read(struct settings *s, const char *configuration);
 /* All of them, as variables of the environment. */

@@ -75,6 +75,10 @@ EXPORT int mend_app_report(int code, const char *text) {
     return fail(code, "%s", text);
 }
 
+EXPORT int mend_app_nothing_open(void) {
+    return app.settings.nothing_open;
+}
+
 EXPORT const char *mend_app_error(void) {
     return app.error;
 }

@@ -271,11 +271,28 @@ class Refused(Moving):
         return output
 
     def test_what_is_open_is_named(self):
-        for what, word in (("window", "window `halo` of MPI_Win_create is open"), ("request", "a request of MPI_Irecv is open"), ("persistent", "a request of MPI_Recv_init is open"),
-                           ("communicator", "communicator `mine` is of MPI_Comm_dup"), ("graph", "communicator `mine` is of MPI_Graph_create"), ("inter", "communicator `mine` is of MPI_Intercomm_create"),
-                           ("exscan", "a request of MPI_Iexscan is open"), ("file", "a file of MPI_File_open is open")):
+        for what, word in (("window", "window `halo` of MPI_Win_create is open"), ("request", "a request of MPI_Irecv is open"), ("communicator", "communicator `mine` is of MPI_Comm_dup"),
+                           ("inter", "communicator `mine` is of MPI_Intercomm_create"), ("file", "a file of MPI_File_open is open")):
             with self.subTest(what):
                 self.refused(f"no move: {word}", "-o", what, "3", "-m", "5", "1", "")
+
+    def test_calls_that_open_something_are_seen(self):
+        """Each of MPI's functions that makes a request, a window, a file or a communicator, in what the MPI library's own header declares."""
+        shared = os.path.join(OUT, "share", "mend-app")
+        for mpicc, mpiexec in ((os.path.join(VENV, "bin", "mpicc"), None), (shutil.which("mpicc.openmpi"), shutil.which("mpiexec.openmpi"))):
+            if not mpicc:
+                continue
+            flags = ["-std=c17", "-D_GNU_SOURCE", f"-I{OUT}/include", f"-I{shared}"]
+            with self.subTest(mpicc):
+                subprocess.run([mpicc, *flags, os.path.join(SOURCES, "open.c"), f"-L{OUT}/lib", f"-Wl,-rpath,{OUT}/lib", "-lmend-app", "-o", self.path("open")], check=True)
+                self.assertEqual(self.good(run(1, [self.path("open")], self.directory, mpiexec)), "open: 0 wrong, calls are seen\n")
+                declared = subprocess.run([mpicc, *flags, "-E", "-P", os.path.join(OUT, "include", "mend_app_mpi.h")], capture_output=True, text=True, check=True).stdout
+                makes = {name for name, parameters in re.findall(r"\bint (MPI_\w+) ?\(([^;]*)\)[^;]*;", declared) if re.search(r"\bMPI_(Request|Win|File|Comm) ?\* ?\w+ ?(,|$)", parameters)}
+                # These open nothing, or something of what is open already.
+                makes = {name for name in makes if not re.match(r"MPI_(Start|Cancel|Comm_get_parent|File_i\w+|R(put|get|accumulate)\w*)$", name)}
+                seen = set(re.findall(r" T (MPI_\w+)", subprocess.run(["nm", self.path("open")], capture_output=True, text=True, check=True).stdout))
+                self.assertGreater(len(makes), 60)
+                self.assertEqual(makes - seen, set())
 
     def test_hosts_and_ranks_that_are_not_there(self):
         self.refused("host `no-such-host.invalid` isn't known to this machine", "-m", "5", "1", "no-such-host.invalid")
@@ -359,9 +376,9 @@ with mend_app.Session(MPI.COMM_WORLD, program="tied 1") as session:
 
 
 class Languages(InDirectory):
-    def same(self, first, ranks, command, *arguments, mpiexec=None):
+    def same(self, first, ranks, command, *arguments, mpiexec=None, **settings):
         expected = self.line(self.good(run(ranks, command, self.directory, mpiexec)), first)
-        output = self.good(run(ranks, [*command, *arguments], self.directory, mpiexec, watch_seconds=0.05, restart="none"))
+        output = self.good(run(ranks, [*command, *arguments], self.directory, mpiexec, watch_seconds=0.05, restart="none", **settings))
         self.assertEqual(self.line(output, first), expected)
         return output
 
@@ -434,8 +451,13 @@ print("one", transport._has_slots(1), "two", transport._has_slots(2))
         self.assertEqual(self.good(self.python(script)), "oversubscribed True\none True two False\n")
 
     def test_fortran(self):
-        output = self.same("carry sum", 3, [program("carry"), "50"], "5", "0,1", mpiexec=shutil.which("mpiexec.openmpi"))
+        output = self.same("carry sum", 3, [program("carry"), "50"], "5", "0,1", mpiexec=shutil.which("mpiexec.openmpi"), nothing_open="yes")
         self.assertIn("moved: ranks 0, 1;", output)
+        # Open MPI's Fortran calls nothing of C's that could be seen.
+        output = self.good(run(2, [program("carry"), "12", "2", "1"], self.directory, shutil.which("mpiexec.openmpi"), watch_seconds=0.02, restart="none"))
+        self.assertIn("no move: what is open can't be seen", output)
+        self.assertIn("set nothing_open = yes", output)
+        self.assertNotIn("moved:", output)
 
 
 class Fragments(InDirectory):

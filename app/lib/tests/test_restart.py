@@ -210,6 +210,19 @@ with mend_app.Session(program="names") as session:
             done = subprocess.run([PYTHON, "-c", "import mend_app; print(mend_app._library._find())"], env={**variables, **({"MEND_APP_HOME": home} if home else {})}, capture_output=True, text=True, check=False)
             self.assertEqual(done.stdout.strip(), os.path.abspath(library or os.path.join(home, "lib", "libmend-app.so")), done.stderr)
 
+    def test_what_is_installed_finds_itself(self):
+        variables = {key: value for key, value in environment().items() if not key.startswith("MEND_APP_")}
+        make = ["make", "--silent", "-C", os.path.join(ROOT, "app", "lib"), "install", f"OUT={OUT}", f"DESTDIR={self.directory}", "PREFIX=/opt"]
+        subprocess.run(make, check=True, capture_output=True)
+        for package, home in ((os.path.join(OUT, "python"), OUT), (self.path("opt", "lib", "mend-app", "python"), self.path("opt"))):
+            done = subprocess.run([PYTHON, "-c", "import mend_app; print(mend_app.__file__, mend_app._library._find())"], env={**variables, "PYTHONPATH": package}, capture_output=True, text=True, check=False)
+            self.assertEqual(done.stdout.split(), [os.path.join(package, "mend_app", "__init__.py"), os.path.join(home, "lib", "libmend-app.so")], done.stderr)
+            script = self.write("python3", '#!/bin/sh\necho "$MEND_APP_HOME" "$@"\n')
+            os.chmod(script, 0o755)
+            done = subprocess.run([os.path.join(home, "bin", "mend-cc"), "mpicc"], env={**variables, "PATH": f"{self.directory}:{variables['PATH']}"}, capture_output=True, text=True, check=False)
+            self.assertEqual(done.stdout.split(), [home, os.path.join(home, "share", "mend-cc", "mend-cc"), "mpicc"], done.stderr)
+            self.assertTrue(os.path.exists(os.path.join(home, "share", "mend-cc", "mend_cc", "runtime", "mend_cc.c")))
+
 
 THROWS = """
 #include <cstdio>

@@ -62,6 +62,15 @@ class Heat(InDirectory):
         self.assertEqual(self.line(output, "heat digest"), expected)
 
 
+class Grid(InDirectory):
+    def test_two_dimensions_that_are_spread(self):
+        self.assertIn("grid write: 0 wrong", self.good(run(4, [program("grid"), "2", "2", "write"], self.directory)))
+        for down, across in ((3, 2), (1, 5), (1, 1)):
+            with self.subTest(down=down, across=across):
+                output = self.good(run(down * across, [program("grid"), str(down), str(across), "check"], self.directory, restart=1))
+                self.assertIn("grid check: 0 wrong", output)
+
+
 class Languages(InDirectory):
     def killed_and_restarted(self, before, after, command, kill, **settings):
         expected = self.good(run(before, command, self.directory))

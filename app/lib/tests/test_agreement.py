@@ -179,6 +179,14 @@ class Ranks(InDirectory):
         self.assertIn("weren't at the same call in time", output)
         self.assertEqual(output.count("ends"), 3, output)
 
+    def test_a_rank_that_is_late_to_hear_of_it_cancels_and_all_say_why(self):
+        output = self.good(run(3, [program("loops"), "150", "10000", "late", "-r", "20"], self.directory, watch_seconds=100, join_seconds=0.5))
+        self.assertEqual(self.checkpoints(), [], output)
+        said = re.findall(r"mend-app: rank (\d): no checkpoint: rank [02]: the other ranks weren't at the same call in time \(join_seconds, hold_seconds\); this rank is at call (\d+), in contexts \"loop\"", output)
+        self.assertEqual(sorted(rank for rank, _ in said), ["0", "1", "2"], output)
+        calls = {rank: int(call) for rank, call in said}
+        self.assertLess(calls["1"], min(calls["0"], calls["2"]), output)
+
     def test_an_early_end_cancels_and_says_so(self):
         output = self.good(run(3, [program("loops"), "400", "2000", "early", "-r", "250"], self.directory))
         self.assertEqual(self.checkpoints(), [], output)

@@ -35,6 +35,12 @@ def kibibytes(pid):
         return {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in file) if key in ("VmHWM", "VmRSS", "RssAnon")}
 
 
+def processor_seconds(pid):
+    """What /proc tells of a process's use of processors."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        return sum(int(ticks) for ticks in file.read().rpartition(")")[2].split()[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
 def signals(pid, which):
     """A set of signals that /proc tells of a process, as bits."""
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
@@ -233,14 +239,14 @@ class Moved(Moving):
 
 
 class Memory(Moving):
-    def test_two_parts_beside_the_data_and_little_in_the_old_process(self):
+    def test_two_parts_beside_the_data_and_little_in_the_old_process_which_sleeps(self):
         chunk, slack, size = 16 << 20, 8 << 10, {"cells": 16000000, "steps": 40}
         process = start(2, [program("moves"), "16000000", "40", "-p", "100000", "-m", "8", "1", ""], self.directory, watch_seconds=0.05, restart="none", move_chunk=chunk)
-        first, seen, last, until = [], {}, {}, time.monotonic() + PATIENCE
+        first, seen, last, used, until = [], {}, {}, {}, time.monotonic() + PATIENCE
         while process.poll() is None and time.monotonic() < until:
             for pid in processes(program("moves")):
                 try:
-                    memory = kibibytes(pid)
+                    memory, seconds = kibibytes(pid), processor_seconds(pid)
                 except OSError:
                     continue
                 if "VmHWM" in memory:
@@ -248,6 +254,7 @@ class Memory(Moving):
                     seen.setdefault(pid, memory)
                     seen[pid] = memory if len(first) < 3 else seen[pid]
                     last[pid] = memory
+                    used.setdefault(pid, []).append((time.monotonic(), seconds, memory["RssAnon"]))
             time.sleep(0.02)
         output, _ = process.communicate()
         self.assertIn("moved: rank 1;", self.same((process.returncode, output), 2, **size))
@@ -261,6 +268,10 @@ class Memory(Moving):
         self.assertLess(last[new]["VmHWM"], most, (seen, last))
         # MPI's own is in it.
         self.assertLess(last[old]["RssAnon"], 16 << 10, last)
+        # From when its memory is given back it sleeps. One that spins would use what a processor gives it.
+        asleep = [(at, seconds) for at, seconds, anonymous in used[old] if anonymous < 16 << 10 and at > used[new][0][0]]
+        self.assertGreater(asleep[-1][0] - asleep[0][0], 1)
+        self.assertLess(asleep[-1][1] - asleep[0][1], 0.1)
 
 
 class Refused(Moving):

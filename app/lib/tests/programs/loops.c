@@ -1,9 +1,9 @@
 /* Ranks in loops that are in step or not, for requests. Each call at which a checkpoint was taken is a line on standard output.
  *
- *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | rush] [-r CALL] [-s CALLS]
+ *   loops CALLS MICROSECONDS [step | uneven | early | late | places | replicas | rush] [-r CALL] [-s CALLS]
  *
  * step: a message to each neighbour between calls. uneven: rank 1 makes two calls where the others make one. early: rank 1 makes half of the calls, and
- * nobody waits for it. places: rank 1 is in another context. replicas: a replicated variable differs. rush: in step, and only rank 0 is slow.
+ * nobody waits for it. late: rank 1 stands still for a second at its tenth call, and nobody waits for it. places: rank 1 is in another context. replicas: a replicated variable differs. rush: in step, and only rank 0 is slow.
  * -r: every rank asks at its call CALL plus its number. -s: it stops so many calls after its first checkpoint.
  */
 #include <inttypes.h>
@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
     mend_app_enter(strcmp(mode, "places") == 0 && rank == 1 ? "elsewhere" : "loop");
     mend_app_variable("call", &call, MEND_APP_INT64, 0, NULL, MEND_APP_PRIVATE);
     mend_app_variable("replica", &replica, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
-    int early = strcmp(mode, "early") == 0, uneven = strcmp(mode, "uneven") == 0, rush = strcmp(mode, "rush") == 0;
+    int early = strcmp(mode, "early") == 0, late = strcmp(mode, "late") == 0, uneven = strcmp(mode, "uneven") == 0, rush = strcmp(mode, "rush") == 0;
     if (strcmp(mode, "replicas") == 0)
         replica = rank;
     int64_t mine = early && rank == 1 ? calls / 2 : calls;
@@ -48,7 +48,9 @@ int main(int argc, char **argv) {
             }
         if (pause && (!rush || rank == 0))
             usleep((useconds_t)pause);
-        if (!early && ranks > 1) {
+        if (late && rank == 1 && call == 9)
+            sleep(1);
+        if (!early && !late && ranks > 1) {
             int left = (rank + ranks - 1) % ranks, right = (rank + 1) % ranks, out = 1, in;
             MPI_Sendrecv(&out, 1, MPI_INT, left, 0, &in, 1, MPI_INT, right, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             MPI_Sendrecv(&out, 1, MPI_INT, right, 0, &in, 1, MPI_INT, left, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

@@ -16,6 +16,7 @@
 
 _Atomic int request_raised;
 static _Atomic int from_here, ending;
+static _Atomic int asked;         /* somebody asked for the checkpoint that is raised, not the time; 2: of this rank */
 static _Atomic double known;      /* the watched file's time when it was last looked at */
 static double answered, noticed;  /* its time at the newest request; when it was last seen to have another time; under `looking` */
 static _Atomic double taken_move; /* the time of the file that asked for the newest move: no new request, however long it is seen */
@@ -33,6 +34,7 @@ static void raised(int number) {
     (void)number;
     atomic_fetch_or_explicit(&request_raised, REQUEST_CHECKPOINT, memory_order_relaxed);
     atomic_store_explicit(&from_here, 1, memory_order_relaxed);
+    atomic_store_explicit(&asked, 2, memory_order_relaxed);
 }
 
 void request_raise(int what) {
@@ -102,6 +104,11 @@ static void touch(void) {
         close(fd);
 }
 
+/* A file that was put there may have an older time. */
+static bool asks_anew(double time) {
+    return time != 0 && time != atomic_load(&known) && (time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS);
+}
+
 static void look(void) {
     if (app.transport.rank == 0 && launcher_look())
         raised(0);
@@ -116,9 +123,10 @@ static void look(void) {
         noticed = seconds_now();
         atomic_store(&known, answered);
     } else if (time != atomic_load(&known)) {
-        /* A file that was put there may have an older time. */
-        if (time != 0 && (time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS)) {
+        if (asks_anew(time)) {
             answered = time;
+            int nobody = 0;
+            atomic_compare_exchange_strong(&asked, &nobody, 1);
             request_raise(REQUEST_CHECKPOINT);
         }
         noticed = seconds_now();
@@ -130,6 +138,7 @@ void requests_taken(void) {
     requests_set_clock(0);
     pthread_mutex_lock(&looking);
     atomic_store(&from_here, 0);
+    atomic_store(&asked, 0);
     request_clear(REQUEST_CHECKPOINT);
     double time = touched(watched);
     if (time != atomic_load(&known)) {
@@ -144,6 +153,7 @@ void requests_taken(void) {
 
 void requests_cancelled(void) {
     atomic_store(&from_here, 0);
+    atomic_store(&asked, 0);
     request_clear(REQUEST_CHECKPOINT);
 }
 
@@ -251,7 +261,8 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     return 0;
 }
 
-static void stop(const char *why) {
+/* `over`: no safe point of this rank comes after it. */
+static void stop(const char *why, bool over) {
     if (signal_number)
         sigaction(signal_number, &before, NULL);
     signal_number = 0;
@@ -269,17 +280,22 @@ static void stop(const char *why) {
         launcher_stop(why);
     }
     retain();
+    /* Of what all ranks can see rank 0 tells. */
+    bool raised_here = atomic_load(&request_raised) & REQUEST_CHECKPOINT && atomic_load(&asked) > (app.transport.rank != 0);
+    if (over && (raised_here || (app.transport.rank == 0 && asks_anew(touched(watched)))))
+        complain("no checkpoint: it was asked for after the last safe point, and the program has ended");
+    atomic_store(&asked, 0);
     request_clear(REQUEST_CHECKPOINT | REQUEST_MOVE);
 }
 
 void requests_stop(void) {
-    stop("the program has ended");
+    stop("the program has ended", true);
 }
 
 /* Who sends a signal to all processes of the job reaches those that aren't ranks any more, too. */
 void requests_leave(void) {
     before.sa_handler = SIG_IGN;
-    stop("rank 0 has moved: ask again");
+    stop("rank 0 has moved: ask again", false);
     /* What this process alone was asked for, and its thread hasn't passed on. */
     if (atomic_exchange(&from_here, 0))
         touch();

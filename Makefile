@@ -108,7 +108,7 @@ install: ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/
 	$(INSTALL) $(PARTS)/mend-source-tar $(DESTDIR)$(PREFIX)/lib/mend/mend-source-tar
 	$(INSTALL) $(PARTS)/libmend-fi.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-fi.so
 	for name in $(RESTORERS); do $(INSTALL) $(PARTS)/$$name $(DESTDIR)$(PREFIX)/lib/mend/$$name; done
-	@[ ! -e target/app/lib/libmend-app.so ] || $(MAKE) --no-print-directory -C app/lib install OUT=$(abspath target/app) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
+	@[ ! -e target/app/lib/libmend-app.so ] || $(MAKE) --no-print-directory -C app/lib install OUT=$(abspath target/app) PREFIX=$(abspath $(PREFIX)) DESTDIR=$(if $(DESTDIR),$(abspath $(DESTDIR)))
 
 clean: ## remove what was built; .venv stays
 	cargo clean

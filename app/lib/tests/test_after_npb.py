@@ -59,18 +59,14 @@ class AfterNpb(InDirectory):
 
         command = [program("cg"), "20000", str(STEPS)]
         undisturbed = values(run(3, command, self.directory))
-        # Another order of sums has other last digits: that is what the tolerance is for.
-        self.assertNotEqual(values(run(5, command, self.directory, restart="none")), undisturbed)
         code, output = run(3, [*command, "-k", "9"], self.directory, calls=4)
         self.assertNotEqual(code, 0, output)
-        shutil.copytree(self.path("checkpoints"), self.path("kept"))
-        for ranks in (5, 1):
-            shutil.rmtree(self.path("checkpoints"))
-            shutil.copytree(self.path("kept"), self.path("checkpoints"))
-            outcome = run(ranks, command, self.directory)
-            self.assertIn("checkpoint 8 of 3 ranks is restored", outcome[1])
-            for found, expected in zip(values(outcome), undisturbed):
-                self.assertLessEqual(abs(found - expected), TOLERANCE * expected, f"{ranks} ranks")
+        outcome = run(2, command, self.directory)
+        self.assertIn("checkpoint 8 of 3 ranks is restored", outcome[1])
+        # Another order of sums has other last digits: that is what the tolerance is for.
+        self.assertNotEqual(values(outcome), undisturbed)
+        for found, expected in zip(values(outcome), undisturbed):
+            self.assertLessEqual(abs(found - expected), TOLERANCE * expected)
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ class Ranks(InDirectory):
         self.assertEqual(output.count("ends"), 3, output)
 
     def test_a_rank_that_is_late_to_hear_of_it_cancels_and_all_say_why(self):
-        output = self.good(run(3, [program("loops"), "150", "10000", "late", "-r", "20"], self.directory, watch_seconds=100, join_seconds=0.5))
+        output = self.good(run(3, [program("loops"), "100", "10000", "late", "-r", "20"], self.directory, watch_seconds=100, join_seconds=0.5))
         self.assertEqual(self.checkpoints(), [], output)
         said = re.findall(r"mend-app: rank (\d): no checkpoint: rank [02]: the other ranks weren't at the same call in time \(join_seconds, hold_seconds\); this rank is at call (\d+), in contexts \"loop\"", output)
         self.assertEqual(sorted(rank for rank, _ in said), ["0", "1", "2"], output)

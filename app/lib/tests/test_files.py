@@ -388,7 +388,7 @@ class Kills(InDirectory):
         command = [program("heat"), "20000", "60", "-p", "0", "2000"]
         expected = self.line(self.good(run(3, command, self.directory)), "heat digest")
         random.seed(SEED)
-        for behind in ("no", "yes", "yes"):
+        for behind in ("no", "yes"):
             shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
             complete = 0
             for least in (15, 38):

@@ -65,7 +65,7 @@ class Heat(InDirectory):
 class Grid(InDirectory):
     def test_two_dimensions_that_are_spread(self):
         self.assertIn("grid write: 0 wrong", self.good(run(4, [program("grid"), "2", "2", "write"], self.directory)))
-        for down, across in ((3, 2), (1, 5), (1, 1)):
+        for down, across in ((3, 1), (1, 3)):
             with self.subTest(down=down, across=across):
                 output = self.good(run(down * across, [program("grid"), str(down), str(across), "check"], self.directory, restart=1))
                 self.assertIn("grid check: 0 wrong", output)

@@ -283,7 +283,7 @@ static void stop(const char *why, bool over) {
     /* Of what all ranks can see rank 0 tells. */
     bool raised_here = atomic_load(&request_raised) & REQUEST_CHECKPOINT && atomic_load(&asked) > (app.transport.rank != 0);
     if (over && (raised_here || (app.transport.rank == 0 && asks_anew(touched(watched)))))
-        complain("no checkpoint: it was asked for after the last safe point, and the program has ended");
+        complain("no checkpoint: the program has ended before a safe point answered the request");
     atomic_store(&asked, 0);
     request_clear(REQUEST_CHECKPOINT | REQUEST_MOVE);
 }

@@ -155,11 +155,11 @@ class Ranks(InDirectory):
     def test_many_requests_at_random_moments(self):
         random.seed(int(os.environ.get("MEND_TEST_SEED", "1")))
         for settings in ({"behind": "yes", "incremental": "yes"}, {"calls": 37}):
-            process = start(3, [program("loops"), "2000", "1000"], self.directory, watch_seconds=0.01, **settings)
+            process = start(3, [program("loops"), "1400", "1000"], self.directory, watch_seconds=0.01, **settings)
 
             def ask():
                 for _ in range(4):
-                    time.sleep(0.05 + random.random() / 4)
+                    time.sleep(0.1 + random.random() / 10)
                     with open(self.path("checkpoints", "request"), "w", encoding="utf-8"):
                         os.utime(self.path("checkpoints", "request"), (time.time(), time.time() + 2 * _))
 

@@ -45,7 +45,7 @@ build: ## build Mend's parts into target/mend
 	@for name in $(RESTORERS); do $(INSTALL) $(TARGET)/restorer/release/$$name $(PARTS)/$$name; done
 	@git -c safe.directory='*' describe --always --dirty=+ --abbrev=12 > $(PARTS)/built-from 2>/dev/null || rm -f $(PARTS)/built-from
 
-app: ## build libmend-app (portable checkpoints) into target/app; needs cmake, zlib1g-dev, libxxhash-dev
+app: ## build libmend-app (portable checkpoints) and mend-cc into target/app; needs cmake, zlib1g-dev, libxxhash-dev
 	@$(MAKE) --no-print-directory -C app/lib OUT=$(abspath target/app)
 
 demo: setup-demo build ## the main job end to end: a LAMMPS rank moves, a node dies, the result stays the same
@@ -92,7 +92,7 @@ conformance: build ## MPI's whole surface at length: own programs, IMB, mpi4py's
 fuzz: setup ## every fuzz target for SECONDS each (default 10)
 	@./fuzz/run.py --seconds $(SECONDS)
 
-install: ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/mend/, include/mend_data.h
+install: ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/mend/, include/mend_data.h; libmend-app and mend-cc if `make app` has built them
 	@if command -v cargo >/dev/null; then $(MAKE) --no-print-directory build; elif [ ! -x $(PARTS)/mend ]; then echo 'install: run `make build` first, as the user who has Rust' >&2; exit 1; fi
 	$(INSTALL) $(PARTS)/mend $(DESTDIR)$(PREFIX)/bin/mend
 	$(INSTALL) $(PARTS)/mendd $(DESTDIR)$(PREFIX)/bin/mendd
@@ -108,6 +108,7 @@ install: ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/
 	$(INSTALL) $(PARTS)/mend-source-tar $(DESTDIR)$(PREFIX)/lib/mend/mend-source-tar
 	$(INSTALL) $(PARTS)/libmend-fi.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-fi.so
 	for name in $(RESTORERS); do $(INSTALL) $(PARTS)/$$name $(DESTDIR)$(PREFIX)/lib/mend/$$name; done
+	@[ ! -e target/app/lib/libmend-app.so ] || $(MAKE) --no-print-directory -C app/lib install OUT=$(abspath target/app) PREFIX=$(abspath $(PREFIX)) DESTDIR=$(if $(DESTDIR),$(abspath $(DESTDIR)))
 
 clean: ## remove what was built; .venv stays
 	cargo clean

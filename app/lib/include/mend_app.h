@@ -200,6 +200,8 @@ typedef struct mend_app_transport {
 } mend_app_transport;
 /* For a transport's own errors: says it on standard error and keeps it for mend_app_error(). Returns `code`. */
 int mend_app_report(int code, const char *text);
+/* For a transport that can't see what is open: 1 if the setting nothing_open is yes. */
+int mend_app_nothing_open(void);
 int mend_app_init_transport(const mend_app_transport *transport, const char *program, const char *configuration);
 
 #ifdef __cplusplus

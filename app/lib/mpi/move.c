@@ -75,6 +75,9 @@ static const char *hindrance(void *state) {
     /* A process that arrives may ask for it after its safe point only. */
     if (!why && !world_is_used && !is_arriving)
         why = "the program doesn't ask for mend_app_world(): with MPI_COMM_WORLD ranks can't move";
+    if (!why && !calls_are_seen && !mend_app_nothing_open())
+        why = "what is open can't be seen, for this program's calls of MPI don't come by mend_app_mpi.c (Fortran under Open MPI, -DMEND_APP_NO_WATCH): if no window, file, request or other "
+              "communicator is open at its safe points, set nothing_open = yes";
     return why ? why : what_is_open();
 }
 

@@ -6,7 +6,7 @@
  *   the transport     messages between ranks
  *
  * It needs no thread support of MPI: only the program's own thread comes here. The first part is left out by -DMEND_APP_NO_WATCH, for programs that have another tool
- * in MPI's profiling interface.
+ * in MPI's profiling interface: ranks move then only where the setting nothing_open says that they can.
  */
 #include "mend_app_mpi.h"
 
@@ -94,55 +94,85 @@ static int request_made(int done, const MPI_Request *request, const char *made_b
     int MPI_##name parameters {                             \
         return request_made(PMPI_##name arguments, request, "MPI_" #name); \
     }
-#define SENDS(name)                                                                                                             \
-    MAKES_REQUEST(name, (const void *b, int n, MPI_Datatype t, int to, int tag, MPI_Comm c, MPI_Request *request), (b, n, t, to, tag, c, request))
-SENDS(Isend)
-SENDS(Ibsend)
-SENDS(Issend)
-SENDS(Irsend)
-SENDS(Send_init)
-SENDS(Bsend_init)
-SENDS(Ssend_init)
-SENDS(Rsend_init)
-MAKES_REQUEST(Irecv, (void *b, int n, MPI_Datatype t, int from, int tag, MPI_Comm c, MPI_Request *request), (b, n, t, from, tag, c, request))
-MAKES_REQUEST(Recv_init, (void *b, int n, MPI_Datatype t, int from, int tag, MPI_Comm c, MPI_Request *request), (b, n, t, from, tag, c, request))
+#define LIST(...) __VA_ARGS__
+/* N: what counts are; D: what displacements are; s: the end of the name, as all of MPI 4's with large counts have it. */
+#define SENDS(name, s, N) MAKES_REQUEST(name##s, (const void *b, N n, MPI_Datatype t, int to, int tag, MPI_Comm c, MPI_Request *request), (b, n, t, to, tag, c, request))
+#define RECEIVES(name, s, N) MAKES_REQUEST(name##s, (void *b, N n, MPI_Datatype t, int from, int tag, MPI_Comm c, MPI_Request *request), (b, n, t, from, tag, c, request))
+#define MESSAGES(s, N)      \
+    SENDS(Isend, s, N)      \
+    SENDS(Ibsend, s, N)     \
+    SENDS(Issend, s, N)     \
+    SENDS(Irsend, s, N)     \
+    SENDS(Send_init, s, N)  \
+    SENDS(Bsend_init, s, N) \
+    SENDS(Ssend_init, s, N) \
+    SENDS(Rsend_init, s, N) \
+    RECEIVES(Irecv, s, N)   \
+    RECEIVES(Recv_init, s, N) \
+    MAKES_REQUEST(Imrecv##s, (void *b, N n, MPI_Datatype t, MPI_Message *message, MPI_Request *request), (b, n, t, message, request))
+#define EXCHANGES(s, N)                                                                                                                                       \
+    MAKES_REQUEST(Isendrecv##s,                                                                                                                               \
+                  (const void *b, N n, MPI_Datatype t, int to, int tag, void *r, N m, MPI_Datatype u, int from, int other, MPI_Comm c, MPI_Request *request), \
+                  (b, n, t, to, tag, r, m, u, from, other, c, request))                                                                                       \
+    MAKES_REQUEST(Isendrecv_replace##s, (void *b, N n, MPI_Datatype t, int to, int tag, int from, int other, MPI_Comm c, MPI_Request *request),               \
+                  (b, n, t, to, tag, from, other, c, request))
+
+/* A collective begins as Ibcast, or is persistent as Bcast_init. */
+#define IMMEDIATE(lower, Upper, s, parameters, arguments) MAKES_REQUEST(I##lower##s, (LIST parameters, MPI_Comm c, MPI_Request *request), (LIST arguments, c, request))
+#define PERSISTENT(lower, Upper, s, parameters, arguments) \
+    MAKES_REQUEST(Upper##_init##s, (LIST parameters, MPI_Comm c, MPI_Info i, MPI_Request *request), (LIST arguments, c, i, request))
+#define TO_EACH(IS, lower, Upper, s, N) IS(lower, Upper, s, (const void *b, N n, MPI_Datatype t, void *r, N m, MPI_Datatype u), (b, n, t, r, m, u))
+#define TO_EACH_V(IS, lower, Upper, s, N, D) \
+    IS(lower, Upper, s, (const void *b, N n, MPI_Datatype t, void *r, const N m[], const D d[], MPI_Datatype u), (b, n, t, r, m, d, u))
+#define ALL_TO_ALL_V(IS, lower, Upper, s, N, D) \
+    IS(lower, Upper, s, (const void *b, const N n[], const D e[], MPI_Datatype t, void *r, const N m[], const D d[], MPI_Datatype u), (b, n, e, t, r, m, d, u))
+#define ALL_TO_ALL_W(IS, lower, Upper, s, N, D)                                                                                                         \
+    IS(lower, Upper, s, (const void *b, const N n[], const D e[], const MPI_Datatype t[], void *r, const N m[], const D d[], const MPI_Datatype u[]), \
+       (b, n, e, t, r, m, d, u))
+#define REDUCES(IS, lower, Upper, s, N) IS(lower, Upper, s, (const void *b, void *r, N n, MPI_Datatype t, MPI_Op o), (b, r, n, t, o))
+#define COLLECTIVES(IS, s, N, D)                                                                                                                    \
+    IS(bcast, Bcast, s, (void *b, N n, MPI_Datatype t, int root), (b, n, t, root))                                                                  \
+    IS(reduce, Reduce, s, (const void *b, void *r, N n, MPI_Datatype t, MPI_Op o, int root), (b, r, n, t, o, root))                                 \
+    REDUCES(IS, allreduce, Allreduce, s, N)                                                                                                         \
+    REDUCES(IS, scan, Scan, s, N)                                                                                                                   \
+    REDUCES(IS, exscan, Exscan, s, N)                                                                                                               \
+    REDUCES(IS, reduce_scatter_block, Reduce_scatter_block, s, N)                                                                                   \
+    IS(reduce_scatter, Reduce_scatter, s, (const void *b, void *r, const N n[], MPI_Datatype t, MPI_Op o), (b, r, n, t, o))                         \
+    IS(gather, Gather, s, (const void *b, N n, MPI_Datatype t, void *r, N m, MPI_Datatype u, int root), (b, n, t, r, m, u, root))                   \
+    IS(scatter, Scatter, s, (const void *b, N n, MPI_Datatype t, void *r, N m, MPI_Datatype u, int root), (b, n, t, r, m, u, root))                 \
+    IS(gatherv, Gatherv, s, (const void *b, N n, MPI_Datatype t, void *r, const N m[], const D d[], MPI_Datatype u, int root), (b, n, t, r, m, d, u, root)) \
+    IS(scatterv, Scatterv, s, (const void *b, const N n[], const D d[], MPI_Datatype t, void *r, N m, MPI_Datatype u, int root), (b, n, d, t, r, m, u, root)) \
+    TO_EACH(IS, allgather, Allgather, s, N)                                                                                                         \
+    TO_EACH(IS, alltoall, Alltoall, s, N)                                                                                                           \
+    TO_EACH(IS, neighbor_allgather, Neighbor_allgather, s, N)                                                                                       \
+    TO_EACH(IS, neighbor_alltoall, Neighbor_alltoall, s, N)                                                                                         \
+    TO_EACH_V(IS, allgatherv, Allgatherv, s, N, D)                                                                                                  \
+    TO_EACH_V(IS, neighbor_allgatherv, Neighbor_allgatherv, s, N, D)                                                                                \
+    ALL_TO_ALL_V(IS, alltoallv, Alltoallv, s, N, D)                                                                                                 \
+    ALL_TO_ALL_V(IS, neighbor_alltoallv, Neighbor_alltoallv, s, N, D)                                                                               \
+    ALL_TO_ALL_W(IS, alltoallw, Alltoallw, s, N, D)                                                                                                 \
+    ALL_TO_ALL_W(IS, neighbor_alltoallw, Neighbor_alltoallw, s, N, MPI_Aint)
+MESSAGES(, int)
+COLLECTIVES(IMMEDIATE, , int, int)
 MAKES_REQUEST(Ibarrier, (MPI_Comm c, MPI_Request *request), (c, request))
-MAKES_REQUEST(Ibcast, (void *b, int n, MPI_Datatype t, int root, MPI_Comm c, MPI_Request *request), (b, n, t, root, c, request))
-MAKES_REQUEST(Ireduce, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, int root, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, root, c, request))
-MAKES_REQUEST(Iallreduce, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
-MAKES_REQUEST(Iallgather, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, c, request))
-MAKES_REQUEST(Ialltoall, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, c, request))
-MAKES_REQUEST(Igather, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, root, c, request))
-MAKES_REQUEST(Iscatter, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, root, c, request))
-MAKES_REQUEST(Iallgatherv, (const void *s, int n, MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, d, u, c, request))
-MAKES_REQUEST(Ialltoallv,
-              (const void *s, const int n[], const int e[], MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, MPI_Comm c, MPI_Request *request),
-              (s, n, e, t, r, m, d, u, c, request))
-MAKES_REQUEST(Igatherv, (const void *s, int n, MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request),
-              (s, n, t, r, m, d, u, root, c, request))
-MAKES_REQUEST(Iscatterv, (const void *s, const int n[], const int d[], MPI_Datatype t, void *r, int m, MPI_Datatype u, int root, MPI_Comm c, MPI_Request *request),
-              (s, n, d, t, r, m, u, root, c, request))
-MAKES_REQUEST(Ialltoallw,
-              (const void *s, const int n[], const int e[], const MPI_Datatype t[], void *r, const int m[], const int d[], const MPI_Datatype u[], MPI_Comm c, MPI_Request *request),
-              (s, n, e, t, r, m, d, u, c, request))
-MAKES_REQUEST(Ineighbor_allgather, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, c, request))
-MAKES_REQUEST(Ineighbor_alltoall, (const void *s, int n, MPI_Datatype t, void *r, int m, MPI_Datatype u, MPI_Comm c, MPI_Request *request), (s, n, t, r, m, u, c, request))
-MAKES_REQUEST(Ineighbor_allgatherv, (const void *s, int n, MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, MPI_Comm c, MPI_Request *request),
-              (s, n, t, r, m, d, u, c, request))
-MAKES_REQUEST(Ineighbor_alltoallv,
-              (const void *s, const int n[], const int e[], MPI_Datatype t, void *r, const int m[], const int d[], MPI_Datatype u, MPI_Comm c, MPI_Request *request),
-              (s, n, e, t, r, m, d, u, c, request))
-MAKES_REQUEST(Ineighbor_alltoallw,
-              (const void *s, const int n[], const MPI_Aint e[], const MPI_Datatype t[], void *r, const int m[], const MPI_Aint d[], const MPI_Datatype u[], MPI_Comm c,
-               MPI_Request *request),
-              (s, n, e, t, r, m, d, u, c, request))
 MAKES_REQUEST(Grequest_start, (MPI_Grequest_query_function *query, MPI_Grequest_free_function *gone, MPI_Grequest_cancel_function *cancel, void *state, MPI_Request *request),
               (query, gone, cancel, state, request))
-MAKES_REQUEST(Imrecv, (void *b, int n, MPI_Datatype t, MPI_Message *message, MPI_Request *request), (b, n, t, message, request))
-MAKES_REQUEST(Iexscan, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
-MAKES_REQUEST(Ireduce_scatter, (const void *s, void *r, const int n[], MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
-MAKES_REQUEST(Ireduce_scatter_block, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
-MAKES_REQUEST(Iscan, (const void *s, void *r, int n, MPI_Datatype t, MPI_Op o, MPI_Comm c, MPI_Request *request), (s, r, n, t, o, c, request))
+#if MPI_VERSION >= 4
+MESSAGES(_c, MPI_Count)
+EXCHANGES(, int)
+EXCHANGES(_c, MPI_Count)
+COLLECTIVES(IMMEDIATE, _c, MPI_Count, MPI_Aint)
+COLLECTIVES(PERSISTENT, , int, int)
+COLLECTIVES(PERSISTENT, _c, MPI_Count, MPI_Aint)
+MAKES_REQUEST(Barrier_init, (MPI_Comm c, MPI_Info i, MPI_Request *request), (c, i, request))
+MAKES_REQUEST(Psend_init, (const void *b, int parts, MPI_Count n, MPI_Datatype t, int to, int tag, MPI_Comm c, MPI_Info i, MPI_Request *request), (b, parts, n, t, to, tag, c, i, request))
+MAKES_REQUEST(Precv_init, (void *b, int parts, MPI_Count n, MPI_Datatype t, int from, int tag, MPI_Comm c, MPI_Info i, MPI_Request *request), (b, parts, n, t, from, tag, c, i, request))
+#endif
+#if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1)
+MAKES_REQUEST(Buffer_iflush, (MPI_Request *request), (request))
+MAKES_REQUEST(Comm_iflush_buffer, (MPI_Comm c, MPI_Request *request), (c, request))
+MAKES_REQUEST(Session_iflush_buffer, (MPI_Session session, MPI_Request *request), (session, request))
+#endif
 
 /* What was complete is MPI_REQUEST_NULL afterwards. */
 static int completes_one(MPI_Request *request, uint64_t before, int done) {
@@ -201,6 +231,11 @@ COMPLETES(Testsome, (int count, MPI_Request requests[], int *some, int which[], 
 MAKES(open_windows, Win_create, WIN, (void *b, MPI_Aint n, int unit, MPI_Info i, MPI_Comm c, MPI_Win *made), (b, n, unit, i, c, made))
 MAKES(open_windows, Win_allocate, WIN, (MPI_Aint n, int unit, MPI_Info i, MPI_Comm c, void *b, MPI_Win *made), (n, unit, i, c, b, made))
 MAKES(open_windows, Win_allocate_shared, WIN, (MPI_Aint n, int unit, MPI_Info i, MPI_Comm c, void *b, MPI_Win *made), (n, unit, i, c, b, made))
+#if MPI_VERSION >= 4
+MAKES(open_windows, Win_create_c, WIN, (void *b, MPI_Aint n, MPI_Aint unit, MPI_Info i, MPI_Comm c, MPI_Win *made), (b, n, unit, i, c, made))
+MAKES(open_windows, Win_allocate_c, WIN, (MPI_Aint n, MPI_Aint unit, MPI_Info i, MPI_Comm c, void *b, MPI_Win *made), (n, unit, i, c, b, made))
+MAKES(open_windows, Win_allocate_shared_c, WIN, (MPI_Aint n, MPI_Aint unit, MPI_Info i, MPI_Comm c, void *b, MPI_Win *made), (n, unit, i, c, b, made))
+#endif
 MAKES(open_windows, Win_create_dynamic, WIN, (MPI_Info i, MPI_Comm c, MPI_Win *made), (i, c, made))
 ENDS(open_windows, Win_free, MPI_Win)
 MAKES(open_files, File_open, FILE, (MPI_Comm c, const char *name, int mode, MPI_Info i, MPI_File *made), (c, name, mode, i, made))
@@ -230,14 +265,42 @@ MAKES(open_communicators, Comm_spawn_multiple, COMM,
 MAKES(open_communicators, Comm_join, COMM, (int fd, MPI_Comm *made), (fd, made))
 
 /* The request is there at once; the communicator counts from then on, too. */
-int MPI_Comm_idup(MPI_Comm c, MPI_Comm *made, MPI_Request *request) {
-    int done = PMPI_Comm_idup(c, made, request);
-    if (done == MPI_SUCCESS && *made != MPI_COMM_NULL)
-        open_add(&open_communicators, handle_bits(made, sizeof *made), "MPI_Comm_idup");
-    return request_made(done, request, "MPI_Comm_idup");
-}
+#define DUPLICATES(name, parameters, arguments)                                                       \
+    int MPI_##name parameters {                                                                       \
+        int done = PMPI_##name arguments;                                                             \
+        if (done == MPI_SUCCESS && *made != MPI_COMM_NULL)                                            \
+            open_add(&open_communicators, handle_bits(made, sizeof *made), "MPI_" #name);             \
+        return request_made(done, request, "MPI_" #name);                                             \
+    }
+DUPLICATES(Comm_idup, (MPI_Comm c, MPI_Comm *made, MPI_Request *request), (c, made, request))
+#if MPI_VERSION >= 4
+DUPLICATES(Comm_idup_with_info, (MPI_Comm c, MPI_Info i, MPI_Comm *made, MPI_Request *request), (c, i, made, request))
+MAKES(open_communicators, Comm_create_from_group, COMM, (MPI_Group g, const char *tag, MPI_Info i, MPI_Errhandler e, MPI_Comm *made), (g, tag, i, e, made))
+MAKES(open_communicators, Intercomm_create_from_groups, COMM,
+      (MPI_Group g, int leader, MPI_Group h, int other, const char *tag, MPI_Info i, MPI_Errhandler e, MPI_Comm *made), (g, leader, h, other, tag, i, e, made))
+#endif
 ENDS(open_communicators, Comm_free, MPI_Comm)
 ENDS(open_communicators, Comm_disconnect, MPI_Comm)
+
+/* Where MPI was started past these, as by Open MPI's Fortran, the program's other calls go past them, too. */
+static int calls_are_seen;
+
+int MPI_Init(int *argc, char ***argv) {
+    calls_are_seen = 1;
+    return PMPI_Init(argc, argv);
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    calls_are_seen = 1;
+    return PMPI_Init_thread(argc, argv, required, provided);
+}
+
+#if MPI_VERSION >= 4
+int MPI_Session_init(MPI_Info i, MPI_Errhandler e, MPI_Session *made) {
+    calls_are_seen = 1;
+    return PMPI_Session_init(i, e, made);
+}
+#endif
 
 static const char *what_is_open(void) {
     static char text[256];
@@ -270,6 +333,8 @@ static const char *what_is_open(void) {
     return NULL;
 }
 #else
+static const int calls_are_seen = 0;
+
 static const char *what_is_open(void) {
     return NULL;
 }

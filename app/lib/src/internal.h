@@ -48,7 +48,7 @@ struct settings {
     char directory[TEXT], watch[TEXT], move[TEXT], requests[TEXT], move_through[16], move_split[16], restart[64], signal[16], compress[16], on_error[16], verify[16];
     double interval, watch_seconds, join_seconds, hold_seconds;
     uint64_t calls, keep, full_every, move_chunk;
-    bool incremental, behind, shuffle, quiet;
+    bool incremental, behind, nothing_open, shuffle, quiet;
 };
 int settings_read(struct settings *s, const char *configuration);
 /* All of them, as variables of the environment. */
@@ -237,6 +237,8 @@ int store_mark_ended(const char *directory, uint64_t newest);
 /* Up to which checkpoint; 0: none. An error of the system where that can't be told. */
 int store_ended(const char *directory, uint64_t *number);
 int sync_directory(const char *path);
+/* Of the directory that `path` has its name in. */
+int sync_parent(const char *path);
 /* Whole or not at all; not durable. */
 bool store_text(const char *path, const char *text);
 

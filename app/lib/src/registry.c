@@ -75,6 +75,10 @@ EXPORT int mend_app_report(int code, const char *text) {
     return fail(code, "%s", text);
 }
 
+EXPORT int mend_app_nothing_open(void) {
+    return app.settings.nothing_open;
+}
+
 EXPORT const char *mend_app_error(void) {
     return app.error;
 }
@@ -330,6 +334,12 @@ EXPORT FILE *mend_app_fopen(const char *name, const char *path, const char *mode
     FILE *stream = fopen(path, saved && mode[0] == 'w' ? "r+" : mode);
     if (!stream)
         return NULL;
+    /* A checkpoint counts on a new file's name, too. Some directories can't be read or aren't on a disk: their names can't be made durable. */
+    if (mode[0] != 'r' && sync_parent(path) != 0 && errno == EIO) {
+        fclose(stream);
+        errno = EIO;
+        return NULL;
+    }
     struct open_file *f = must_alloc(sizeof *f);
     f->name = must_copy(name);
     f->path = must_copy(path);

@@ -16,6 +16,7 @@
 
 _Atomic int request_raised;
 static _Atomic int from_here, ending;
+static _Atomic int asked;         /* somebody asked for the checkpoint that is raised, not the time; 2: of this rank */
 static _Atomic double known;      /* the watched file's time when it was last looked at */
 static double answered, noticed;  /* its time at the newest request; when it was last seen to have another time; under `looking` */
 static bool taken, once_more;     /* a checkpoint was taken since that request; the file was touched soon after both; under `looking` */
@@ -34,6 +35,7 @@ static void raised(int number) {
     (void)number;
     atomic_fetch_or_explicit(&request_raised, REQUEST_CHECKPOINT, memory_order_relaxed);
     atomic_store_explicit(&from_here, 1, memory_order_relaxed);
+    atomic_store_explicit(&asked, 2, memory_order_relaxed);
 }
 
 void request_raise(int what) {
@@ -103,10 +105,18 @@ static void touch(void) {
         close(fd);
 }
 
+/* Somebody's, not the clock's. */
 static void asked_at(double time) {
     answered = time;
     taken = once_more = false;
+    int nobody = 0;
+    atomic_compare_exchange_strong(&asked, &nobody, 1);
     request_raise(REQUEST_CHECKPOINT);
+}
+
+/* A file that was put there may have an older time, or that of the one before. */
+static bool asks_anew(double time) {
+    return time != 0 && time != atomic_load(&known) && (atomic_load(&known) == 0 || time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS);
 }
 
 static void look(void) {
@@ -123,8 +133,7 @@ static void look(void) {
         noticed = seconds_now();
         atomic_store(&known, answered);
     } else if (time != atomic_load(&known)) {
-        /* A file that was put there may have an older time, or that of the one before. */
-        if (time != 0 && (atomic_load(&known) == 0 || time > answered + SAME_REQUEST_SECONDS || time < answered - SAME_REQUEST_SECONDS))
+        if (asks_anew(time))
             asked_at(time);
         else if (time != 0)
             once_more = taken;
@@ -139,6 +148,7 @@ void requests_taken(void) {
     requests_set_clock(0);
     pthread_mutex_lock(&looking);
     atomic_store(&from_here, 0);
+    atomic_store(&asked, 0);
     request_clear(REQUEST_CHECKPOINT);
     taken = true;
     once_more = false;
@@ -155,21 +165,24 @@ void requests_taken(void) {
 
 void requests_cancelled(void) {
     atomic_store(&from_here, 0);
+    atomic_store(&asked, 0);
     request_clear(REQUEST_CHECKPOINT);
 }
 
-void requests_cancelled_unheard(double asked) {
+void requests_cancelled_unheard(double known_then) {
     pthread_mutex_lock(&looking);
-    if (answered <= asked + SAME_REQUEST_SECONDS && !atomic_load(&from_here))
+    if (answered <= known_then + SAME_REQUEST_SECONDS && !atomic_load(&from_here)) {
+        atomic_store(&asked, 0);
         request_clear(REQUEST_CHECKPOINT);
+    }
     pthread_mutex_unlock(&looking);
 }
 
 double requests_asked(void) {
     pthread_mutex_lock(&looking);
-    double asked = answered;
+    double newest = answered;
     pthread_mutex_unlock(&looking);
-    return asked;
+    return newest;
 }
 
 void requests_reached_all(void) {
@@ -283,7 +296,8 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     return 0;
 }
 
-static void stop(const char *why) {
+/* `over`: no safe point of this rank comes after it. */
+static void stop(const char *why, bool over) {
     if (signal_number)
         sigaction(signal_number, &before, NULL);
     signal_number = 0;
@@ -301,17 +315,22 @@ static void stop(const char *why) {
         launcher_stop(why);
     }
     retain();
+    /* Of what all ranks can see rank 0 tells. */
+    bool raised_here = atomic_load(&request_raised) & REQUEST_CHECKPOINT && atomic_load(&asked) > (app.transport.rank != 0);
+    if (over && (raised_here || (app.transport.rank == 0 && (once_more || asks_anew(touched(watched))))))
+        complain("no checkpoint: the program has ended before a safe point answered the request");
+    atomic_store(&asked, 0);
     request_clear(REQUEST_CHECKPOINT | REQUEST_MOVE);
 }
 
 void requests_stop(void) {
-    stop("the program has ended");
+    stop("the program has ended", true);
 }
 
 /* Who sends a signal to all processes of the job reaches those that aren't ranks any more, too. */
 void requests_leave(void) {
     before.sa_handler = SIG_IGN;
-    stop("rank 0 has moved: ask again");
+    stop("rank 0 has moved: ask again", false);
     /* What this process alone was asked for, and its thread hasn't passed on. */
     if (atomic_exchange(&from_here, 0))
         touch();

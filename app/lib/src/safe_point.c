@@ -71,7 +71,12 @@ static void drop_file(void) {
 }
 
 static void say_why_not(const char *what, const char *where, const struct agree_message *m) {
-    if (app.transport.rank == 0 || m->rank == (uint32_t)app.transport.rank)
+    if (m->reason == AGREE_TIMEOUT) {
+        /* Of all ranks: it shows which are behind. */
+        char *contexts = context_path(app.current);
+        fail(0, "no %s%s: rank %" PRIu32 ": %s; this rank is at call %" PRIu64 ", in contexts \"%.400s\"", what, where, m->rank, reasons[m->reason], app.call, contexts);
+        free(contexts);
+    } else if (app.transport.rank == 0 || m->rank == (uint32_t)app.transport.rank)
         fail(0, "no %s%s: rank %" PRIu32 ": %s", what, where, m->rank, reasons[m->reason <= AGREE_PUBLISH ? m->reason : 0]);
 }
 

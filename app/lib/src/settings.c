@@ -30,6 +30,7 @@ static const struct setting {
     ENTRY(move_through, TEXT_VALUE, "pipeline", "how a moved rank's data go: pipeline: written, sent and read at a time; memory: one after the other; disk: through files in the directory"),
     ENTRY(move_chunk, COUNT, "67108864", "bytes of data in a part of them, from 4096 up; old and new process have two parts at a time each"),
     ENTRY(move_split, TEXT_VALUE, "element", "memblock: a part is one variable; dataset: whole variables; element: variables are cut"),
+    ENTRY(nothing_open, SWITCH, "no", "yes: windows, files, requests and communicators are closed at safe points: ranks move also where the library can't see that (Open MPI's Fortran)"),
     ENTRY(requests, TEXT_VALUE, "", "a directory in which whoever started the job asks for checkpoints, and is answered (`mend checkpoint --portable`); `mend run` sets it"),
     ENTRY(join_seconds, SECONDS, "600", "how long all ranks may take to learn of a request, before it is cancelled"),
     ENTRY(hold_seconds, SECONDS, "60", "how long a rank waits for the others at a call, before it goes on and cancels"),

@@ -49,7 +49,7 @@ bool store_text(const char *path, const char *text) {
     return good && rename(partial, path) == 0;
 }
 
-static int parent_synced(const char *path) {
+int sync_parent(const char *path) {
     char parent[TEXT];
     snprintf(parent, sizeof parent, "%s", path);
     char *slash = strrchr(parent, '/');
@@ -68,7 +68,7 @@ static int make_directories(const char *path) {
         if (slash)
             *slash = 0;
         if (mkdir(partial, 0777) == 0) {
-            if (parent_synced(partial) != 0)
+            if (sync_parent(partial) != 0)
                 return -1;
         } else if (errno != EEXIST) {
             return -1;

@@ -7,6 +7,7 @@ installed. What can't be had is skipped, and said. `make conformance` runs this.
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ MACHINES = (
     ("s390x", "s390x-linux-gnu-gcc", "qemu-s390x", ("gcc-s390x-linux-gnu", "libc6-dev-s390x-cross"), 113, 8),
     ("i386", "i686-linux-gnu-gcc", "qemu-i386", ("gcc-i686-linux-gnu", "libc6-dev-i386-cross"), 64, 4),
 )
+# What a run that goes on elsewhere may differ by, relative to the value (README.md, Limits).
+TOLERANCE = 1e-12
 counts = {"passed": 0, "failed": 0}
 
 
@@ -51,6 +54,12 @@ def build(name, compiler):
     return os.path.join(out, "tests", "values"), done.returncode, done.stdout[-2000:] + done.stderr[-4000:]
 
 
+def computed(output):
+    """What a run has computed, and its steps; empty: it hasn't come to its end."""
+    line = re.search(r"^values computed (\S+) (\S+) after (\d+) steps$", output, re.M)
+    return [float(value) for value in line.groups()] if line else []
+
+
 def main():
     install()
     programs = {}
@@ -71,15 +80,21 @@ def main():
 
     with tempfile.TemporaryDirectory() as directory:
         for writer in programs:
-            for what in ("all", "long", "third"):
-                code, output = run(writer, "write", what, MEND_APP_DIRECTORY=f"{writer}-{what}")
-                check(f"{writer} writes {what}", code == 0, output)
+            for command, what in (("write", "all"), ("write", "long"), ("write", "third"), ("run", "120")):
+                code, output = run(writer, command, what, MEND_APP_DIRECTORY=f"{writer}-{what}")
+                check(f"{writer} writes {what}", code == 0 and os.path.isdir(os.path.join(directory, f"{writer}-{what}")), output)
+        expected = computed(run(next(iter(programs)), "run", "-1", MEND_APP_DIRECTORY="undisturbed")[1])
         for writer, reader in itertools.product(programs, repeat=2):
             restored = {}
             for what in ("all", "long", "third"):
                 copy = f"{writer}-{what}-{reader}"
                 shutil.copytree(os.path.join(directory, f"{writer}-{what}"), os.path.join(directory, copy))
                 restored[what] = run(reader, "check", what, MEND_APP_DIRECTORY=copy, MEND_APP_RESTART="newest")
+            shutil.copytree(os.path.join(directory, f"{writer}-120"), os.path.join(directory, f"{writer}-120-{reader}"))
+            code, output = run(reader, "run", "-1", MEND_APP_DIRECTORY=f"{writer}-120-{reader}")
+            found = computed(output)
+            same = len(expected) == len(found) == 3 and all(abs(one - other) <= TOLERANCE * abs(one) for one, other in zip(expected, found))
+            check(f"{reader} computes on what {writer} began", code == 0 and "checkpoint 121 of 1 ranks is restored" in output and same, f"{output}\nexpected: {expected}")
             code, output = restored["all"]
             check(f"{reader} reads what {writer} wrote", code == 0 and "values all right" in output, output)
             # What the reader's types can't hold is an error, never another value.

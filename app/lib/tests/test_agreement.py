@@ -172,11 +172,11 @@ class Ranks(InDirectory):
     def test_many_requests_at_random_moments(self):
         random.seed(int(os.environ.get("MEND_TEST_SEED", "1")))
         for settings in ({"behind": "yes", "incremental": "yes"}, {"calls": 37}):
-            process = start(3, [program("loops"), "2000", "1000"], self.directory, watch_seconds=0.01, **settings)
+            process = start(3, [program("loops"), "1400", "1000"], self.directory, watch_seconds=0.01, **settings)
 
             def ask():
                 for _ in range(4):
-                    time.sleep(0.05 + random.random() / 4)
+                    time.sleep(0.1 + random.random() / 10)
                     with open(self.path("checkpoints", "request"), "w", encoding="utf-8"):
                         os.utime(self.path("checkpoints", "request"), (time.time(), time.time() + 2 * _))
 
@@ -195,6 +195,14 @@ class Ranks(InDirectory):
         self.assertEqual(self.checkpoints(), [], output)
         self.assertIn("weren't at the same call in time", output)
         self.assertEqual(output.count("ends"), 3, output)
+
+    def test_a_rank_that_is_late_to_hear_of_it_cancels_and_all_say_why(self):
+        output = self.good(run(3, [program("loops"), "100", "10000", "still", "-r", "20"], self.directory, watch_seconds=100, join_seconds=0.5))
+        self.assertEqual(self.checkpoints(), [], output)
+        said = re.findall(r"mend-app: rank (\d): no checkpoint: rank [02]: the other ranks weren't at the same call in time \(join_seconds, hold_seconds\); this rank is at call (\d+), in contexts \"loop\"", output)
+        self.assertEqual(sorted(rank for rank, _ in said), ["0", "1", "2"], output)
+        calls = {rank: int(call) for rank, call in said}
+        self.assertLess(calls["1"], min(calls["0"], calls["2"]), output)
 
     def test_an_early_end_cancels_and_says_so(self):
         output = self.good(run(3, [program("loops"), "400", "2000", "early", "-r", "250"], self.directory))
@@ -224,6 +232,10 @@ with mend_app.Session(program="watched 1") as session:
     state = session.scalars(step=0)
     session.request()
     until = time.monotonic() + 20
+    # No checkpoint answers it before it is passed on.
+    time.sleep(0.3)
+    while os.path.isdir(os.path.dirname(WATCHED)) and not os.path.exists(WATCHED) and time.monotonic() < until:
+        time.sleep(0.01)
     while state.step < 20 or (time.monotonic() < until and not session.newest):
         session.checkpoint()
         time.sleep(0.05)
@@ -257,12 +269,12 @@ with mend_app.Session(program="watched 1") as session:
         self.assertEqual(output.count("taken True"), 3, output)
 
     def test_a_relative_name_is_taken_from_where_the_program_starts(self):
-        self.good(self.python(self.SCRIPT, watch="asked", watch_seconds=0.05))
+        self.good(self.python(self.SCRIPT.replace("WATCHED", repr(self.path("asked"))), watch="asked", watch_seconds=0.05))
         self.assertTrue(os.path.exists(self.path("asked")))
         self.assertFalse(os.path.exists(self.path("elsewhere", "asked")))
 
     def test_a_file_that_can_not_be_touched(self):
-        output = self.good(self.python(self.SCRIPT, watch="absent/asked", watch_seconds=0.05, quiet="yes"))
+        output = self.good(self.python(self.SCRIPT.replace("WATCHED", repr(self.path("absent", "asked"))), watch="absent/asked", watch_seconds=0.05, quiet="yes"))
         self.assertIn(f"{self.path('absent', 'asked')} can't be touched: No such file or directory: the other ranks learn of a request for a checkpoint by that", output)
 
 

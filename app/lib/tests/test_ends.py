@@ -74,6 +74,16 @@ class Ends(InDirectory):
         self.assertEqual(code, 1, output)
         self.assertRegex(output, "Error: this run doesn't count as ended: .*checkpoints/ended can't be written: Is a directory")
 
+    def test_a_request_after_the_last_safe_point_says_that_there_is_none(self):
+        word = "no checkpoint: the program has ended before a safe point answered the request"
+        start = "import mend_app, os\nwith mend_app.Session(program='p 1') as session:\n    session.checkpoint()\n"
+        for request in ("import signal; os.kill(os.getpid(), signal.SIGUSR2)", "open('checkpoints/request', 'w').close()"):
+            with self.subTest(request):
+                self.assertEqual(self.good(self.python(f"{start}    {request}\n", watch_seconds=60, signal="USR2")).count(word), 1)
+        # Taken in time, or asked for by the clock, it is none.
+        for request in ("session.request(); session.checkpoint(); session.checkpoint()", "import time; time.sleep(0.2)"):
+            self.assertNotIn("no checkpoint", self.good(self.python(f"{start}    {request}\n", watch_seconds=0.05, interval=0.1, restart="none")))
+
     def test_an_end_before_the_saved_safe_point(self):
         self.good(self.python(SAVE))
         code, output = self.python("import mend_app\nwith mend_app.Session(program='p 1') as session:\n    session.checkpoint()\n", restart="newest")

@@ -27,6 +27,19 @@ int rmdir(const char *path) {
 """
 
 
+# A thread that isn't the first can't make a file durable before there is a file `go`.
+HELD_BACK = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+int fsync(int fd) {
+    while (gettid() != getpid() && access("go", F_OK) != 0)
+        usleep(1000);
+    return (int)syscall(SYS_fsync, fd);
+}
+"""
+
+
 class Read(InDirectory):
     def save(self, body, **settings):
         script = f"import mend_app, numpy, os\nwith mend_app.Session(program='files') as session:\n    with session.context('main'):\n{body}"
@@ -75,29 +88,47 @@ with mend_app.Session(program='files') as session:
         return self.path("checkpoints", f"checkpoint-{number:06}", f"rank-{rank:05}.h5")
 
     def test_the_hierarchy(self):
+        """Also of what is compressed, and of what is a link to the checkpoint before."""
         self.save("""
+        import ctypes
+        library = ctypes.CDLL(os.environ["MEND_APP_LIBRARY"])
+        library.mend_app_fopen.restype = ctypes.c_void_p
+        log = ctypes.c_void_p(library.mend_app_fopen(b"log", b"log.txt", b"w"))
+        ctypes.CDLL(None).fputs(b"four\\n", log)
         x = numpy.arange(12.0).reshape(3, 4)
         session.array("x", x)
-        z = numpy.array([1 + 2j, 3 - 1j])
+        big = numpy.arange(60000).reshape(3, 20000)
+        session.array("big", big)
+        z = numpy.arange(30000) * (1 - 2j)
         session.array("z", z)
         session.scalars(step=7)
         with session.context("solve"):
             session.array("part", x[1:])
             session.checkpoint(now=True)
-""")
-        with h5py.File(self.rank_file()) as file:
+            z += 1j
+            session.checkpoint(now=True)
+        ctypes.CDLL(None).rewind(log)
+""", compress="deflate", incremental="yes")
+        with h5py.File(self.rank_file(2)) as file:
             self.assertEqual(sorted(file), ["Context", "FileMap", "Header", "MemBlocks"])
             self.assertEqual(file["Header"].attrs["Program"], b"files")
             self.assertEqual(file["Header"].attrs["Contexts"], b"main/solve")
             self.assertEqual(file["Context/main()/x"][:].tolist(), numpy.arange(12.0).reshape(3, 4).tolist())
-            self.assertEqual(file["Context/main()/z"][:].tolist(), [1 + 2j, 3 - 1j])
+            self.assertEqual(file["Context/main()/z"].compression, "gzip")
+            self.assertEqual(file["Context/main()/z"][:].tolist(), (numpy.arange(30000) * (1 - 2j) + 1j).tolist())
             self.assertEqual(file["Context/main()/step"][()], 7)
             alias = file["Context/main()/solve()/part"]
             self.assertEqual((file[f"MemBlocks/{alias.attrs['AliasOf']}"].attrs["Name"], alias.attrs["Offset"]), (b"x", 4))
+            # In the file of checkpoint 1, by the link.
+            big = file["Context/main()/big"]
+            self.assertEqual((os.path.normpath(big.file.filename), big.compression, big[2, 19999]), (self.rank_file(1), "gzip", 59999))
+            self.assertEqual(list(file["FileMap"]), ["0"])
+            self.assertEqual(dict(file["FileMap/0"].attrs), {"Name": b"log", "Path": b"log.txt", "Mode": b"w", "Position": 5, "Length": 5})
         if not shutil.which("h5dump"):
             skip("h5dump", "it isn't there (apt-get install hdf5-tools)")
-        dumped = subprocess.run(["h5dump", "-d", "/Context/main()/x", self.rank_file()], capture_output=True, text=True, check=True).stdout
-        self.assertIn("(2,0): 8, 9, 10, 11", dumped)
+        for what, start, count, line in (("x", "2,0", "1,4", r"\(2,0\): 8, 9, 10, 11"), ("big", "2,19998", "1,2", r"\(2,19998\): 59998, 59999"), ("z", "29999", "1", r"29999,\s+-59997\b")):
+            dumped = subprocess.run(["h5dump", "-d", f"/Context/main()/{what}", "-s", start, "-c", count, self.rank_file(2)], capture_output=True, text=True, check=True).stdout
+            self.assertRegex(dumped, line)
 
     def test_zeros_are_left_out_and_come_back(self):
         body = """
@@ -184,6 +215,29 @@ with mend_app.Session(program='files') as session:
         print("at most", most)
 """, keep=2)
         self.assertLessEqual(int(re.search(r"at most (\d+)", output).group(1)), 4)
+
+    def test_what_is_written_behind_is_not_waited_for(self):
+        held_back = self.path("held.so")
+        subprocess.run([os.path.join(VENV, "bin", "mpicc"), "-shared", "-fPIC", self.write("held.c", HELD_BACK), "-o", held_back], check=True)
+        with unittest.mock.patch.dict(os.environ, {"LD_PRELOAD": held_back}):
+            output = self.save("""
+        x = numpy.ones(100000)
+        session.array("x", x)
+        session.checkpoint(now=True)
+        print("goes on", session.newest)
+        for step in range(20):
+            x += 1
+            session.checkpoint()
+        print("computed", session.newest, os.path.exists("checkpoints/checkpoint-000001/manifest"))
+        open("go", "w").close()
+        while not session.newest:
+            session.checkpoint()
+        print("complete", session.newest, x[0])
+""", behind="yes")
+        self.assertIn("goes on 0\ncomputed 0 False\n", output)
+        self.assertIn("complete 1 21.0\n", output)
+        with h5py.File(self.rank_file()) as file:
+            self.assertEqual(set(file["Context/main()/x"][:]), {1.0})
 
     def test_filters(self):
         try:
@@ -281,31 +335,42 @@ CALLS = "openat,write,pwrite64,pwritev,fsync,fdatasync,rename,mkdir,ftruncate,un
 
 
 class Kills(InDirectory):
+    def calls(self, trace):
+        """Thread, call and path of each call on a file of the test's directory, in order."""
+        with open(trace, encoding="utf-8") as file:
+            found = [re.match(r'(\d+) +(\w+)\((?:\d+<([^>]*)>|(?:AT_FDCWD<[^>]*>, )?"([^"]*)")', line) for line in file]
+        named = [(line[1], line[2], os.path.join(self.directory, line[3] or line[4])) for line in found if line]
+        return [call for call in named if call[2].startswith(self.directory)]
+
     def test_sigkill_before_any_system_call(self):
         if not shutil.which("strace"):
             skip("SIGKILL before system calls", "strace isn't there")
+        self.directory = os.path.realpath(self.directory)
         command = [program("templates"), "30"]
         expected = self.line(self.good(run(0, command, self.directory)), "templates ")
         random.seed(SEED)
-        for settings in ({}, {"incremental": "yes"}):
+        for settings in ({}, {"incremental": "yes", "behind": "yes"}):
             shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
-            counted = self.good(run(0, ["strace", "-o", self.path("trace"), "-e", f"trace={CALLS}", *command], self.directory, calls=8, **settings))
+            strace = ["strace", "-f", "-y", "-o", self.path("trace"), "-e", f"trace={CALLS}"]
+            counted = self.good(run(0, [*strace, *command], self.directory, calls=8, **settings))
             self.assertIn("checkpoint 24 is complete", counted)
-            with open(self.path("trace"), encoding="utf-8") as file:
-                lines = file.read().splitlines()
-            first = next(number for number, line in enumerate(lines) if "checkpoint-000016" in line)
-            names = [line.split("(")[0] for line in lines]
-            killed = 0
-            for at in sorted(random.sample(range(first, len(lines)), 14)):
-                # strace counts each call by itself.
-                call, when = names[at], names[: at + 1].count(names[at])
+            calls = self.calls(self.path("trace"))
+            first = next(number for number, (_, _, path) in enumerate(calls) if "checkpoint-000016" in path)
+            writer = next(thread for thread, call, _ in calls if call == "pwrite64")
+            self.assertEqual(writer != calls[0][0], "behind" in settings)
+            killed, of_writer = 0, 0
+            for at in sorted(random.sample(range(first, len(calls)), 14)):
+                # strace counts each call of each thread by itself, and only those on the path.
+                _, call, path = calls[at]
+                when = calls[: at + 1].count(calls[at])
                 shutil.rmtree(self.path("checkpoints"))
                 os.remove(self.path("templates.log"))
-                code, output = run(0, ["strace", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={when}", *command], self.directory, calls=8, **settings)
+                code, output = run(0, [*strace, "-P", path, "-e", f"inject={call}:signal=KILL:when={when}", *command], self.directory, calls=8, **settings)
                 if code == 0:
-                    # The thread that removes old checkpoints, which isn't traced, made this call this time.
+                    # The thread that removes old checkpoints made fewer of these calls this time.
                     continue
                 killed += 1
+                of_writer += calls[at][0] == writer
                 complete = [int(number) for number in re.findall(r"checkpoint (\d+) is complete", output)]
                 again = self.good(run(0, command, self.directory, calls=8, **settings))
                 self.assertEqual(self.line(again, "templates "), expected)
@@ -317,12 +382,13 @@ class Kills(InDirectory):
                     self.assertGreaterEqual(int(restored[0]), complete[-1])
                 self.assertNotIn("can't be used", again)
             self.assertGreaterEqual(killed, 8)
+            self.assertGreaterEqual(of_writer, 4)
 
     def test_sigkill_of_ranks_at_any_time(self):
         command = [program("heat"), "20000", "60", "-p", "0", "2000"]
         expected = self.line(self.good(run(3, command, self.directory)), "heat digest")
         random.seed(SEED)
-        for behind in ("no", "yes", "yes"):
+        for behind in ("no", "yes"):
             shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
             complete = 0
             for least in (15, 38):

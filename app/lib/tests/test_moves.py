@@ -35,6 +35,12 @@ def kibibytes(pid):
         return {key: int(rest.split()[0]) for key, _, rest in (line.partition(":") for line in file) if key in ("VmHWM", "VmRSS", "RssAnon")}
 
 
+def processor_seconds(pid):
+    """What /proc tells of a process's use of processors."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        return sum(int(ticks) for ticks in file.read().rpartition(")")[2].split()[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
 def signals(pid, which):
     """A set of signals that /proc tells of a process, as bits."""
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
@@ -233,14 +239,14 @@ class Moved(Moving):
 
 
 class Memory(Moving):
-    def test_two_parts_beside_the_data_and_little_in_the_old_process(self):
+    def test_two_parts_beside_the_data_and_little_in_the_old_process_which_sleeps(self):
         chunk, slack, size = 16 << 20, 8 << 10, {"cells": 16000000, "steps": 40}
         process = start(2, [program("moves"), "16000000", "40", "-p", "100000", "-m", "8", "1", ""], self.directory, watch_seconds=0.05, restart="none", move_chunk=chunk)
-        first, seen, last, until = [], {}, {}, time.monotonic() + PATIENCE
+        first, seen, last, used, until = [], {}, {}, {}, time.monotonic() + PATIENCE
         while process.poll() is None and time.monotonic() < until:
             for pid in processes(program("moves")):
                 try:
-                    memory = kibibytes(pid)
+                    memory, seconds = kibibytes(pid), processor_seconds(pid)
                 except OSError:
                     continue
                 if "VmHWM" in memory:
@@ -248,6 +254,7 @@ class Memory(Moving):
                     seen.setdefault(pid, memory)
                     seen[pid] = memory if len(first) < 3 else seen[pid]
                     last[pid] = memory
+                    used.setdefault(pid, []).append((time.monotonic(), seconds, memory["RssAnon"]))
             time.sleep(0.02)
         output, _ = process.communicate()
         self.assertIn("moved: rank 1;", self.same((process.returncode, output), 2, **size))
@@ -261,6 +268,10 @@ class Memory(Moving):
         self.assertLess(last[new]["VmHWM"], most, (seen, last))
         # MPI's own is in it.
         self.assertLess(last[old]["RssAnon"], 16 << 10, last)
+        # From when its memory is given back it sleeps. One that spins would use what a processor gives it.
+        asleep = [(at, seconds) for at, seconds, anonymous in used[old] if anonymous < 16 << 10 and at > used[new][0][0]]
+        self.assertGreater(asleep[-1][0] - asleep[0][0], 1)
+        self.assertLess(asleep[-1][1] - asleep[0][1], 0.1)
 
 
 class Refused(Moving):
@@ -271,11 +282,28 @@ class Refused(Moving):
         return output
 
     def test_what_is_open_is_named(self):
-        for what, word in (("window", "window `halo` of MPI_Win_create is open"), ("request", "a request of MPI_Irecv is open"), ("persistent", "a request of MPI_Recv_init is open"),
-                           ("communicator", "communicator `mine` is of MPI_Comm_dup"), ("graph", "communicator `mine` is of MPI_Graph_create"), ("inter", "communicator `mine` is of MPI_Intercomm_create"),
-                           ("exscan", "a request of MPI_Iexscan is open"), ("file", "a file of MPI_File_open is open")):
+        for what, word in (("window", "window `halo` of MPI_Win_create is open"), ("request", "a request of MPI_Irecv is open"), ("communicator", "communicator `mine` is of MPI_Comm_dup"),
+                           ("inter", "communicator `mine` is of MPI_Intercomm_create"), ("file", "a file of MPI_File_open is open")):
             with self.subTest(what):
                 self.refused(f"no move: {word}", "-o", what, "3", "-m", "5", "1", "")
+
+    def test_calls_that_open_something_are_seen(self):
+        """Each of MPI's functions that makes a request, a window, a file or a communicator, in what the MPI library's own header declares."""
+        shared = os.path.join(OUT, "share", "mend-app")
+        for mpicc, mpiexec in ((os.path.join(VENV, "bin", "mpicc"), None), (shutil.which("mpicc.openmpi"), shutil.which("mpiexec.openmpi"))):
+            if not mpicc:
+                continue
+            flags = ["-std=c17", "-D_GNU_SOURCE", f"-I{OUT}/include", f"-I{shared}"]
+            with self.subTest(mpicc):
+                subprocess.run([mpicc, *flags, os.path.join(SOURCES, "open.c"), f"-L{OUT}/lib", f"-Wl,-rpath,{OUT}/lib", "-lmend-app", "-o", self.path("open")], check=True)
+                self.assertEqual(self.good(run(1, [self.path("open")], self.directory, mpiexec)), "open: 0 wrong, calls are seen\n")
+                declared = subprocess.run([mpicc, *flags, "-E", "-P", os.path.join(OUT, "include", "mend_app_mpi.h")], capture_output=True, text=True, check=True).stdout
+                makes = {name for name, parameters in re.findall(r"\bint (MPI_\w+) ?\(([^;]*)\)[^;]*;", declared) if re.search(r"\bMPI_(Request|Win|File|Comm) ?\* ?\w+ ?(,|$)", parameters)}
+                # These open nothing, or something of what is open already.
+                makes = {name for name in makes if not re.match(r"MPI_(Start|Cancel|Comm_get_parent|File_i\w+|R(put|get|accumulate)\w*)$", name)}
+                seen = set(re.findall(r" T (MPI_\w+)", subprocess.run(["nm", self.path("open")], capture_output=True, text=True, check=True).stdout))
+                self.assertGreater(len(makes), 60)
+                self.assertEqual(makes - seen, set())
 
     def test_hosts_and_ranks_that_are_not_there(self):
         self.refused("host `no-such-host.invalid` isn't known to this machine", "-m", "5", "1", "no-such-host.invalid")
@@ -359,9 +387,9 @@ with mend_app.Session(MPI.COMM_WORLD, program="tied 1") as session:
 
 
 class Languages(InDirectory):
-    def same(self, first, ranks, command, *arguments, mpiexec=None):
+    def same(self, first, ranks, command, *arguments, mpiexec=None, **settings):
         expected = self.line(self.good(run(ranks, command, self.directory, mpiexec)), first)
-        output = self.good(run(ranks, [*command, *arguments], self.directory, mpiexec, watch_seconds=0.05, restart="none"))
+        output = self.good(run(ranks, [*command, *arguments], self.directory, mpiexec, watch_seconds=0.05, restart="none", **settings))
         self.assertEqual(self.line(output, first), expected)
         return output
 
@@ -434,8 +462,13 @@ print("one", transport._has_slots(1), "two", transport._has_slots(2))
         self.assertEqual(self.good(self.python(script)), "oversubscribed True\none True two False\n")
 
     def test_fortran(self):
-        output = self.same("carry sum", 3, [program("carry"), "50"], "5", "0,1", mpiexec=shutil.which("mpiexec.openmpi"))
+        output = self.same("carry sum", 3, [program("carry"), "50"], "5", "0,1", mpiexec=shutil.which("mpiexec.openmpi"), nothing_open="yes")
         self.assertIn("moved: ranks 0, 1;", output)
+        # Open MPI's Fortran calls nothing of C's that could be seen.
+        output = self.good(run(2, [program("carry"), "12", "2", "1"], self.directory, shutil.which("mpiexec.openmpi"), watch_seconds=0.02, restart="none"))
+        self.assertIn("no move: what is open can't be seen", output)
+        self.assertIn("set nothing_open = yes", output)
+        self.assertNotIn("moved:", output)
 
 
 class Fragments(InDirectory):

@@ -82,6 +82,15 @@ class Files(InDirectory):
         self.assertIn("lines end 9", output)
 
 
+class Grid(InDirectory):
+    def test_two_dimensions_that_are_spread(self):
+        self.assertIn("grid write: 0 wrong", self.good(run(4, [program("grid"), "2", "2", "write"], self.directory)))
+        for down, across in ((3, 1), (1, 3)):
+            with self.subTest(down=down, across=across):
+                output = self.good(run(down * across, [program("grid"), str(down), str(across), "check"], self.directory, restart=1))
+                self.assertIn("grid check: 0 wrong", output)
+
+
 class Languages(InDirectory):
     def killed_and_restarted(self, before, after, command, kill, **settings):
         expected = self.good(run(before, command, self.directory))
@@ -229,6 +238,19 @@ with mend_app.Session(program="names") as session:
                 continue
             done = subprocess.run([PYTHON, "-c", "import mend_app; print(mend_app._library._find())"], env={**variables, **({"MEND_APP_HOME": home} if home else {})}, capture_output=True, text=True, check=False)
             self.assertEqual(done.stdout.strip(), os.path.abspath(library or os.path.join(home, "lib", "libmend-app.so")), done.stderr)
+
+    def test_what_is_installed_finds_itself(self):
+        variables = {key: value for key, value in environment().items() if not key.startswith("MEND_APP_")}
+        make = ["make", "--silent", "-C", os.path.join(ROOT, "app", "lib"), "install", f"OUT={OUT}", f"DESTDIR={self.directory}", "PREFIX=/opt"]
+        subprocess.run(make, check=True, capture_output=True)
+        for package, home in ((os.path.join(OUT, "python"), OUT), (self.path("opt", "lib", "mend-app", "python"), self.path("opt"))):
+            done = subprocess.run([PYTHON, "-c", "import mend_app; print(mend_app.__file__, mend_app._library._find())"], env={**variables, "PYTHONPATH": package}, capture_output=True, text=True, check=False)
+            self.assertEqual(done.stdout.split(), [os.path.join(package, "mend_app", "__init__.py"), os.path.join(home, "lib", "libmend-app.so")], done.stderr)
+            script = self.write("python3", '#!/bin/sh\necho "$MEND_APP_HOME" "$@"\n')
+            os.chmod(script, 0o755)
+            done = subprocess.run([os.path.join(home, "bin", "mend-cc"), "mpicc"], env={**variables, "PATH": f"{self.directory}:{variables['PATH']}"}, capture_output=True, text=True, check=False)
+            self.assertEqual(done.stdout.split(), [home, os.path.join(home, "share", "mend-cc", "mend-cc"), "mpicc"], done.stderr)
+            self.assertTrue(os.path.exists(os.path.join(home, "share", "mend-cc", "mend_cc", "runtime", "mend_cc.c")))
 
 
 THROWS = """

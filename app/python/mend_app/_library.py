@@ -52,8 +52,9 @@ class TransportTable(ctypes.Structure):
 
 def _find():
     named, home = os.environ.get("MEND_APP_LIBRARY"), os.environ.get("MEND_APP_HOME")
-    # Beside the package, where `make app` builds it in a checkout, and where it may be installed.
-    directories = [HERE, *([os.path.join(home, "lib")] if home else []), os.path.join(HERE, "..", "..", "..", "target", "app", "lib"), "/usr/local/lib"]
+    # Beside the package, or with it in target/app or in PREFIX; where `make app` builds it in a checkout, and where it may be installed.
+    own = [os.path.join(HERE, "..", "..", "lib"), os.path.join(HERE, "..", "..", "..")]
+    directories = [HERE, *([os.path.join(home, "lib")] if home else []), *own, os.path.join(HERE, "..", "..", "..", "target", "app", "lib"), "/usr/local/lib"]
     places = [named] if named else [os.path.join(directory, "libmend-app.so") for directory in directories]
     for place in places:
         if os.path.exists(place):

@@ -1,10 +1,11 @@
-/* Conjugate gradients, after NPB's CG (own code): a sparse symmetric matrix in blocks of rows, on ranks that move. The last line is the same with moves and without: sums over ranks are
- * added in the order of ranks.
+/* Conjugate gradients, after NPB's CG (own code): a sparse symmetric matrix in blocks of rows. The last line is the same with moves and without: sums over ranks are
+ * added in the order of ranks. On another number of ranks they are other sums, and each step takes them up.
  *
- *   cg ROWS STEPS [-m STEP RANKS HOSTS]
+ *   cg ROWS STEPS [-m STEP RANKS HOSTS | -k STEP]
  */
 #include <inttypes.h>
 #include <mend_app_mpi.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,7 @@ static void release(void *data) {
 }
 
 int main(int argc, char **argv) {
-    int64_t steps, step = 0, ask = -1;
+    int64_t steps, step = 0, ask = -1, kill_at = -1;
     const char *who = "", *hosts = "";
     rows = argc > 1 ? atoll(argv[1]) : 20000;
     steps = argc > 2 ? atoll(argv[2]) : 20;
@@ -63,6 +64,8 @@ int main(int argc, char **argv) {
         ask = atoll(argv[4]);
         who = argv[5];
         hosts = argv[6];
+    } else if (argc > 4 && strcmp(argv[3], "-k") == 0) {
+        kill_at = atoll(argv[4]);
     }
     MPI_Init(&argc, &argv);
     if (mend_app_init_mpi(MPI_COMM_WORLD, "cg 1", NULL) < 0)
@@ -90,14 +93,13 @@ int main(int argc, char **argv) {
     }
     mend_app_departing(release, NULL);
 
-    uint64_t entries = (uint64_t)count * ROW;
-    mend_app_dimension part = mend_app_block(rows, start, count, 0, 0);
+    mend_app_dimension part = mend_app_block(rows, start, count, 0, 0), matrix[] = {part, mend_app_whole(ROW)};
     double rho = mend_app_restarting() ? 0 : dot(r, r);
     mend_app_enter("main");
     mend_app_variable("step", &step, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
     mend_app_variable("rho", &rho, MEND_APP_DOUBLE, 0, NULL, MEND_APP_REPLICATED);
-    mend_app_variable("values", values, MEND_APP_DOUBLE, 1, &entries, MEND_APP_PRIVATE);
-    mend_app_variable("columns", columns, MEND_APP_INT32, 1, &entries, MEND_APP_PRIVATE);
+    mend_app_array("values", values, MEND_APP_DOUBLE, 2, matrix);
+    mend_app_array("columns", columns, MEND_APP_INT32, 2, matrix);
     mend_app_array("x", x, MEND_APP_DOUBLE, 1, &part);
     mend_app_array("r", r, MEND_APP_DOUBLE, 1, &part);
     mend_app_array("p", p, MEND_APP_DOUBLE, 1, &part);
@@ -105,6 +107,8 @@ int main(int argc, char **argv) {
         if (rank == 0 && step == ask && !mend_app_restarting())
             mend_app_migrate(who, hosts);
         mend_app_checkpoint();
+        if (rank == 0 && step == kill_at)
+            raise(SIGKILL);
         MPI_Allgatherv(p, (int)count, MPI_DOUBLE, all, counts, starts, MPI_DOUBLE, mend_app_world());
         for (int64_t i = 0; i < count; i++) {
             double sum = 0;

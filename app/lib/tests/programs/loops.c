@@ -1,9 +1,10 @@
 /* Ranks in loops that are in step or not, for requests. Each call at which a checkpoint was taken is a line on standard output.
  *
- *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | inside | rush | late] [-r CALL] [-s CALLS]
+ *   loops CALLS MICROSECONDS [step | uneven | early | places | replicas | inside | rush | late | still] [-r CALL] [-s CALLS]
  *
  * step: a message to each neighbour between calls. uneven: rank 1 makes two calls where the others make one. early: rank 1 makes half of the calls, and
- * nobody waits for it. places: rank 1 is in another context. replicas: a replicated variable differs; inside: it lies in a private one. rush: in step, and only rank 0 is slow. late: rank 0 is, too, and rank 1 waits after its first call until there is a
+ * nobody waits for it. still: rank 1 stands still for a second at its tenth call, and nobody waits for it. places: rank 1 is in another context. replicas: a replicated
+ * variable differs; inside: it lies in a private one. rush: in step, and only rank 0 is slow. late: rank 0 is, too, and rank 1 waits after its first call until there is a
  * file `go`.
  * -r: every rank asks at its call CALL plus its number. -s: it stops so many calls after its first checkpoint.
  */
@@ -35,7 +36,7 @@ int main(int argc, char **argv) {
     if (inside)
         mend_app_variable("pair", pair, MEND_APP_INT64, 1, (uint64_t[]){2}, MEND_APP_PRIVATE);
     mend_app_variable("replica", replica, MEND_APP_INT64, 0, NULL, MEND_APP_REPLICATED);
-    int late = strcmp(mode, "late") == 0, early = strcmp(mode, "early") == 0, uneven = strcmp(mode, "uneven") == 0, rush = strcmp(mode, "rush") == 0;
+    int late = strcmp(mode, "late") == 0, early = strcmp(mode, "early") == 0, still = strcmp(mode, "still") == 0, uneven = strcmp(mode, "uneven") == 0, rush = strcmp(mode, "rush") == 0;
     if (inside || strcmp(mode, "replicas") == 0)
         *replica = rank;
     int64_t mine = early && rank == 1 ? calls / 2 : calls;
@@ -58,7 +59,9 @@ int main(int argc, char **argv) {
         }
         if (pause && (!(rush || late) || rank == 0))
             usleep((useconds_t)pause);
-        if (!early && !late && ranks > 1) {
+        if (still && rank == 1 && call == 9)
+            sleep(1);
+        if (!early && !still && ranks > 1) {
             int left = (rank + ranks - 1) % ranks, right = (rank + 1) % ranks, out = 1, in;
             MPI_Sendrecv(&out, 1, MPI_INT, left, 0, &in, 1, MPI_INT, right, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             MPI_Sendrecv(&out, 1, MPI_INT, right, 0, &in, 1, MPI_INT, left, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

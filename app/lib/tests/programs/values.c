@@ -2,10 +2,12 @@
  *
  *   values write NAME    takes a checkpoint; NAME: all, or what not every machine can hold: long, third
  *   values check NAME    restores it and compares
+ *   values run STOP      computes 200 steps, from the newest checkpoint on; takes one at step STOP, and ends there
  */
 #include <complex.h>
 #include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <mend_app.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +21,41 @@ struct node {
     void *next;
 };
 
+/* Sums, functions of the C library and float beside double: what machines round in ways of their own. */
+static int computes(long stop) {
+    enum { CELLS = 500, STEPS = 200 };
+    static double u[CELLS];
+    static float slow[CELLS];
+    double energy = 1;
+    int32_t step = 0;
+    uint64_t cells = CELLS;
+    mend_app_variable("u", u, MEND_APP_DOUBLE, 1, &cells, MEND_APP_PRIVATE);
+    mend_app_variable("slow", slow, MEND_APP_FLOAT, 1, &cells, MEND_APP_PRIVATE);
+    mend_app_variable("energy", &energy, MEND_APP_DOUBLE, 0, NULL, MEND_APP_PRIVATE);
+    mend_app_variable("step", &step, MEND_APP_INT32, 0, NULL, MEND_APP_PRIVATE);
+    for (; step < STEPS; step++) {
+        int done = step == stop && !mend_app_restarting() ? mend_app_checkpoint_now() : mend_app_checkpoint();
+        if (done == MEND_APP_TAKEN)
+            exit(0);
+        double sum = 0;
+        for (int i = 0; i < CELLS; i++) {
+            slow[i] = 0.5f * slow[i] + (float)(i % 7);
+            u[i] = 0.9 * u[i] + 0.05 * (u[(i + 1) % CELLS] + u[(i + CELLS - 1) % CELLS]) + sin(i + 0.1 * step) * exp(-0.01 * i) / sqrt(1 + energy) + 1e-3 * (double)slow[i];
+            sum += u[i] * u[i];
+        }
+        energy = sum / CELLS;
+    }
+    printf("values computed %.17g %.17g after %d steps\n", energy, u[CELLS / 2], (int)step);
+    return mend_app_finalize() < 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 3 || mend_app_init("values 1", NULL) < 0)
         return 2;
     int writes = strcmp(argv[1], "write") == 0, done = 0;
     mend_app_enter("main");
+    if (strcmp(argv[1], "run") == 0)
+        return computes(atol(argv[2]));
     if (strcmp(argv[2], "long") == 0) {
         long big = writes && sizeof(long) == 8 ? (long)(INT64_C(1) << 40) : 7;
         mend_app_variable("big", &big, MEND_APP_LONG, 0, NULL, MEND_APP_PRIVATE);

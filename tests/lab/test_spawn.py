@@ -94,6 +94,36 @@ int main(int count, char **words) {
 """
 
 
+# Spawns a child on the host of its argument, which sends five messages and ends; receives them when there is a file `go`.
+LEFT = """
+#include <mpi.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    MPI_Comm parent, child;
+    MPI_Info info;
+    int number, all = 0;
+    MPI_Init(&count, &words);
+    MPI_Comm_get_parent(&parent);
+    if (parent != MPI_COMM_NULL) {
+        for (number = 1; number <= 5; number++) MPI_Send(&number, 1, MPI_INT, 0, 0, parent);
+    } else {
+        MPI_Info_create(&info);
+        MPI_Info_set(info, "host", words[1]);
+        MPI_Comm_spawn(words[0], MPI_ARGV_NULL, 1, info, 0, MPI_COMM_WORLD, &child, MPI_ERRCODES_IGNORE);
+        while (access("go", F_OK)) usleep(10000);
+        for (int i = 0; i < 5; i++) {
+            MPI_Recv(&number, 1, MPI_INT, 0, 0, child, MPI_STATUS_IGNORE);
+            all = 10 * all + number;
+        }
+        printf("got %d\\n", all);
+    }
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
 def compiled(directory, name="starter", text=STARTER):
     source = os.path.join(directory, f"{name}.c")
     with open(source, "w", encoding="utf-8") as file:
@@ -272,6 +302,21 @@ class Late(Heals):
         job.let_go()
         job.finish()
         self.assertNotIn("MPI error", job.stderr())
+
+    def moves_along(self, host):
+        self.argv = [compiled(self.work, "left", LEFT), host]
+        job, name = self.start(1, "node1,node2", "--spares", "node3")
+        job.wait_for(lambda: [bool(rank["ended"]) for rank in self.ranks(name)] == [False, True], "the child has ended")
+        self.lab.verb("migrate", name, "0", "--to", "node3")
+        job.let_go()
+        job.finish()
+        self.assertEqual(job.stdout(), "got 12345\n")
+
+    def test_what_a_child_sent_before_it_ended_moves_along(self):
+        self.moves_along("node1")
+
+    def test_what_a_child_elsewhere_sent_before_it_ended_moves_along(self):
+        self.moves_along("node2")
 
 
 class Intel(Stays):

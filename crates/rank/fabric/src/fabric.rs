@@ -134,10 +134,10 @@ impl State {
 
     /// A step of a drain towards one peer or all. When it began, if it is not over.
     fn drain_step(&mut self, peer: Option<Rank>, limit: Duration) -> Result<Option<Instant>, DrainError> {
-        let Self { links, drain, .. } = self;
+        let Self { engine, links, drain, .. } = self;
         let is_meant = |rank: &Rank| peer.is_none_or(|peer| peer == *rank);
-        let mut draining = links.drain_step();
-        draining.retain(|rank| is_meant(rank) && !links.peer_drained(*rank));
+        let mut draining = links.undrained(engine);
+        draining.retain(is_meant);
         let mut lost = links.lost();
         lost.retain(is_meant);
         if !lost.is_empty() {
@@ -267,7 +267,9 @@ impl Fabric {
 
     /// Peers whose channels drain.
     pub fn draining(&self) -> Vec<Rank> {
-        self.state.lock_first().links.drain_step()
+        let mut state = self.state.lock_first();
+        let State { engine, links, .. } = &mut *state;
+        links.undrained(engine)
     }
 
     /// Sends what still waits for a call that the program has not made. True if somebody is to look again.
@@ -428,8 +430,8 @@ impl Fabric {
         self.state.lock_first().links.awake();
     }
 
-    /// Stops sends to all peers and drains, for `time`: true when everything this rank sent has been delivered, else the drain goes on when this
-    /// is called again. Peers must be served meanwhile (by their programs or agents). No lock is kept. A peer that shows no progress for `limit`
+    /// Stops sends to all peers and drains, for `time`: true when everything this rank sent has been delivered, and all is here that was sent by ranks
+    /// that have ended, else the drain goes on when this is called again. Peers must be served meanwhile (by their programs or agents). No lock is kept. A peer that shows no progress for `limit`
     /// ends it.
     ///
     /// # Errors

@@ -232,6 +232,10 @@ pub trait Incoming: Send {
     fn disarm(&mut self);
     /// Nothing is expected soon: gives up buffers that are empty.
     fn relax(&mut self) {}
+    /// The sender has ended, whatever the socket says, and nothing is here. True if something of it may come yet, or has come in part.
+    fn sender_ended(&mut self) -> bool {
+        false
+    }
     /// True if it may stay open, drained, while its rank's image is taken. Else it is closed before.
     fn keeps(&self) -> bool {
         true

@@ -81,6 +81,8 @@ pub trait Source: Send {
     fn read(&mut self, target: &mut [u8], rest: &mut [u8]) -> Result<Option<usize>, ChannelError>;
     /// True if something may be here that the socket does not announce.
     fn holds(&self) -> bool;
+    /// True if it has bytes that it cannot give yet.
+    fn torn(&self) -> bool;
     /// Nothing is expected soon: gives up buffers that are empty.
     fn relax(&mut self);
     /// Sends an acknowledgement.
@@ -108,6 +110,10 @@ impl Source for Placed {
     }
 
     fn holds(&self) -> bool {
+        false
+    }
+
+    fn torn(&self) -> bool {
         false
     }
 
@@ -351,6 +357,10 @@ impl<S: Source> Incoming for TcpIncoming<S> {
             (self.stage, self.start, self.end) = (Vec::new(), 0, 0);
         }
         self.source.relax();
+    }
+
+    fn sender_ended(&mut self) -> bool {
+        self.part.is_some() || self.start < self.end || self.source.torn()
     }
 
     fn socket(&self) -> BorrowedFd<'_> {

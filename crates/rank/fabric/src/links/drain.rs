@@ -8,12 +8,16 @@
 //! ```
 //! When all outbound channels are suspended nothing of this rank is in flight; when all ranks have got there,
 //! nothing of the job is. Incomplete messages are in the engine and in the peers' queues, which are memory.
+//! A rank that has ended sends no marker. What it sent before is here, in rings and in the kernel: whoever suspends takes all of that first.
 
 use super::Links;
+use crate::engine::Engine;
 use crate::engine::buffers::Segment;
 use crate::engine::packet::{Header, Kind};
 use crate::peer::Outbound;
 use mend_messages::job::Rank;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Why a drain did not end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +63,7 @@ impl Links {
         for rank in 0..self.peers.len() {
             self.begin_drain(rank);
         }
+        self.urgent = true;
     }
 
     /// Stops sends to one peer and begins to drain.
@@ -102,6 +107,48 @@ impl Links {
         draining
     }
 
+    /// A step of the drain. Ranks that are waited for.
+    pub(crate) fn undrained(&mut self, engine: &mut Engine) -> Vec<Rank> {
+        let mut ranks = self.drain_step();
+        ranks.retain(|rank| !self.peer_drained(*rank));
+        if ranks.is_empty() && self.suspended { self.take_from_ended(engine) } else { ranks }
+    }
+
+    /// Takes what ranks sent before they ended. Those of which more may come.
+    fn take_from_ended(&mut self, engine: &mut Engine) -> Vec<Rank> {
+        let closed = self.closed_by_sender();
+        let mut ranks = Vec::new();
+        for number in 0..self.inbound.len() as u32 {
+            let Some(Some(inbound)) = self.inbound.get(number as usize) else { continue };
+            let (rank, generation) = (inbound.rank, inbound.generation);
+            let closed = closed.contains(&number);
+            let peer = self.peers.get(rank as usize);
+            let ended =
+                peer.is_some_and(|peer| peer.has_ended() && peer.entry.as_ref().is_some_and(|entry| generation <= entry.generation));
+            if !closed && !ended {
+                continue;
+            }
+            let moved = self.inbound_event(engine, number);
+            // It leaves when all is delivered. A process that the sender forked may hold its socket: then nothing is left when nothing comes.
+            if let Some(Some(inbound)) = self.inbound.get_mut(number as usize)
+                && (moved || closed || inbound.channel.sender_ended())
+            {
+                ranks.push(rank);
+            }
+        }
+        ranks
+    }
+
+    /// Inbound channels whose sockets nobody holds any more at the other end.
+    fn closed_by_sender(&self) -> Vec<u32> {
+        let inbound = || self.inbound.iter().enumerate().filter_map(|(number, slot)| Some((number as u32, slot.as_ref()?)));
+        let mut sockets: Vec<_> =
+            inbound().map(|(_, inbound)| PollFd::from_borrowed_fd(inbound.channel.socket(), PollFlags::RDHUP)).collect();
+        while poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Err(Errno::INTR) {}
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        inbound().zip(&sockets).filter(|(_, socket)| socket.revents().intersects(gone)).map(|((number, _), _)| number).collect()
+    }
+
     /// How far a peer has got with what is in the channel to it: see [`crate::channel::Outgoing::taken`].
     pub(crate) fn taken(&mut self, rank: Rank) -> u64 {
         let channel = self.peers.get_mut(rank as usize).and_then(|peer| peer.outbound.channel());
@@ -115,10 +162,10 @@ impl Links {
         self.peers.iter().enumerate().filter_map(lost).collect()
     }
 
-    /// True when nothing is in flight to this peer. What it still sends, and its marker, it waits for itself: whether all has come
-    /// cannot be told here. A marker may be an earlier one, and where there is no channel, one may be opened yet.
+    /// True when nothing is in flight to this peer, or it has ended and takes nothing. What it still sends, and its marker, it waits for
+    /// itself: whether all has come cannot be told here. A marker may be an earlier one, and where there is no channel, one may be opened yet.
     pub(crate) fn peer_drained(&self, rank: Rank) -> bool {
-        !self.peers.get(rank as usize).is_some_and(|peer| matches!(peer.outbound, Outbound::Draining { .. }))
+        !self.peers.get(rank as usize).is_some_and(|peer| matches!(peer.outbound, Outbound::Draining { .. }) && !peer.has_ended())
     }
 
     /// Closes the drained channel to a peer that moves.

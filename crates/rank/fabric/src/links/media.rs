@@ -1,8 +1,8 @@
 //! Which medium a channel gets, and the life of the port that `ofi` channels share.
 
 use super::Links;
-use crate::channel::Medium;
 use crate::channel::ofi::port::{Port, SharedPort, lock};
+use crate::channel::{ChannelError, Medium};
 use crate::peer::Outbound;
 use crate::report;
 use crate::watch::{Interest, Token};
@@ -188,7 +188,12 @@ impl Links {
             if self.inbound[number].as_ref().is_some_and(|inbound| !inbound.channel.keeps())
                 && let Some(inbound) = self.inbound[number].take()
             {
+                let (rank, lost) = (inbound.rank, !inbound.drained);
                 self.drop_inbound(number as u32, *inbound);
+                if lost {
+                    // Its sender sent no marker, and is not known to have ended.
+                    self.note_loss(rank, &ChannelError::Closed);
+                }
             }
         }
         self.pending_handshakes.clear();

@@ -3,6 +3,7 @@
 mod closing;
 mod direct;
 mod encrypted;
+mod ended;
 mod hostile;
 mod memory;
 mod seldom;

@@ -101,6 +101,8 @@ impl OfiIncoming {
 impl Incoming for OfiIncoming {
     fn receive(&mut self, budget: usize, deliver: Deliver<'_>) -> Result<usize, ChannelError> {
         let (mut packets, mut bytes) = (0, 0);
+        // Its end may be noticed before the last messages, while the port rests.
+        let moved = self.ended.is_some() && lock(&self.line.port).poll();
         while bytes < budget {
             // Not held while packets are delivered: answers to them use the port.
             let Some((number, base, len)) = lock(&self.line.port).take_mail(self.line.number) else { break };
@@ -113,7 +115,7 @@ impl Incoming for OfiIncoming {
             bytes += len + 64;
         }
         if bytes == 0 {
-            if self.ended.is_some_and(|since| self.drained || since.elapsed() > LATE_MESSAGE_TIME) {
+            if self.ended.is_some_and(|since| self.last || !moved && since.elapsed() > LATE_MESSAGE_TIME) {
                 return Err(ChannelError::Closed);
             }
             let fault = lock(&self.line.port).fault(self.line.number);
@@ -156,6 +158,11 @@ impl Incoming for OfiIncoming {
 
     fn puller(&mut self) -> Option<&mut dyn Puller> {
         Some(self)
+    }
+
+    fn sender_ended(&mut self) -> bool {
+        self.ended.get_or_insert_with(Instant::now);
+        true
     }
 
     fn polled(&self) -> bool {

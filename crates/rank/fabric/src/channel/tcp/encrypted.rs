@@ -240,6 +240,10 @@ impl Source for EncryptedSource {
         self.plain > 0 || self.failed.is_some() || !matches!(self.whole(), Ok(None))
     }
 
+    fn torn(&self) -> bool {
+        self.next < self.end
+    }
+
     fn relax(&mut self) {
         if self.plain == 0 && self.next == self.end {
             (self.buffer, self.start, self.next, self.end) = (Vec::new(), 0, 0, 0);

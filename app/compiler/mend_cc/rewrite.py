@@ -238,7 +238,7 @@ class Rewriter:
             size = f"sizeof {text}"
             return f'mend_cc_variable({level}, "{name}", {at}, {known}, 1, (const uint64_t[]){{{size}}}, {whose});'
         if known is None:
-            listed, array = self._field_list(scalar, name)
+            listed, array = self._field_list(scalar, name, item.fields)
             count = 1
             for extent in dims:
                 count *= extent
@@ -265,10 +265,10 @@ class Rewriter:
         return f'{known}, {size}, {len(shape)}, (const mend_app_dimension[]){{{", ".join(shape)}}}'
 
     @staticmethod
-    def _field_list(kind, name):
+    def _field_list(kind, name, wanted=names.ALL):
         if not kind.fields:
             raise Refused(f"{name}: what is in this structure can't be registered (a union, or nothing is known of it)")
-        found = names.fields(kind)
+        found = names.fields(kind, wanted)
         rows = ", ".join(f'{{"{field}", {offset}, {known}, {count}}}' for field, offset, known, count in found)
         return len(found), f"(const mend_cc_field[]){{{rows}}}"
 
@@ -432,7 +432,7 @@ class Rewriter:
         if plain:
             return called[plain[0]]
         # Several structures have numbers.
-        field = names.fields(kind)[0][0]
+        field = names.fields(kind, item.fields)[0][0]
         if isinstance(item.place[0], Heap) and not self._has_shape(item.place[0]):
             return f"{called[item]} allocated"
         return f"{called[item]}.{field}\\n{called[item]}[0].{field}"

@@ -227,7 +227,7 @@ def _link(options, compiler, line):
             try:
                 rewriter = (FortranRewriter if fortran else Rewriter)(program, found.memory, found.plan, options.poison, name)
                 texts = rewriter.run()
-                _say([] if fortran else rewriter.warnings())
+                _say(rewriter.warnings())
                 if options.report != "-":
                     _say(f"safe point {point.number}: {warning}" for point in found.plan.points for warning in point.warnings)
             except Refused as refusal:

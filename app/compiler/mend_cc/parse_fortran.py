@@ -77,6 +77,7 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
             self.open(path)
             self.body(node, scope, function)
         for variable in self.shapes:
+            variable.dimensions = len(self.shapes[variable])
             extents = [self.extent(variable, dimension) for dimension in range(len(self.shapes[variable]))]
             if variable.scope != "param" and all(one is not None and one.op in ("const", "var") for one in extents):
                 variable.extents = extents

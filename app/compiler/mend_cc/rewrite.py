@@ -3,11 +3,11 @@
 import re
 
 from . import names
-from .directives import shape_of
 from .ir import Variable, named, parent_map
 from .memory import Heap
-from .plan import Refused, blocks_of
+from .plan import Refused
 from .pragmas import compiled, front
+from .shapes import Shapes
 
 # MEND_APP_DIMENSIONS of mend_app.h.
 MOST_DIMENSIONS = 7
@@ -74,38 +74,15 @@ def _behind_includes(text, end):
     return found
 
 
-class Rewriter:
+class Rewriter(Shapes):
     """All files of a program."""
 
     def __init__(self, program, memory, plan, poison=False, name="program"):
-        self.program, self.memory, self.plan, self.poison, self.name = program, memory, plan, poison, name
+        super().__init__(program, memory)
+        self.plan, self.poison, self.name = plan, poison, name
         self.files = {path: Edits(path, program.skipped.get(path, ())) for path in program.files}
         self.above = {one: parent_map(function.body) for one, function in program.functions.items()}
         self.heaps = {item.place[0] for point in plan.points for item in point.items if isinstance(item.place[0], Heap)}
-        self.shapes, self.shaped = self._shapes(), set()
-
-    def _shapes(self):
-        """Name -> its directive, its dimensions."""
-        found = {}
-        for directive in self.program.directives:
-            if directive.kind == "shape":
-                name, dimensions = shape_of(directive.text)
-                found[name] = directive, dimensions
-        return found
-
-    def _has_shape(self, thing):
-        """Whether a directive is for this variable or block: another may have the same name, in another function or as a structure's field."""
-        if thing.name not in self.shapes:
-            return False
-        directive = self.shapes[thing.name][0]
-        inside = [one for one in self.program.functions.values() if one.place.file == directive.place.file and one.place.start <= directive.place.start < one.place.end]
-        holders = [one for function in inside for one in function.variables if one.name == thing.name]
-        holders = holders or [one for one in self.program.globals if one.name == thing.name]
-        return not holders or thing in holders or thing in blocks_of(self.memory, holders, {thing.name})
-
-    def warnings(self):
-        """Shapes that came to nothing."""
-        return [f"{directive.place}: shape({name}) does nothing: no array of this name is registered (--report says what is)" for name, (directive, _) in self.shapes.items() if name not in self.shaped]
 
     def run(self):
         """path -> its new text, of all files."""

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import unittest
 import unittest.mock
@@ -12,6 +13,7 @@ from test_sources import FORTRAN, InRoom
 
 from mend_cc.analyse import analyse
 from mend_cc.parse_c import CannotParse
+from mend_cc.plan import Refused
 from mend_cc.rewrite_fortran import Rewriter
 
 DECLARED = "real(8) :: u(1000), v(1000), x, y"
@@ -204,6 +206,26 @@ end module
             with self.subTest(before=before, inside=inside):
                 taken, why = self.taken(before, inside)
                 self.assertTrue(taken, why)
+
+
+class Spread(InFortran):
+    def test_shapes(self):
+        for shape, why in (("mend_app_whole(1000)", None), ("mend_app_block(4000, 1 + 1000 * rank, max(998, i), 1, 1)", None), ("mend_app_whole(10), mend_app_whole(100)", "u has 1 dimensions, and its shape 2"),
+                           ("mend_app_block(1000, 1)", "is no dimension: mend_app_whole"), ("mend_app_half(1000)", "is no dimension"), ("1000", "is no dimension")):
+            with self.subTest(shape=shape):
+                found = self.found(self.text(f"    u = u * 0.5d0 + step\n    !$mend shape(U) {shape}"))
+                if why is None:
+                    self.assertIn("mend_cc_spread(0, 'u', mend_cc_address(u), 10, shape(u, kind=8),", re.sub(r" &\n\s*", "", self.rewritten(found)))
+                else:
+                    with self.assertRaisesRegex(Refused, why):
+                        self.rewritten(found)
+
+    def test_a_component_has_none(self):
+        outside = "module m\n  type field\n    real(8) :: u(100)\n  end type\nend module\n"
+        found = self.found(self.text("    f%u = f%u * 0.5d0 + step\n    !$mend shape(f) mend_app_whole(100)", "type(field) :: f", "  f%u = 1", outside, "  use m", "f%u(3)"))
+        rewriter = Rewriter(found.program, found.memory, found.plan)
+        rewriter.run()
+        self.assertRegex(str(rewriter.warnings()), r"shape\(f\) does nothing")
 
 
 class Growing(InFortran):

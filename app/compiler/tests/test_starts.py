@@ -177,7 +177,7 @@ class Fortran(InDirectory):
         """Debian's compiler and launcher; its sources are copied."""
         if not shutil.which("mpif90.mpich"):
             skip("mend-cc for Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
-        for name in ("rod.f90", "rod_grid.f90", "sponge.f90"):
+        for name in ("rod.f90", "rod_grid.f90", "sponge.f90", "spread.f90"):
             shutil.copy(os.path.join(PROGRAMS, name), self.directory)
         return shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
 
@@ -223,6 +223,19 @@ class Fortran(InDirectory):
                 self.assertEqual(code, 0, output + errors)
                 self.assertIn("checkpoint 42 of 2 ranks is restored", errors)
                 self.assertEqual(output == expected, not options)
+
+    def test_a_shape_restarts_on_other_ranks(self):
+        mpif90, mpiexec = self.programs()
+        self.assertNotIn("does nothing", self.mend_cc("--poison", mpif90, "-O2", "-o", "spread", "spread.f90"))
+        expected = self.good(self.run_ranks(1, ["./spread", "30", "-1", "1"], mpiexec, restart="none"))
+        self.forget()
+        self.assertNotEqual(self.run_ranks(2, ["./spread", "30", "20", "1"], mpiexec, calls=7)[0], 0)
+        code, output, errors = self.run_ranks(3, ["./spread", "30", "-1", "1"], mpiexec)
+        self.assertEqual((code, output), (0, expected), errors)
+        self.assertIn("checkpoint 14 of 2 ranks is restored", errors)
+        code, output, errors = self.run_ranks(1, ["./spread", "30", "-1", "0"], mpiexec, restart="none")
+        self.assertNotEqual(code, 0, output)
+        self.assertIn("u: dimension 2 of its shape has 61 elements, and u has 62 in memory, so the program ends", errors)
 
     def test_an_array_that_a_run_does_not_allocate_and_two_places_behind_a_call(self):
         mpif90, mpiexec = self.programs()

@@ -217,7 +217,7 @@ def _link(options, compiler, line):
             units = _by_modules(units) if fortran else units
             more = [] if fortran else parse_c.compiler_flags(compiler)
             flags = for_compiling if fortran else lambda unit: [*Line(unit["flags"]).for_clang(), *_relative(unit), *more]
-            found = analyse([(unit["source"], flags(unit)) for unit in units], room, options.drop)
+            found = analyse([(unit["source"], flags(unit)) for unit in units], options.drop)
         except parse_c.CannotParse as error:
             return _as_it_is(options, compiler, line, [str(error), "this can't be analysed"])
         program = found.program

@@ -41,7 +41,7 @@ def analysed(before, body, after="", outside="", flags=()):
         path = os.path.join(room, "program.c")
         with open(path, "w", encoding="utf-8") as file:
             file.write(FRAME % (outside, before, body, after))
-        return analyse([(path, [*FLAGS, *flags])], room)
+        return analyse([(path, [*FLAGS, *flags])])
 
 
 class Places(unittest.TestCase):

@@ -23,7 +23,7 @@ def labels(path):
 
 def judged(path, flags):
     """(label, line, whether the analysis takes the place for safe)."""
-    found = analyse([(path, flags)], os.path.dirname(path))
+    found = analyse([(path, flags)])
     statements = sorted((stmt for function in found.program.functions.values() for stmt in function.body.walk() if stmt.kind != "block"), key=lambda stmt: (stmt.place.start, -stmt.place.end))
     for label, line, offset in labels(path):
         stmt = next(one for one in statements if one.place.start >= offset)

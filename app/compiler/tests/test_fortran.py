@@ -26,7 +26,7 @@ class InFortran(InRoom):
         return (FORTRAN % (outside, f"{uses}\n  implicit none\n  {declared}", before, body)).replace("print *, u(10)", f"print *, {printed}")
 
     def found(self, text, name="program.f90", flags=()):
-        return analyse([(self.write(name, text), list(flags))], self.room)
+        return analyse([(self.write(name, text), list(flags))])
 
     def names(self, *parts, **more):
         """What is registered."""

@@ -46,7 +46,7 @@ class InRoom(unittest.TestCase):
         return path
 
     def analysed(self, *texts):
-        return analyse([(self.write(f"source{number}.c", text), FLAGS) for number, text in enumerate(texts)], self.room)
+        return analyse([(self.write(f"source{number}.c", text), FLAGS) for number, text in enumerate(texts)])
 
     def rewritten(self, found):
         self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))
@@ -270,7 +270,7 @@ class Fortran(InRoom):
         return FORTRAN % (outside, uses + "\n  implicit none\n  " + declared, before, body)
 
     def fortran(self, text):
-        return analyse([(self.write("program.f90", text), [])], self.room)
+        return analyse([(self.write("program.f90", text), [])])
 
     def rewritten(self, found):
         self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))

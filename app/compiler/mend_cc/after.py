@@ -4,12 +4,27 @@ from .ir import parent_map
 from .sections import Walk
 
 
+def jumps_ahead(body):
+    """Whether each jump leads out of statements, to one that comes after them, as `exit` and `cycle` with names do."""
+    above = parent_map(body)
+    labels = [stmt for stmt in body.walk() if stmt.kind == "label"]
+    for jump in (stmt for stmt in body.walk() if stmt.kind == "goto"):
+        targets = [one for one in labels if one.label == jump.label]
+        block = above.get(targets[0]) if len(targets) == 1 else None
+        here = jump
+        while here is not None and above.get(here) is not block:
+            here = above.get(here)
+        if block is None or block.kind != "block" or here is None or block.parts.index(here) >= block.parts.index(targets[0]):
+            return False
+    return True
+
+
 def exposed_after(flow, function, stmt, changed):
-    """Locations of arrays, or None where the function jumps: then it isn't told. `changed`: what may change between two passes of the place."""
+    """Locations of arrays, or None where the function jumps back, or into something: then it isn't told. `changed`: what may change between two passes of the place."""
     program, memory = flow.program, flow.memory
     chain = flow.chain(function)
     names = [caller for caller, _, _ in chain] + [function]
-    if any(flow.graphs[name].jumps for name in names):
+    if any(flow.graphs[name].jumps and not jumps_ahead(program.functions[name].body) for name in names):
         return None
     walk = Walk(program, memory)
     first = [True]

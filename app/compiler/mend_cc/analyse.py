@@ -25,7 +25,7 @@ def is_fortran(path):
     return path.lower().endswith((".f90", ".f95", ".f03", ".f08"))
 
 
-def analyse(sources, directory, drop=()):
+def analyse(sources, drop=()):
     """Sources as (path, flags: for clang, or in Fortran those of the compilation)."""
     paths = [path for path, _ in sources]
     if all(is_fortran(path) for path in paths):
@@ -33,7 +33,7 @@ def analyse(sources, directory, drop=()):
 
         program = parse_fortran.parse(sources)
     else:
-        program = parse_c.parse(sources, directory)
+        program = parse_c.parse(sources)
     return analyse_program(program, drop)
 
 

@@ -93,6 +93,12 @@ def _c_compiler(compiler):
     return [wanted]
 
 
+def _is_open_mpi(compiler):
+    """Whether a C compiler is Open MPI's."""
+    done = subprocess.run([*compiler, "-E", "-dM", "-include", "mpi.h", "-x", "c", os.devnull], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return re.search(r"^#define OPEN_MPI\b", done.stdout, re.M) is not None
+
+
 def _write_dependencies(unit, line):
     """What make is to know of a source that is compiled and linked at once. The compilation of our text would name our files."""
     asked = [pair for pair in pairs(unit["flags"]) if pair[0] in DEPENDENCIES]
@@ -118,6 +124,8 @@ def build(options, compiler, line, units, texts, plain, room):
     objects = []
     fortran = is_fortran(units[0]["source"])
     c_compiler = _c_compiler(compiler) if fortran else compiler
+    if fortran and options.check and _is_open_mpi(c_compiler):
+        raise Stop(f"--check counts what passes through MPI's functions of C, and Fortran's calls don't in Open MPI ({compiler[0]}): build it with MPICH's compiler, or without --check")
     if fortran:
         include = [f"-J{room}", f"-I{room}"]
         objects.append(os.path.join(room, "mend_cc-fortran.o"))

@@ -12,6 +12,7 @@ import tempfile
 from . import parse_c
 from .analyse import analyse, is_fortran
 from .build import WITH_VALUE, Stop, build, for_compiling, pairs, write
+from .identity import identity
 from .plan import Refused
 from .pragmas import told
 from .report import report
@@ -77,7 +78,7 @@ def parser():
     made.add_argument("--check", action="store_true", help="count messages when the program runs, and refuse a checkpoint while one is in transit (slow: for tests)")
     made.add_argument("--poison", action="store_true", help="overwrite in a restart what isn't registered and isn't needed (for tests)")
     made.add_argument("--drop", metavar="NAME", action="append", default=[], help="don't register NAME, though it should be (for tests)")
-    made.add_argument("--name", help="the program's name and version in checkpoints (default: the name of the output)")
+    made.add_argument("--name", help="the program's name in checkpoints: those of another one are refused (default: the name of the output, and a hash of the sources)")
     made.add_argument("--app", metavar="DIR", help="where `make app` has put libmend-app (default: MEND_APP_HOME; without that, this checkout's target/app, then /usr/local)")
     return made
 
@@ -216,17 +217,17 @@ def _link(options, compiler, line):
             units = _by_modules(units) if fortran else units
             more = [] if fortran else parse_c.compiler_flags(compiler)
             flags = for_compiling if fortran else lambda unit: [*Line(unit["flags"]).for_clang(), *_relative(unit), *more]
-            found = analyse([(unit["source"], flags(unit)) for unit in units], room, options.drop)
+            found = analyse([(unit["source"], flags(unit)) for unit in units], options.drop)
         except parse_c.CannotParse as error:
             return _as_it_is(options, compiler, line, [str(error), "this can't be analysed"])
         program = found.program
-        name = options.name or os.path.basename(line.output or "a.out")
+        name = options.name or f"{os.path.basename(line.output or 'a.out')}, sources {identity(units)}"
         texts = None
         if found.plan.points:
             try:
                 rewriter = (FortranRewriter if fortran else Rewriter)(program, found.memory, found.plan, options.poison, name)
                 texts = rewriter.run()
-                _say([] if fortran else rewriter.warnings())
+                _say(rewriter.warnings())
                 if options.report != "-":
                     _say(f"safe point {point.number}: {warning}" for point in found.plan.points for warning in point.warnings)
             except Refused as refusal:

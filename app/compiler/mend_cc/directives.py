@@ -12,20 +12,23 @@ def excluded_names(text):
     return re.split(r"\s*,\s*", match.group(1)) if match else None
 
 
-def shape_of(text):
-    """(name, dimensions) of `shape(name) dimension, dimension`."""
-    match = re.match(r"\(\s*(\w+)\s*\)\s*(.+)$", text)
-    if not match:
-        return None
+def split_at_commas(text):
+    """Its parts, where commas within parentheses don't count."""
     parts, depth, current = [], 0, ""
-    for letter in match.group(2):
+    for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
         if letter == "," and depth == 0:
             parts.append(current.strip())
             current = ""
         else:
             current += letter
-    return match.group(1), [*parts, current.strip()]
+    return [*parts, current.strip()]
+
+
+def shape_of(text):
+    """(name, dimensions) of `shape(name) dimension, dimension`."""
+    match = re.match(r"\(\s*(\w+)\s*\)\s*(.+)$", text)
+    return (match.group(1), split_at_commas(match.group(2))) if match else None
 
 
 def check(program, memory):

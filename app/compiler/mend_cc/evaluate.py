@@ -94,6 +94,11 @@ class Evaluate:
         kind = self.memory.type_at(leaf)
         return kind is None or kind.kind == "array"
 
+    def _elements(self, leaf, state):
+        """Keys of an array's elements of which something is known by themselves."""
+        kind = self.single.type(leaf)
+        return [key for key in state.env if len(key) == 3 and key[0] is leaf[0] and key[1] == leaf[1]] if kind is not None and kind.kind == "array" else []
+
     def _read(self, expr, state, group):
         leaves, index, _, alike = self._slots(expr, state, group)
         if index is not None:
@@ -110,7 +115,7 @@ class Evaluate:
             return spread(OTHER, self.ranks)
         for leaf in leaves:
             parts = [state.env.get(leaf, spread(OTHER, self.ranks))]
-            parts += [value for key, value in state.env.items() if len(key) == 3 and key[0] is leaf[0] and key[1] == leaf[1]]
+            parts += [state.env[key] for key in self._elements(leaf, state)]
             for part in parts:
                 made = part if made is None else join(made, part, group)
         if made is None:
@@ -134,7 +139,7 @@ class Evaluate:
             self._write_leaf(leaf, value, state, group, replaces and not (isinstance(leaf[0], Variable) and self._holds_array(leaf)))
 
     def _write_leaf(self, leaf, value, state, group, replaces):
-        keys = [leaf] + [key for key in state.env if len(key) == 3 and key[0] is leaf[0] and key[1] == leaf[1]]
+        keys = [leaf, *self._elements(leaf, state)]
         if replaces:
             for key in keys:
                 self._set(key, value, state, group)
@@ -176,7 +181,7 @@ class Evaluate:
             if expr.args[0].type and expr.args[0].type.kind == "array" and expr.args[1].op == "list":
                 simple = self.plain_list(expr.args[1])
                 for place in self.memory.places(expr.args[0]):
-                    for key in [place, *(key for key in state.env if len(key) == 3 and key[0] is place[0] and key[1] == place[1])]:
+                    for key in [place, *self._elements(place, state)]:
                         self._set(key, spread(0 if simple else OTHER, self.ranks), state, group)
                 for at, part in enumerate(expr.args[1].args if simple else ()):
                     target = Expr("index", (expr.args[0], Expr("const", (), at)), None, expr.args[0].type.element, expr.place)

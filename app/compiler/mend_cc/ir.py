@@ -121,6 +121,14 @@ class Expr:
             yield from part.walk()
 
 
+@dataclass(frozen=True)
+class Unit:
+    """What a statement does with a unit of Fortran's. kind: open, empty (it is opened, and its file emptied), write, record (written by its number), close. `key`: its number, or the variable that has it; None: it isn't told which one it is."""
+
+    kind: str
+    key: "object | None"
+
+
 @dataclass(eq=False)
 class Stmt:
     """kind: expr decl block if loop switch case break continue return goto label empty.
@@ -139,6 +147,7 @@ class Stmt:
     label: str = ""
     braced: bool = True  # a loop's body stands in braces
     nodes: list = field(default_factory=list)
+    unit: "Unit | None" = None
 
     def walk(self):
         """This statement and all below it."""
@@ -212,3 +221,10 @@ def parent_map(body):
             if part:
                 above[part] = one
     return above
+
+
+def straight(pointer):
+    """A pointer without a way round: &*p is p."""
+    while pointer.op == "addr" and pointer.args[0].op == "deref":
+        pointer = pointer.args[0].args[0]
+    return pointer

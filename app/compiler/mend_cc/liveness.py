@@ -4,7 +4,7 @@ A location is live at a place if it may be read after it before it is written. T
 that what callers need after their call counts. Arrays are judged by sections.py, since whether all of one is written first takes more than this."""
 
 from .externals import HIDDEN_STATE, MPI, UNREPEATABLE
-from .ir import Variable
+from .ir import Variable, straight
 from .memory import UNKNOWN
 
 # A new run's clock is its own.
@@ -113,9 +113,36 @@ class Flow:
         for access in self.steps(node):
             if access.kind == "write" and access.must:
                 found |= access.places
+            elif access.kind == "write":
+                found |= self._through(access.through)
             elif access.kind == "call" and len(access.targets) == 1 and access.must:
-                found |= self.must_write.get(access.targets[0], frozenset())
+                found |= self._written_by(access)
         return found
+
+    def _through(self, pointer):
+        """What stands for all that a pointer leads to which a function was given, and keeps: which location that is, the call tells."""
+        parameter = pointer.value if pointer is not None and pointer.op == "var" else None
+        kept = getattr(parameter, "scope", None) == "param" and parameter not in self._assigned(parameter.function)
+        return frozenset({(parameter, "whole")}) if kept else frozenset()
+
+    def _written_by(self, access):
+        """Locations that a call surely writes, with those that its arguments are the addresses of."""
+        name, call = access.targets[0], access.expr
+        found, mine = set(self.must_write.get(name, ())), {}
+        function = self.program.functions.get(name)
+        if function is not None and call.op == "call" and call.args[0].op == "func":
+            mine = dict(zip(function.params, call.args[1:]))
+        for place in [one for one in found if one[1] == "whole"]:
+            found.discard(place)
+            argument, kind = mine.get(place[0]), place[0].type.element
+            if argument is None:
+                continue
+            argument = straight(argument)
+            if argument.op == "var" and argument.type.kind == "pointer" and argument.type.element.size == kind.size:
+                found |= self._through(argument)
+            elif argument.op == "addr" and self.memory.whole(argument.args[0]) and argument.args[0].type.size == kind.size:
+                found |= self.memory.leaves(next(iter(self.memory.places(argument.args[0]))))
+        return frozenset(found)
 
     def before(self, steps, live):
         """Live locations before some accesses, where `live` are after them."""
@@ -127,7 +154,7 @@ class Flow:
                 live -= access.places
             elif access.kind == "call":
                 if len(access.targets) == 1 and access.must:
-                    live -= self.must_write.get(access.targets[0], frozenset())
+                    live -= self._written_by(access)
                 for target in access.targets:
                     live |= self.exposed.get(target, frozenset())
         return live

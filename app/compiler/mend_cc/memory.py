@@ -7,7 +7,7 @@ analysis and specialization for the C programming language*, 1994)."""
 from dataclasses import dataclass
 
 from .externals import ALLOCATE, BUFFERS, MPI, RETURNS, STARTS_OR_ENDS, buffer_bytes, effects, in_place, letter, own_datatype
-from .ir import Variable
+from .ir import Variable, straight
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ UNKNOWN, TEXT, ARGV = Mark("unknown"), Mark("text"), Mark("argv")
 
 @dataclass(frozen=True)
 class Access:
-    """Of memory, in the order of execution. `must`: all of the location is written. kind: read, write, call (`targets`)."""
+    """Of memory, in the order of execution. `must`: all of the location is written; `through`: all that this pointer leads to. kind: read, write, call (`targets`)."""
 
     kind: str
     places: frozenset = frozenset()
@@ -64,6 +64,7 @@ class Access:
     expr: object = None
     targets: tuple = ()
     external: str = ""
+    through: object = None
 
 
 class Memory:
@@ -378,7 +379,8 @@ class Memory:
             if operator == "step" or expr.value != "=":
                 yield Access("read", self._all(self.places(target)), False, target)
             places = self.places(target)
-            yield Access("write", self._all(places), certain and len(places) == 1 and self.whole(target), target)
+            through = target.args[0] if certain and target.op == "deref" else None
+            yield Access("write", self._all(places), certain and len(places) == 1 and self.whole(target), target, through=through)
             return
         if operator == "call":
             yield from self._call(expr, certain)
@@ -416,7 +418,9 @@ class Memory:
         yield from self.accesses(call.args[0], certain) if call.args[0].op != "func" else ()
         for argument in call.args[1:]:
             yield from self.accesses(argument, certain)
-        for name in self.callees(call):
+        names = self.callees(call)
+        certain = certain and len(names) == 1
+        for name in names:
             if name in self.program.functions:
                 for parameter in self.program.functions[name].params[:len(call.args) - 1]:
                     yield Access("write", self.leaves((parameter, ())), certain, call)
@@ -439,7 +443,8 @@ class Memory:
                     places = self.given(name, call.args[1:], at)
                     must = certain and what == "W" and len(places) == 1 and argument.op == "addr" and self.whole(argument.args[0])
                     must = must and buffer_bytes(name, call.args[1:], at) in (None, argument.args[0].type.size)
-                    yield Access("write", self._all(places), must, argument, external=name)
+                    through = straight(argument) if certain and what == "W" and argument.type is not None and argument.type.kind == "pointer" and buffer_bytes(name, call.args[1:], at) in (None, argument.type.element.size) else None
+                    yield Access("write", self._all(places), must, argument, external=name, through=through)
             if self.messages(name) in STARTS_OR_ENDS:
                 for kind in ("read", "write"):
                     yield Access(kind, self._all(self.persistent(kind)), False, call, external=name)

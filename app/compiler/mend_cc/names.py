@@ -2,7 +2,7 @@
 
 from .ir import Variable, is_plain, named
 from .memory import Heap
-from .plan import Refused
+from .plan import ALL, Refused
 
 INTEGERS = {1: "8", 2: "16", 4: "32", 8: "64"}
 
@@ -38,15 +38,18 @@ def extents(kind):
     return found
 
 
-def fields(kind, before="", base=0):
-    """(name, offset, type, count) of all scalar fields of a structure. Refused: one can't be registered."""
+def fields(kind, wanted=ALL, before="", base=0):
+    """(name, offset, type, count) of the scalar fields of a structure that `wanted` leads to, or ends in. Refused: one can't be registered."""
     found = []
     for name, part, offset in kind.fields:
+        below = frozenset(path[1:] for path in wanted if path[:1] in ((), (name,)))
+        if not below:
+            continue
         scalar, count = part.scalar(), 1
         for extent in extents(part):
             count *= extent or 0
         if scalar.kind == "struct" and scalar.fields and not is_plain(scalar) and count == 1:
-            found += fields(scalar, f"{before}{name}." if named((name,)) else before, base + offset)
+            found += fields(scalar, below, f"{before}{name}." if named((name,)) else before, base + offset)
             continue
         known = app_type(scalar)
         if scalar.name == "bit-field":

@@ -47,6 +47,7 @@ def _library():
     library = cindex.conf.lib
     for name in ("clang_getCursorBinaryOperatorKind", "clang_getCursorUnaryOperatorKind"):
         getattr(library, name).argtypes = [cindex.Cursor]
+    library.clang_Location_isFromMainFile.argtypes = [cindex.SourceLocation]
     library.clang_Cursor_Evaluate.argtypes = [cindex.Cursor]
     library.clang_Cursor_Evaluate.restype = cindex.c_object_p
     for name in ("clang_EvalResult_getKind", "clang_EvalResult_dispose", "clang_EvalResult_getAsLongLong"):
@@ -180,8 +181,10 @@ class _Reader(Initials):
         self.files = Counter([path, *(one.include.name for one in unit.get_includes())])
         program.skipped[path] = self.skipped(path, self.text)
         self.compiled = pragmas.compiled(self.text, program.skipped[path])
-        self.macros = sorted((node.extent.start.offset, node.extent.end.offset) for node in unit.cursor.get_children()
-                             if node.kind == cindex.CursorKind.MACRO_INSTANTIATION and self.mine(node))
+        # Headers have thousands of others.
+        self.top = [node for node in unit.cursor.get_children() if node.kind in (cindex.CursorKind.MACRO_INSTANTIATION, cindex.CursorKind.FUNCTION_DECL, cindex.CursorKind.VAR_DECL)]
+        self.macros = sorted((node.extent.start.offset, node.extent.end.offset) for node in self.top
+                             if node.kind == cindex.CursorKind.MACRO_INSTANTIATION and LIBRARY.clang_Location_isFromMainFile(node.location))
         self.function = None
         self.blocks = []
 
@@ -206,16 +209,10 @@ class _Reader(Initials):
 
     def read(self):
         self.directives()
-        for node in self.unit.cursor.get_children():
-            if node.kind not in (cindex.CursorKind.FUNCTION_DECL, cindex.CursorKind.VAR_DECL):
-                continue
-            if not self.mine(node):
-                if node.kind == cindex.CursorKind.FUNCTION_DECL and node.is_definition() and node.location.file and not self.system(node):
-                    self.read_function(node)
-                continue
-            if node.kind == cindex.CursorKind.FUNCTION_DECL and node.is_definition():
+        for node in self.top:
+            if node.kind == cindex.CursorKind.FUNCTION_DECL and node.is_definition() and (self.mine(node) or (node.location.file and not self.system(node))):
                 self.read_function(node)
-            elif node.kind == cindex.CursorKind.VAR_DECL:
+            elif node.kind == cindex.CursorKind.VAR_DECL and self.mine(node):
                 self.variable(node)
         pragmas.read(self.program, self.path, self.compiled, self.variables.values(), self.flags)
         for path in sorted(one for one in self.files if one != self.path and not self.of_system(one)):
@@ -544,9 +541,9 @@ def undecay(expr):
 
 
 @functools.lru_cache(maxsize=None)
-def mpi_constants(flags, directory):
+def mpi_constants(flags):
     """MPI's constants in this MPI library: they differ between libraries."""
-    path = os.path.join(directory, "mend-cc-constants.c")
+    path = os.path.join(os.sep, "mend-cc-constants.c")
     lines = ["#include <mpi.h>", "MPI_Comm world = MPI_COMM_WORLD;", *(f"enum {{ mend_{ours} = {name} }};" for ours, name in CONSTANTS.items())]
     unit = cindex.Index.create().parse(path, args=flags, unsaved_files=[(path, "\n".join(lines) + "\n")])
 
@@ -565,11 +562,11 @@ def mpi_constants(flags, directory):
     return found
 
 
-def parse(sources, directory):
-    """Sources as (path, flags for clang) make one program. `directory` for names of files that aren't written."""
+def parse(sources):
+    """Sources as (path, flags for clang) make one program."""
     program = Program(language="c")
     for path, flags in sources:
         program.files.append(path)
         _Reader(program, path, flags).read()
-    program.constants = mpi_constants(tuple(sources[0][1]), directory) if sources else {}
+    program.constants = mpi_constants(tuple(sources[0][1])) if sources else {}
     return program

@@ -15,7 +15,7 @@ from .fortran_control import Control, specifiers
 from .fortran_expressions import INT, REFERENCES, Expressions, listed
 from .fortran_names import CONSTANTS, Declarations, Scope, constant, text_of
 from .fortran_source import compiled_text, reader, span
-from .ir import Directive, Expr, Function, Place, Program, Stmt, Type
+from .ir import Directive, Expr, Function, Place, Program, Stmt, Type, Unit
 from .parse_c import BadDirective, CannotParse
 from .pragmas import turned_on
 
@@ -76,6 +76,11 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         for path, node, scope, function in made:
             self.open(path)
             self.body(node, scope, function)
+        for variable in self.shapes:
+            variable.dimensions = len(self.shapes[variable])
+            extents = [self.extent(variable, dimension) for dimension in range(len(self.shapes[variable]))]
+            if variable.scope != "param" and all(one is not None and one.op in ("const", "var") for one in extents):
+                variable.extents = extents
         self.program.lines = {path: self.starts(path) for path in paths}
 
     def starts(self, path):
@@ -229,7 +234,7 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         if isinstance(node, F.Open_Stmt):
             self.program.cannot_see(place, "a unit: what is written to it after a checkpoint isn't cut off by a restart")
         if isinstance(node, (F.Open_Stmt, F.Close_Stmt, F.Nullify_Stmt, F.Flush_Stmt, F.Rewind_Stmt)):
-            return [Stmt("empty", place), *self.after_transfer(node, place)]
+            return [Stmt("empty", place, unit=self.unit_of(node)), *self.after_transfer(node, place)]
         if isinstance(node, (F.Allocate_Stmt, F.Deallocate_Stmt)):
             return self.allocation(node, place)
         return self.seen_as_a_whole(node, place)
@@ -270,7 +275,29 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         if inside is not None:
             return Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), "sprintf", None, place), self.address(inside), *values), None, Type("void"), place)))
         name = "mend_cc record" if unit is not None and text_of(unit) not in ("*", "6", "0", "output_unit", "error_unit") else "mend_cc output"
-        return Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), name, None, place), *values), None, Type("void"), place)))
+        made = Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), name, None, place), *values), None, Type("void"), place)))
+        made.unit = Unit("record" if "rec" in dict(controls) else "write", self.unit_key(unit)) if unit is not None and text_of(unit) != "*" else None
+        return made
+
+    def unit_of(self, node):
+        """What `open` or `close` does, or None."""
+        kind = "open" if isinstance(node, F.Open_Stmt) else "close" if isinstance(node, F.Close_Stmt) else None
+        parts = specifiers(node) if kind else []
+        if kind == "open" and text_of(dict(parts).get("status", "'unknown'")).strip("'\"") not in ("unknown", "old"):
+            kind = "empty"
+        named = [value for word, value in parts if word in ("", "unit", "newunit")]
+        return Unit(kind, self.unit_key(named[0])) if named else None
+
+    def unit_key(self, node):
+        """What Unit.key is of a unit: a dummy may be any."""
+        if isinstance(node, F.Int_Literal_Constant):
+            return int(str(node.items[0]))
+        name = text_of(node) if isinstance(node, F.Name) else None
+        if name in ("output_unit", "error_unit"):
+            return 6 if name == "output_unit" else 0
+        variable = self.scope.find(name) if name else None
+        known = self.scope.parameter(name)[1] if name and variable is None else None
+        return known if isinstance(known, int) else variable if variable is not None and variable.scope != "param" else None
 
     def text_unit(self, unit):
         """A text that is written to or read from in the place of a unit, or None."""

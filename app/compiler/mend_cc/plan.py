@@ -7,15 +7,17 @@ from .after import exposed_after
 from .directives import excluded_names
 from .early import before_init
 from .externals import HIDDEN_STATE, MPI
-from .ir import Variable, holds_allocatable, named, parent_map
+from .ir import Variable, holds_allocatable, is_plain, named, parent_map
 from .liveness import NoChain
 from .memory import Heap, Mark
 from .skips import Refused, Skips
+from .units import written_across
 
 # Share of the program's cost from which on a loop gets a place for checkpoints.
 LOOP_SHARE = 0.05
 ITERATIONS = 100  # of a loop whose number isn't known
 FEW = 10  # fewer iterations than this make a loop a bad place
+ALL = frozenset({()})
 
 
 def blocks_of(memory, variables, named):
@@ -38,6 +40,12 @@ class Item:
     place: tuple
     why: str
     level: int = 0  # the function of the chain whose it is; -1: a global
+    fields: frozenset = ALL  # of an array of structures with pointers: paths of the fields that are registered
+
+    def has(self, path):
+        """Whether it takes in a location of its variable."""
+        depth = len(self.place[1])
+        return path[:depth] == self.place[1] and any(path[depth:][:len(one)] == one for one in self.fields)
 
 
 @dataclass(eq=False)
@@ -262,6 +270,7 @@ class Planner(Skips):
             live = {place for place in live if not self._is_array(place) or place in exposed}
         self._check_seen(point, live, changed)
         self._check_calls(point, cycle)
+        self._check_units(point, cycle)
         point.excluded = self._excluded(name)
         point.left_out = self._left_out(point.excluded, names)
         for place in sorted(live, key=self._order):
@@ -427,6 +436,13 @@ class Planner(Skips):
         if "fopen" in called:
             point.warnings.append("files are opened between checkpoints: what is written to them after one isn't cut off by a restart")
 
+    def _check_units(self, point, cycle):
+        found = written_across(self.flow, point.chain, point.function, point.stmt, cycle)
+        if found is not None:
+            write, opening = found
+            where = "without open" if write is opening else f"opened at line {opening.place.line}"
+            self._object(point, f"{write.place}: a unit is written between checkpoints and is open at them ({where}): a restart would open it anew and write over its file. Open it with position='append', write and close it within a step")
+
     def _excluded(self, function):
         found = set()
         for directive in self.program.directives:
@@ -466,9 +482,14 @@ class Planner(Skips):
         return thing, path
 
     def _add(self, point, place, why, names):
-        place = self._nameable(place)
-        if any(item.place[0] is place[0] and (isinstance(place[0], Heap) or item.place[1] == place[1][:len(item.place[1])]) for item in point.items):
-            return
+        whole, place = place, self._nameable(place)
+        fields = self._fields_of(whole, place)
+        for item in [one for one in point.items if one.place[0] is place[0]]:
+            if isinstance(place[0], Heap) or all(item.has((*place[1], *field)) for field in fields):
+                return None
+            if item.place == place:
+                point.items[point.items.index(item)] = Item(place, item.why, item.level, item.fields | fields)
+                return None
         thing = place[0]
         if isinstance(thing, Variable):
             kind = self.memory.type_at(place)
@@ -500,8 +521,14 @@ class Planner(Skips):
         level = chain.index(thing.function) if isinstance(thing, Variable) and thing.scope in ("local", "param") else -1
         # Parts of it aren't registered besides.
         point.items = [item for item in point.items if item.place[0] is not thing or item.place[1][:len(place[1])] != place[1]]
-        point.items.append(Item(place, why, level))
+        point.items.append(Item(place, why, level, fields))
         return None
+
+    def _fields_of(self, whole, place):
+        """Which fields of each element are meant where `place` is an array of structures that are registered field by field."""
+        kind = self.memory.type_at(place) if isinstance(place[0], Variable) else None
+        by_fields = kind is not None and kind.kind == "array" and kind.scalar().kind == "struct" and not is_plain(kind)
+        return frozenset({whole[1][len(place[1]):]}) if by_fields else ALL
 
     def _close(self, point, names):
         """What registered pointers lead to must be registered as well."""
@@ -509,7 +536,7 @@ class Planner(Skips):
         while left := [item for item in point.items if item not in done]:
             done.add(left[0])
             place = left[0].place
-            leaves = sorted(self.memory.leaves((place[0], ()) if isinstance(place[0], Heap) else place), key=self._order)
+            leaves = sorted((leaf for leaf in self.memory.leaves((place[0], ()) if isinstance(place[0], Heap) else place) if isinstance(place[0], Heap) or left[0].has(leaf[1])), key=self._order)
             for leaf in leaves:
                 kind = self.memory.type_at(leaf)
                 if kind is None or kind.scalar().kind != "pointer":

@@ -35,7 +35,9 @@ def report(program, memory, plan, lockstep):
             where = thing.place if isinstance(thing, Variable) else thing.expr.place
             kind = memory.type_at(item.place) if isinstance(thing, Variable) else None
             whose = "replicated" if item.place in point.replicated else "each rank's own"
-            lines.append(f"    {called[item]} ({_where(where)}; {size_text(kind)}; {whose}): {item.why}")
+            some = sorted(".".join(named(path)) for path in item.fields if path)
+            size = f"of its {size_text(kind)} the fields {', '.join(some)}" if some and () not in item.fields else size_text(kind)
+            lines.append(f"    {called[item]} ({_where(where)}; {size}; {whose}): {item.why}")
         if not point.items:
             lines.append("    nothing")
         kept = sorted({planned for planned in (f"{place[0].name}{''.join('.' + part for part in named(place[1]))}" for place in point.kept if isinstance(place[0], Variable))})

@@ -3,11 +3,11 @@
 import re
 
 from . import names
-from .directives import shape_of
 from .ir import Variable, named, parent_map
 from .memory import Heap
-from .plan import Refused, blocks_of
+from .plan import Refused
 from .pragmas import compiled, front
+from .shapes import Shapes
 
 # MEND_APP_DIMENSIONS of mend_app.h.
 MOST_DIMENSIONS = 7
@@ -74,38 +74,15 @@ def _behind_includes(text, end):
     return found
 
 
-class Rewriter:
+class Rewriter(Shapes):
     """All files of a program."""
 
     def __init__(self, program, memory, plan, poison=False, name="program"):
-        self.program, self.memory, self.plan, self.poison, self.name = program, memory, plan, poison, name
+        super().__init__(program, memory)
+        self.plan, self.poison, self.name = plan, poison, name
         self.files = {path: Edits(path, program.skipped.get(path, ())) for path in program.files}
         self.above = {one: parent_map(function.body) for one, function in program.functions.items()}
         self.heaps = {item.place[0] for point in plan.points for item in point.items if isinstance(item.place[0], Heap)}
-        self.shapes, self.shaped = self._shapes(), set()
-
-    def _shapes(self):
-        """Name -> its directive, its dimensions."""
-        found = {}
-        for directive in self.program.directives:
-            if directive.kind == "shape":
-                name, dimensions = shape_of(directive.text)
-                found[name] = directive, dimensions
-        return found
-
-    def _has_shape(self, thing):
-        """Whether a directive is for this variable or block: another may have the same name, in another function or as a structure's field."""
-        if thing.name not in self.shapes:
-            return False
-        directive = self.shapes[thing.name][0]
-        inside = [one for one in self.program.functions.values() if one.place.file == directive.place.file and one.place.start <= directive.place.start < one.place.end]
-        holders = [one for function in inside for one in function.variables if one.name == thing.name]
-        holders = holders or [one for one in self.program.globals if one.name == thing.name]
-        return not holders or thing in holders or thing in blocks_of(self.memory, holders, {thing.name})
-
-    def warnings(self):
-        """Shapes that came to nothing."""
-        return [f"{directive.place}: shape({name}) does nothing: no array of this name is registered (--report says what is)" for name, (directive, _) in self.shapes.items() if name not in self.shaped]
 
     def run(self):
         """path -> its new text, of all files."""
@@ -238,7 +215,7 @@ class Rewriter:
             size = f"sizeof {text}"
             return f'mend_cc_variable({level}, "{name}", {at}, {known}, 1, (const uint64_t[]){{{size}}}, {whose});'
         if known is None:
-            listed, array = self._field_list(scalar, name)
+            listed, array = self._field_list(scalar, name, item.fields)
             count = 1
             for extent in dims:
                 count *= extent
@@ -265,10 +242,10 @@ class Rewriter:
         return f'{known}, {size}, {len(shape)}, (const mend_app_dimension[]){{{", ".join(shape)}}}'
 
     @staticmethod
-    def _field_list(kind, name):
+    def _field_list(kind, name, wanted=names.ALL):
         if not kind.fields:
             raise Refused(f"{name}: what is in this structure can't be registered (a union, or nothing is known of it)")
-        found = names.fields(kind)
+        found = names.fields(kind, wanted)
         rows = ", ".join(f'{{"{field}", {offset}, {known}, {count}}}' for field, offset, known, count in found)
         return len(found), f"(const mend_cc_field[]){{{rows}}}"
 
@@ -432,7 +409,7 @@ class Rewriter:
         if plain:
             return called[plain[0]]
         # Several structures have numbers.
-        field = names.fields(kind)[0][0]
+        field = names.fields(kind, item.fields)[0][0]
         if isinstance(item.place[0], Heap) and not self._has_shape(item.place[0]):
             return f"{called[item]} allocated"
         return f"{called[item]}.{field}\\n{called[item]}[0].{field}"

@@ -3,9 +3,11 @@
 import re
 
 from . import names
+from .directives import split_at_commas
 from .ir import Variable, parent_map
 from .plan import Refused
 from .rewrite import Edits
+from .shapes import Shapes
 
 # Columns of a line, where the standard allows 132, and of a literal in it.
 WIDTH, LITERAL = 120, 60
@@ -13,19 +15,22 @@ WIDTH, LITERAL = 120, 60
 KINDS = {("int", 1): 1, ("int", 2): 2, ("int", 4): 3, ("int", 8): 4, ("float", 4): 9, ("float", 8): 10, ("complex", 8): 12, ("complex", 16): 13}
 
 
-class Rewriter:
+# How a dimension is spread, and how many arguments say so.
+SPREADS = {"whole": 1, "block": 5, "cyclic": 4, "list": 2}
+
+
+class Rewriter(Shapes):
     """All files of a Fortran program."""
 
     def __init__(self, program, memory, plan, poison=False, name="program"):
-        self.program, self.memory, self.plan, self.poison, self.name = program, memory, plan, poison, name
+        super().__init__(program, memory)
+        self.plan, self.poison, self.name = plan, poison, name
         self.files = {path: Edits(path) for path in program.files}
         self.above = {one: parent_map(function.body) for one, function in program.functions.items()}
         self.using, self.declared, self.targets = set(), {}, set()
 
     def run(self):
         """path -> its new text, of all files."""
-        if any(directive.kind == "shape" for directive in self.program.directives):
-            raise Refused("`shape` isn't there for Fortran yet: arrays are each rank's own")
         for point in self.plan.points:
             self._point(point)
             self._frames(point)
@@ -118,6 +123,9 @@ class Rewriter:
         scope = self.program.functions[function].scope
         made = []
         for thing in sorted(point.dead, key=str):
+            if any(re.search(rf"\b{re.escape(thing.name)}\b", part, re.I) for _, shape in self.shapes.values() for part in shape):
+                # It is read where the array is registered.
+                continue
             own = isinstance(thing, Variable) and (thing.function == function and thing.scope == "local" or thing.function is None and function == point.function)
             if own and scope.find(thing.name) is thing and (thing.type.scalar().kind, thing.type.scalar().size) in KINDS and not thing.allocatable and thing.type.size and thing.declared == "here":
                 self._target(thing)
@@ -145,9 +153,28 @@ class Rewriter:
             else:
                 self._target(thing)
             whose = 1 if item.place in point.replicated else 0
-            call = f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, shape({text}, kind=8), {whose}, storage_size({text}))"
+            if thing.type.kind == "array" and not item.place[1] and self._has_shape(thing):
+                call = f"call mend_cc_spread({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, shape({text}, kind=8), {self._shape(thing)}, storage_size({text}))"
+            else:
+                call = f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, shape({text}, kind=8), {whose}, storage_size({text}))"
             made += self._where_allocated(item.place, call, f"call mend_cc_unallocated({level}, '{called[item]}', {KINDS[kind.kind, kind.size]}, {whose})")
         return made
+
+    def _shape(self, variable):
+        """The dimensions that a directive gives an array, as an array of Fortran's."""
+        directive, shape = self.shapes[variable.name]
+        if len(shape) != variable.dimensions:
+            raise Refused(f"{directive.place}: {variable.name} has {variable.dimensions} dimensions, and its shape {len(shape)}")
+        made = []
+        for part in shape:
+            match = re.fullmatch(r"mend_app_(\w+)\s*\((.*)\)", part, re.I)
+            spread = match.group(1).lower() if match else None
+            arguments = split_at_commas(match.group(2)) if match else []
+            if SPREADS.get(spread) != len(arguments):
+                raise Refused(f"{directive.place}: `{part}` is no dimension: mend_app_whole(N), mend_app_block(ALL, START, COUNT, BEFORE, AFTER), mend_app_cyclic(ALL, BLOCK, PART, PARTS), mend_app_list(ALL, SUBSCRIPTS)")
+            made.append(f"mend_cc_{spread}({', '.join(f'int({one}, 8)' for one in arguments)})")
+        self.shaped.add(variable.name)
+        return f"[{', '.join(made)}]"
 
     @staticmethod
     def _where_allocated(place, call, otherwise):

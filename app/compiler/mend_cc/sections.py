@@ -9,7 +9,7 @@ from .bases import Bases, Unclear
 from .externals import BUFFERS, COUNTS, STARTS_OR_ENDS, count_of, datatype_bytes, effects, letter
 from .ir import Variable
 from .memory import Heap
-from .polynomials import Section, at_least_zero, constant, plus
+from .polynomials import Section, at_least_zero, constant, plus, times
 
 
 class Walk(Bases):
@@ -20,7 +20,7 @@ class Walk(Bases):
         self.exposed = set()
         self.versions, self.numbers, self.pointers = {}, {}, {}
         self.written, self.lasting = [], []
-        self.loops, self.uncertain, self.stack, self.entry = [], 0, [], ([], [])
+        self.loops, self.uncertain, self.stack, self.entry, self.jumped = [], 0, [], ([], []), {}
         self.single = Alone(program, memory)
         self._starts = {}
 
@@ -34,9 +34,30 @@ class Walk(Bases):
         try:
             section = Section(*self.element(self.first(expr)), self.steps(expr))
         except Unclear:
-            self.exposed.update(arrays)
+            self.expose(arrays)
             return
         self.read_section(section, arrays)
+
+    def expose(self, places):
+        """They are read, and which elements isn't told: nothing is needed from before where all were written."""
+        self.exposed.update(place for place in places if self._is_array(place) and not any(one.covers(whole) for whole in self._whole(place) for one in self.written))
+
+    def _whole(self, place):
+        """All elements of an array; nothing where it isn't known how many it has."""
+        thing, path = place
+        extents = getattr(thing, "extents", None)
+        if extents is None or path:
+            kind, extents = self.memory.type_at(place) if isinstance(thing, Variable) else None, []
+            while kind is not None and kind.kind == "array":
+                extents.insert(0, constant(kind.count) if kind.count else None)
+                kind = kind.element
+        else:
+            extents = [self.poly(one) for one in extents]
+        stride, ranges = constant(1), []
+        for extent in extents:
+            ranges += [(stride, plus(extent, constant(1), -1))] if extent != constant(1) else []
+            stride = times(stride, extent)
+        return [Section(("object", place), {}, ranges)] if extents and stride is not None else []
 
     @staticmethod
     def _is_array(place):
@@ -54,7 +75,7 @@ class Walk(Bases):
             if any(one.covers(current) for one in self.written):
                 return
         known = self.memory.leaves(section.base[1]) if section.base[0] == "object" else None
-        self.exposed.update(place for place in places if self._is_array(place) and (known is None or place in known))
+        self.expose(place for place in places if known is None or place in known)
 
     def write_section(self, section):
         self.written.append(section)
@@ -191,7 +212,7 @@ class Walk(Bases):
 
     def _generic(self, access, seen):
         if access.kind == "read":
-            self.exposed.update(place for place in access.places if self._is_array(place))
+            self.expose(access.places)
         elif access.kind == "write":
             for place in access.places:
                 self.change(place)
@@ -260,7 +281,7 @@ class Walk(Bases):
                         if not self._is_array(leaf) or leaf[0].type is not None:
                             self.change(leaf)
         if self.memory.messages(name) in STARTS_OR_ENDS:
-            self.exposed.update(leaf for place in self.memory.persistent("read") for leaf in self.memory.leaves(place) if self._is_array(leaf))
+            self.expose(leaf for place in self.memory.persistent("read") for leaf in self.memory.leaves(place))
             for place in self.memory.persistent("write"):
                 for leaf in self.memory.leaves(place):
                     self.change(leaf)
@@ -275,7 +296,7 @@ class Walk(Bases):
             count = self._length(name, arguments, at, base)
         except (Unclear, IndexError):
             if reads:
-                self.exposed.update(place for place in places if self._is_array(place))
+                self.expose(places)
             return
         section = Section(base, offset, [(constant(1), plus(count, constant(1), -1))] if count != constant(1) else [])
         if reads:
@@ -326,11 +347,19 @@ class Walk(Bases):
         # What follows may be left out.
         self.uncertain += 1
 
-    _return = _break = _continue = _goto = _leave
+    _return = _break = _continue = _leave
+
+    def _goto(self, stmt):
+        self.jumped.setdefault(stmt.label, []).append((list(self.written), dict(self.versions)))
+        self._leave(stmt)
 
     def _label(self, stmt):
-        # One may come here without what stands before it.
-        self.written, self.lasting = [], []
+        # One may come here without what stands before it: from jumps further up (after.py sees to that).
+        for written, versions in self.jumped.pop(stmt.label, ()):
+            self.written = [one for one in self.written if any(other.covers(one) for other in written)]
+            for place, version in list(self.versions.items()):
+                if versions.get(place, 0) != version:
+                    self._lose(place)
         self._plain(stmt)
 
     def _switch(self, stmt):
@@ -419,9 +448,12 @@ class Walk(Bases):
             self.expr(stmt.advance)
         self.loosen_body(stmt)
         kinds = {one.kind for one in body.walk()}
-        if not kinds & {"break", "return", "goto"} and (counter is not None or stmt.form == "do"):
-            # A body that may not run at all writes nothing that each of its passes would write.
-            runs = counter is None or at_least_zero(plus(high, low, -1))
+        # A body that may not run at all writes nothing that each of its passes would write.
+        runs = stmt.form == "do" or (counter is not None and at_least_zero(plus(high, low, -1)))
+        if kinds & {"break", "return", "goto"}:
+            # Its first pass writes them before the loop may be left.
+            self.keep([one for one in made if runs and symbol not in one.used() and self._holds(one)])
+        elif counter is not None or stmt.form == "do":
             whole = [one.over(symbol, low, high) if counter is not None else one for one in made if runs or one.depends(symbol)]
             self.keep([one for one in whole if one is not None and self._holds(one)])
         if kinds & {"return", "goto"}:

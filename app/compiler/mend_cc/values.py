@@ -22,7 +22,7 @@ def uniform(vector, group):
     first = vector[group[0]]
     if first == OTHER:
         return False
-    return all(vector[rank] == first for rank in group)
+    return vector.count(first) == len(group) if len(group) == len(vector) else all(vector[rank] == first for rank in group)
 
 
 def spread(value, ranks):
@@ -81,9 +81,8 @@ def _apply(operator, a, b):
 def binary(operator, one, other, group):
     """An operator, entry by entry."""
     made = [OTHER] * len(one)
-    whole = all(known(one[rank]) and known(other[rank]) for rank in group)
-    both = not whole and uniform(one, group) and uniform(other, group)
-    varies = not (uniform(one, group) and uniform(other, group))
+    alike = uniform(one, group) and uniform(other, group)
+    both = alike and not (known(one[group[0]]) and known(other[group[0]]))
     for rank in group:
         a, b = one[rank], other[rank]
         if operator == "&&" and (a == 0 or b == 0):
@@ -97,7 +96,7 @@ def binary(operator, one, other, group):
                 made[rank] = int(bool(a) and bool(b)) if operator == "&&" else int(bool(a) or bool(b))
             elif (operator in COMPARISONS and max(abs(a), abs(b)) > LARGEST) or (operator in ("/", "%", "&", "|", "^") and abs(b) > LARGEST) or (operator == ">>" and b > 6):
                 # Other numbers of ranks than those that are tried may decide otherwise.
-                made[rank] = OTHER if varies else SAME
+                made[rank] = SAME if alike else OTHER
             else:
                 made[rank] = _apply(operator, a, b)
     return tuple(made)

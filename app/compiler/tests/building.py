@@ -3,10 +3,12 @@
 import glob
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Behind this directory, whose tests have names of their own.
@@ -79,6 +81,15 @@ int main(int argc, char **argv) {
 """
 
 
+SEED = int(os.environ.get("MEND_TEST_SEED", "1"))
+
+
+def registered_last(report):
+    """Names of what is registered at the last safe point of a report."""
+    last = re.findall(r"\nSafe point \d+.*?(?=\nSafe point|\nLeft out|\nCouldn|\Z)", report, re.S)[-1]
+    return set(re.findall(r"\n    (\S.*?) \(\S+:\d+; ", last))
+
+
 def ring(start="", between=""):
     return RING.replace("AT_THE_START", start).replace("IN_BETWEEN", between)
 
@@ -137,6 +148,29 @@ class InDirectory(InFreshDirectory):
         found = [entry for entry in os.listdir(where) if os.path.exists(os.path.join(where, entry, "manifest"))] if os.path.isdir(where) else []
         return sorted(int(entry.split("-")[1]) for entry in found)
 
+    def without(self, variable, build, kill, go_on):
+        """How a run goes on that was killed, where a variable isn't registered, nor the pointers into it: with them checkpoints would be refused."""
+        dropped = [variable]
+        while True:
+            build([word for name in dropped for word in ("--drop", name)])
+            errors = kill()
+            pointer = re.search(r"no checkpoint: pointer `([^`]*)` \[\d+\] points outside", errors)
+            if not pointer:
+                code, output, more = go_on()
+                self.assertIn("is restored", more)
+                return code, output, more
+            self.assertNotIn(pointer.group(1), dropped)
+            dropped.append(pointer.group(1))
+
+    def saved_bytes(self):
+        """What rank 0 has registered at the newest checkpoint."""
+        # This file is also a command of the build, which may have another Python.
+        import h5py
+
+        with h5py.File(self.path("checkpoints", f"checkpoint-{self.checkpoints()[-1]:06}", "rank-00000.h5")) as file:
+            found = sum(item.size * item.dtype.itemsize for item in file["MemBlocks"].values())
+        self.assertGreater(found, 0)
+        return found
 
 if __name__ == "__main__" and not os.path.isdir(_common()):
     # Those of what the runtime was before are of no use.

@@ -21,24 +21,29 @@ def observed(path, room):
     """For each label whether some pass of it wasn't safe."""
     with open(path, "rb") as file:
         text = file.read()
-    number, found = 0, []
+    number, found, fortran = 0, [], path.endswith(".f90")
 
     def note(match):
         nonlocal number
         number += 1
-        found.append(match.group(1).decode())
-        return b"observe(%d, mend_rank());\n" % (number - 1)
+        found.append((match.group(1) or match.group(2)).decode())
+        return (b"call observe(%d)\n" if fortran else b"observe(%d, mend_rank());\n") % (number - 1)
 
-    changed = b"int mend_rank(void);\nvoid observe(int, int);\n" + LABEL.sub(note, text) + b"\nint mend_rank(void) { int r; PMPI_Comm_rank(MPI_COMM_WORLD, &r); return r; }\n"
-    source = os.path.join(room, "program.c")
+    changed = LABEL.sub(note, text)
+    if not fortran:
+        changed = b"int mend_rank(void);\nvoid observe(int, int);\n" + changed + b"\nint mend_rank(void) { int r; PMPI_Comm_rank(MPI_COMM_WORLD, &r); return r; }\n"
+    source = os.path.join(room, "program" + os.path.splitext(path)[1])
     with open(source, "wb") as file:
         file.write(changed)
     program = os.path.join(room, "program")
-    subprocess.run([MPICC, "-w", f"-I{OUT}/include", f"-I{RUNTIME}", source, os.path.join(HERE, "observe.c"), os.path.join(RUNTIME, "mend_cc_check.c"), "-o", program], check=True)
+    mpicc, compiler, mpiexec = ("mpicc.mpich", "mpif90.mpich", "mpiexec.mpich") if fortran else (MPICC, MPICC, os.path.join(VENV, "bin", "mpiexec"))
+    for name in ("observe", "mend_cc_check"):
+        subprocess.run([mpicc, "-w", f"-I{OUT}/include", f"-I{RUNTIME}", "-c", os.path.join(HERE if name == "observe" else RUNTIME, f"{name}.c"), "-o", os.path.join(room, f"{name}.o")], check=True)
+    subprocess.run([compiler, "-w", source, os.path.join(room, "observe.o"), os.path.join(room, "mend_cc_check.o"), "-o", program], cwd=room, check=True)
     bad = [False] * len(found)
     for ranks in RANKS.get(os.path.basename(path), (2, 3, 4)):
         run = tempfile.mkdtemp(dir=room)
-        subprocess.run([os.path.join(VENV, "bin", "mpiexec"), "-n", str(ranks), program, "5"], cwd=run, check=True, timeout=60, stdout=subprocess.DEVNULL, env=environment())
+        subprocess.run([mpiexec, "-n", str(ranks), program, "5"], cwd=run, check=True, timeout=60, stdout=subprocess.DEVNULL, env=environment())
         passes = {}
         for rank in range(ranks):
             try:
@@ -55,7 +60,7 @@ def observed(path, room):
 
 def main():
     wrong, checked = [], 0
-    for path in sorted(glob.glob(os.path.join(CORPUS, "*.c"))):
+    for path in sorted(glob.glob(os.path.join(CORPUS, "*"))):
         with tempfile.TemporaryDirectory() as room:
             for number, (label, bad) in enumerate(observed(path, room)):
                 checked += 1

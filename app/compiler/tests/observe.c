@@ -1,4 +1,5 @@
 /* Shows whether the corpus's labels are right: at each label it notes what the rank has sent and received. Built with mend_cc_check.c, whose counts these are. */
+#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,6 +9,16 @@ static FILE *notes;
 static int passes[64];
 
 int (*mend_cc_check)(int point);
+
+void observe(int label, int rank);
+void observe_(const int *label);
+
+/* For Fortran. */
+void observe_(const int *label) {
+    int rank;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    observe(*label, rank);
+}
 
 void observe(int label, int rank) {
     long long counts[3];

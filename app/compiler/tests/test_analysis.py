@@ -41,7 +41,7 @@ def analysed(before, body, after="", outside="", flags=()):
         path = os.path.join(room, "program.c")
         with open(path, "w", encoding="utf-8") as file:
             file.write(FRAME % (outside, before, body, after))
-        return analyse([(path, [*FLAGS, *flags])], room)
+        return analyse([(path, [*FLAGS, *flags])])
 
 
 class Places(unittest.TestCase):
@@ -108,6 +108,46 @@ class Registered(unittest.TestCase):
         found = analysed(*parts, **more)
         self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))
         return [item.place[0].name for item in found.plan.points[0].items]
+
+    def test_a_pointer_to_one_of_several_functions(self):
+        outside = "static double a, b; static void set(void) { a = b; } static void other(void) { b++; }"
+        body, after = "op(); b += a; a = b / 2;", 'printf("%g", b);'
+        self.assertIn("a", self.names("void (*op)(void) = rank ? set : other;", body, after, outside))
+        self.assertNotIn("a", self.names("void (*op)(void) = set;", body, after, outside))
+
+    def test_what_a_function_writes_where_its_argument_leads(self):
+        for write, dead in (("*to = x;", True), ("if (x > 3) *to = x;", False), ("if (x > 3) return; *to = x;", False), ("to = &other; *to = x;", False), ("x += *to; *to = x;", False),
+                            ("MPI_Allreduce(&other, to, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);", True), ("MPI_Allreduce(&other, to, x, MPI_INT, MPI_SUM, MPI_COMM_WORLD);", False), ("inner(to, x);", True),
+                            ("*(short *)to = x;", False)):
+            outside = f"static int other; static void inner(int *to, int x) {{ *to = x; }} static void give(int *to, int x) {{ {write} }}"
+            with self.subTest(write=write):
+                found = self.names("int a = 0, b = 0;", "give(&a, x); other += a; give(&b, a); a = b = other;", 'printf("%d", other);', outside)
+                self.assertEqual("a" in found, not dead)
+
+    def test_fields_of_structures_with_pointers(self):
+        before = "struct { int *to; double now, same; } s[3]; for (int i = 0; i < 3; i++) { s[i].to = &x; s[i].now = s[i].same = i; }"
+        for body, fields in (("s[1].now += s[2].same;", {("now",)}), ("s[1].now += *s[2].to; s[1].to = &x;", {("now",), ("to",)})):
+            items = analysed(before, body, 'printf("%g", s[x % 3].now);').plan.points[0].items
+            self.assertEqual(next(item.fields for item in items if item.place[0].name == "s"), fields)
+        # A pointer to all of one needs all of it.
+        items = analysed(before + "void *p = &s[0];", "s[1].now += *s[2].to; if (x > 9) p = &s[x % 3];", 'printf("%g %p", s[x % 3].now, p);').plan.points[0].items
+        self.assertTrue(next(item for item in items if item.place[0].name == "s").has(("same",)))
+
+    def test_jumps_ahead(self):
+        before, after = "double a[10] = {0}, b = 0;", 'printf("%g", b);'
+        fill = "for (int i = 0; i < 10; i++) a[i] = x + i;"
+        for body, dead in ((f"{fill} if (x > 50) goto on; b += 1; on: b += a[3]; a[3] = b;", True), (f"if (x > 50) goto on; {fill} on: b += a[3]; a[3] = b;", False),
+                           ("int n = 10; if (x > 50) { n = 5; goto on; } n = 10; on: for (int i = 0; i < n; i++) a[i] = 1; b += a[8]; a[8] = b;", False),
+                           (f"for (int k = 0; k < 3; k++) {{ {fill} if (b > k) goto on; }} on: b += a[3]; a[3] = b;", True), (f"for (int k = 0; k < x; k++) {{ {fill} if (b > k) goto on; }} on: b += a[3]; a[3] = b;", False),
+                           (f"for (int k = 0; k < 3; k++) {{ if (b > k) goto on; {fill} }} on: b += a[3]; a[3] = b;", False), (f"int k = 0; again: if (k) {{ b += a[3]; a[3] = b; }} else {fill} if (!k++) goto again;", False)):
+            with self.subTest(body=body):
+                self.assertEqual("a" in self.names(before, body, after), not dead)
+
+    def test_elements_that_are_not_told_of_an_array_that_is_written(self):
+        before, after = "double a[4][10], b = 0; memset(a, 0, sizeof a);", 'printf("%g", b);'
+        for rows, dead in ((4, True), (3, False)):
+            body = f"for (int i = 0; i < {rows}; i++) for (int j = 0; j < 10; j++) a[i][j] = x; b += a[x % 4][(int)b % 10]; a[3][x % 10] = b;"
+            self.assertEqual("a" in self.names(before, body, after), not dead)
 
     PRINT = 'printf("%d\\n", x);'
 

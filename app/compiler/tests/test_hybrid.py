@@ -203,7 +203,7 @@ class Copies(unittest.TestCase):
                         with open(os.path.join(room, name), "w", encoding="utf-8") as file:
                             file.write(text)
                     for order in (("main.c", "state.c"), ("state.c", "main.c")):
-                        found = analyse([(os.path.join(room, name), [*FLAGS, "-D_OPENMP=201511"]) for name in order], room)
+                        found = analyse([(os.path.join(room, name), [*FLAGS, "-D_OPENMP=201511"]) for name in order])
                         self.assertEqual(found.plan.points, [])
                         self.assertIn(why, str(found.plan.considered))
 

@@ -46,7 +46,7 @@ class InRoom(unittest.TestCase):
         return path
 
     def analysed(self, *texts):
-        return analyse([(self.write(f"source{number}.c", text), FLAGS) for number, text in enumerate(texts)], self.room)
+        return analyse([(self.write(f"source{number}.c", text), FLAGS) for number, text in enumerate(texts)])
 
     def rewritten(self, found):
         self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))
@@ -236,9 +236,9 @@ static MPI_Datatype make(void) {{
 
     def test_structures_in_structures(self):
         outside = "typedef struct { double *data; int n; } Field; typedef struct { Field f; double t; } Patch; typedef struct { Patch p; int k; } Block; static Block blocks[4];"
-        body = "for (int i = 0; i < 4; i++) { blocks[i].p.t += x; blocks[i].p.f.data[1] += x; }"
+        body = "for (int i = 0; i < 4; i++) { blocks[i].p.t += x; blocks[i].p.f.data[1] += x; } if (x == 9) blocks[0].p.f.data = blocks[1].p.f.data;"
         text = self.rewritten(self.analysed(FRAME % (outside, "for (int i = 0; i < 4; i++) blocks[i].p.f.data = calloc(10, 8);", body, 'printf("%g\\n", blocks[0].p.t + blocks[0].p.f.data[1]);')))
-        self.assertIn('{"p.f.data", 0, MEND_APP_POINTER, 1}', text)
+        self.assertIn('{"p.f.data", 0, MEND_APP_POINTER, 1}, {"p.t", 16, MEND_APP_DOUBLE, 1}}', text)
         self.assertNotIn("MEND_APP_BYTES", text)
 
     def test_unions_in_structures(self):
@@ -270,7 +270,7 @@ class Fortran(InRoom):
         return FORTRAN % (outside, uses + "\n  implicit none\n  " + declared, before, body)
 
     def fortran(self, text):
-        return analyse([(self.write("program.f90", text), [])], self.room)
+        return analyse([(self.write("program.f90", text), [])])
 
     def rewritten(self, found):
         self.assertEqual(len(found.plan.points), 1, (found.plan.considered, found.plan.refused))

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import unittest
@@ -43,9 +44,13 @@ class Start(InDirectory):
         self.text = ring().replace("    for (int step", '    FILE *log = fopen("log", "w");\n    for (int step')
         self.build()
 
-    def build(self):
+    def build(self, *options):
         self.write("ring.c", self.text)
-        self.mend_cc(MPICC, "ring.c", "-o", "ring")
+        self.mend_cc(*options, MPICC, "ring.c", "-o", "ring")
+
+    def name(self):
+        """That of the program of the newest checkpoint."""
+        return re.search(r"\nprogram (ring, sources [0-9a-f]{12})\n", self.read(f"checkpoints/checkpoint-{self.checkpoints()[-1]:06}/manifest").decode()).group(1)
 
     def ends(self, message, steps=20, **settings):
         self.write("log", "kept")
@@ -69,12 +74,14 @@ class Start(InDirectory):
         self.good(self.run_ranks(2, ["./ring", "20"], calls=5))
         self.text = self.text.replace("    FILE *log", "    for (int i = 0; i < 3; i++)\n        in = i;\n    FILE *log")
         self.build()
+        self.ends("is of program .ring, sources .*, and this is .ring, sources .*restart = none.*mend-cc --name", restart="newest")
+        self.build("--name", self.name())
         self.ends(r"has none of its safe points \(main loop 2\).*MEND_APP_RESTART=none", restart="newest")
 
     def test_a_safe_point_that_is_not_reached(self):
         self.good(self.run_ranks(2, ["./ring", "20"], calls=5))
         self.text = self.text.replace('    FILE *log = fopen("log", "w");\n', "").replace('    printf("ring digest', '    if (steps)\n        printf("ring digest')
-        self.build()
+        self.build("--name", self.name())
         self.ends("ended before it came to the safe point[^\0]*mend-cc: the program ends", steps=0, restart="newest")
 
     def test_a_place_with_structures_alone(self):
@@ -170,7 +177,7 @@ class Fortran(InDirectory):
         """Debian's compiler and launcher; its sources are copied."""
         if not shutil.which("mpif90.mpich"):
             skip("mend-cc for Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
-        for name in ("rod.f90", "rod_grid.f90", "sponge.f90"):
+        for name in ("rod.f90", "rod_grid.f90", "sponge.f90", "spread.f90"):
             shutil.copy(os.path.join(PROGRAMS, name), self.directory)
         return shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
 
@@ -189,6 +196,14 @@ class Fortran(InDirectory):
         self.write("rod.f90", text.replace("  do step = 1", "  !$mend exclude(totel)\n  do step = 1"))
         self.assertIn("the program has no variable totel", self.mend_cc(*build, fails=True))
 
+    def test_the_checking_mode_needs_calls_that_pass_through_c(self):
+        self.programs()
+        if not shutil.which("mpif90.openmpi"):
+            skip("mend-cc's checking mode in Fortran", "Open MPI isn't there (apt-get install openmpi-bin libopenmpi-dev gfortran)")
+        text = self.mend_cc("--check", shutil.which("mpif90.openmpi"), "rod_grid.f90", "rod.f90", "-o", "rod", fails=True)
+        self.assertRegex(text, r"Fortran's calls don't in Open MPI .*without --check")
+        self.assertFalse(os.path.exists(self.path("rod")))
+
     def test_killed_and_restarted(self):
         mpif90, mpiexec = self.programs()
         self.compile("-O2", "-o", "plain", "rod_grid.f90", "rod.f90", compiler=mpif90)
@@ -196,17 +211,31 @@ class Fortran(InDirectory):
         # By objects, as a Makefile does.
         self.mend_cc(mpif90, "-O2", "-c", "rod_grid.f90")
         self.mend_cc(mpif90, "-O2", "-c", "rod.f90")
-        every = os.environ.get("MEND_CC_EACH")
-        for options in ([], ["--drop", "step"], *([["--drop", "u"], ["--drop", "total"]] if every else [])):
+        for options in ([], *([["--drop", name] for name in ("u", "step", "total")] if os.environ.get("MEND_CC_EACH") else [])):
             with self.subTest(options=options):
                 report = self.mend_cc("--poison", "--report", *options, mpif90, "rod.o", "rod_grid.o", "-o", "rod")
                 self.assertNotRegex(report, r"\n    next \(")
                 self.forget()
                 self.assertNotEqual(self.run_ranks(2, ["./rod", "60", "45"], mpiexec, calls=7)[0], 0)
+                # As much as a list by hand.
+                self.assertLessEqual(self.saved_bytes(), 50 * 22 * 8 + 8 + 4)
                 code, output, errors = self.run_ranks(2, ["./rod", "60"], mpiexec)
                 self.assertEqual(code, 0, output + errors)
                 self.assertIn("checkpoint 42 of 2 ranks is restored", errors)
                 self.assertEqual(output == expected, not options)
+
+    def test_a_shape_restarts_on_other_ranks(self):
+        mpif90, mpiexec = self.programs()
+        self.assertNotIn("does nothing", self.mend_cc("--poison", mpif90, "-O2", "-o", "spread", "spread.f90"))
+        expected = self.good(self.run_ranks(1, ["./spread", "30", "-1", "1"], mpiexec, restart="none"))
+        self.forget()
+        self.assertNotEqual(self.run_ranks(2, ["./spread", "30", "20", "1"], mpiexec, calls=7)[0], 0)
+        code, output, errors = self.run_ranks(3, ["./spread", "30", "-1", "1"], mpiexec)
+        self.assertEqual((code, output), (0, expected), errors)
+        self.assertIn("checkpoint 14 of 2 ranks is restored", errors)
+        code, output, errors = self.run_ranks(1, ["./spread", "30", "-1", "0"], mpiexec, restart="none")
+        self.assertNotEqual(code, 0, output)
+        self.assertIn("u: dimension 2 of its shape has 61 elements, and u has 62 in memory, so the program ends", errors)
 
     def test_an_array_that_a_run_does_not_allocate_and_two_places_behind_a_call(self):
         mpif90, mpiexec = self.programs()
@@ -216,6 +245,7 @@ class Fortran(InDirectory):
             expected = self.good(self.run_ranks(1, ["./sponge", wanted, "20", "-1"], mpiexec, restart="none"))
             self.forget()
             self.assertNotEqual(self.run_ranks(1, ["./sponge", wanted, "20", "14"], mpiexec, calls=4)[0], 0)
+            self.assertLessEqual(self.saved_bytes(), (100 + int(wanted) * 300) * 8 + 8 + 4)
             code, output, errors = self.run_ranks(1, ["./sponge", wanted, "20", "-1"], mpiexec)
             self.assertEqual((code, output), (0, expected), errors)
             self.assertIn("checkpoint 12 of", errors)

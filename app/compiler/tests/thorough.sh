@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")"
 python=../../../${MEND_VENV:-.venv}/bin/python3
 "$python" labels.py
-MEND_CC_EACH="plate swarm solver phases mixed stencil" "$python" -m unittest test_restart.Restart.test_each_registered_variable_counts test_starts.Fortran
+MEND_CC_EACH=yes "$python" -m unittest test_restart test_fortran.Restarted test_starts.Fortran

@@ -85,6 +85,9 @@ static void forked(void) {
     lock_fd = -1;
 }
 
+/* mend-cc has a hash of the sources follow it in a program's name. */
+#define OF_SOURCES ", sources "
+
 /* The program may change its directory. */
 int settle_directory(void) {
     char path[PATH_MAX];
@@ -267,7 +270,8 @@ static int choose(int done) {
     }
     const struct table *t = app.saved.own;
     if (strcmp(app.program, t->program) != 0)
-        return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one", p.checkpoint, t->program, app.program);
+        return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one%s", p.checkpoint, t->program, app.program,
+                            strstr(t->program, OF_SOURCES) && strstr(app.program, OF_SOURCES) ? "; or have mend-cc --name build it with the saved name, if what is saved means the same in both" : "");
     /* Else it would be kept in the older one's place. */
     for (size_t i = 0; i < passed_over && app.transport.rank == 0; i++)
         if (store_set_aside(app.settings.directory, damaged[i]) != 0 && errno != ENOENT)

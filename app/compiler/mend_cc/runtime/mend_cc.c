@@ -213,6 +213,10 @@ void mend_cc_other_size(const char *name, int known, int bytes) {
     mend_cc_stop("%s: its elements have %d bytes, and mend-cc has read %d, so the program ends: give its kind in the source, as real(8), and not by the compiler's options", name, bytes, known);
 }
 
+void mend_cc_other_extents(const char *name, int dimension, int64_t extent, int64_t told) {
+    mend_cc_stop("%s: dimension %d of its shape has %lld elements, and %s has %lld in memory, so the program ends: put the directive `shape` right, and build it again", name, dimension, (long long)told, name, (long long)extent);
+}
+
 static void set_shape(struct note *n, size_t size, int dimensions, const mend_app_dimension *shape) {
     n->size = size;
     n->dimensions = dimensions;

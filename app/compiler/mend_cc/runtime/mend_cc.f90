@@ -5,7 +5,7 @@ module mend_cc
   implicit none
   private
   public :: mend_cc_point, mend_cc_start, mend_cc_end, mend_cc_skip, mend_cc_frame, mend_cc_arrive
-  public :: mend_cc_register, mend_cc_unallocated
+  public :: mend_cc_register, mend_cc_unallocated, mend_cc_spread, mend_cc_whole, mend_cc_block, mend_cc_cyclic, mend_cc_list
   public :: mend_cc_address, mend_cc_checkpoint, mend_cc_again, mend_cc_restoring, mend_cc_spoil
 
   type, bind(c) :: point
@@ -13,7 +13,15 @@ module mend_cc
     type(c_ptr) :: path, probe
   end type
   type(point), save :: points(64)
+  !> mend_app.h's, of which Fortran's module mend_app isn't part of the program.
+  type, bind(c), public :: mend_cc_dimension
+    integer(c_int) :: kind = 0
+    integer(c_int64_t) :: extent = 0, global = 0, first = 0, count = 0, start = 0, block = 0, part = 0, parts = 0
+    type(c_ptr) :: indices = c_null_ptr
+  end type
   integer, save :: count = 0
+  !> Of libmend-app's types.
+  integer, parameter :: bytes(13) = [1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 16, 8, 16]
   logical, save :: restored = .false., passing = .false.
 
   interface
@@ -50,6 +58,24 @@ module mend_cc
       character(kind=c_char), intent(in) :: name(*)
       integer(c_int), value :: known, bytes
     end subroutine
+    subroutine c_array(level, name, address, bytes, element, each, dimensions, spread) bind(c, name='mend_cc_array')
+      import
+      integer(c_int), value :: level, element, dimensions
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_ptr), value :: address
+      integer(c_size_t), value :: bytes, each
+      type(mend_cc_dimension), intent(in) :: spread(*)
+    end subroutine
+    subroutine c_other_extents(name, dimension, extent, told) bind(c, name='mend_cc_other_extents')
+      import
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: dimension
+      integer(c_int64_t), value :: extent, told
+    end subroutine
+    type(mend_cc_dimension) function mend_cc_cyclic(global, block, part, parts) bind(c, name='mend_app_cyclic')
+      import
+      integer(c_int64_t), value :: global, block, part, parts
+    end function
     integer(c_int) function c_checkpoint(number) bind(c, name='mend_cc_checkpoint')
       import
       integer(c_int), value :: number
@@ -143,13 +169,48 @@ contains
   !> `bits` as the compiler has them: options may change what a kind is.
   subroutine mend_cc_register(level, name, address, element, extents, whose, bits)
     integer, intent(in) :: level, element, whose, bits
-    integer, parameter :: bytes(13) = [1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 16, 8, 16]
     character(*), intent(in) :: name
     type(c_ptr), value :: address
     integer(int64), intent(in) :: extents(:)
     if (bits /= 8 * bytes(element)) call c_other_size(terminated(name), bytes(element), bits / 8)
     call c_variable(level, terminated(name), address, element, size(extents), extents(size(extents):1:-1), whose)
   end subroutine
+
+  !> An array that is spread over the ranks: a directive says how.
+  subroutine mend_cc_spread(level, name, address, element, extents, dimensions, bits)
+    integer, intent(in) :: level, element, bits
+    character(*), intent(in) :: name
+    type(c_ptr), value :: address
+    integer(int64), intent(in) :: extents(:)
+    type(mend_cc_dimension), intent(in) :: dimensions(:)
+    integer :: i
+    if (bits /= 8 * bytes(element)) call c_other_size(terminated(name), bytes(element), bits / 8)
+    do i = 1, size(extents)
+      if (extents(i) /= dimensions(i)%extent) call c_other_extents(terminated(name), i, extents(i), dimensions(i)%extent)
+    end do
+    call c_array(level, terminated(name), address, product(extents) * bytes(element), element, int(bytes(element), c_size_t), &
+      size(dimensions), dimensions(size(dimensions):1:-1))
+  end subroutine
+
+  type(mend_cc_dimension) function mend_cc_whole(n) result(d)
+    integer(int64), intent(in) :: n
+    d = mend_cc_dimension(kind=0, extent=n, global=n, count=n)
+  end function
+
+  !> Subscripts count from 1, as in the module mend_app.
+  type(mend_cc_dimension) function mend_cc_block(global, start, count, before, after) result(d)
+    integer(int64), intent(in) :: global, start, count, before, after
+    d = mend_cc_dimension(kind=1, extent=before + count + after, global=global, first=before, count=count, start=start - 1)
+  end function
+
+  type(mend_cc_dimension) function mend_cc_list(global, subscripts) result(d)
+    integer(int64), intent(in) :: global, subscripts(:)
+    integer(int64), pointer :: all_of_them(:)
+    allocate (all_of_them(size(subscripts)))
+    all_of_them = subscripts - 1
+    d = mend_cc_dimension(kind=3, extent=size(all_of_them, kind=int64), global=global, count=size(all_of_them, kind=int64))
+    if (size(all_of_them) > 0) d%indices = mend_cc_address(all_of_them)
+  end function
 
   !> An array that this run hasn't allocated: it has no elements, as it must have none in a restart.
   subroutine mend_cc_unallocated(level, name, element, whose)

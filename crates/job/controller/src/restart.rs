@@ -16,6 +16,7 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
+use crate::made_spaces::Begins;
 use crate::manifest::{ImageEntry, Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
 use crate::output::{self, Output};
 use crate::overruled;
@@ -441,6 +442,7 @@ async fn restart_from(
         batch: spec.batch.clone(),
         notes: std::mem::take(&mut notes.events),
         stage: Vec::new(),
+        begins: if spec.run_began.is_none() { Begins::ByHand } else { Begins::ByItself },
         options: spec.healing,
         any_owner: spec.any_owner,
         run_began: spec.run_began.unwrap_or_else(process_began),

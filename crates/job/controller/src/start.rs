@@ -22,7 +22,7 @@ use crate::journal_file::Journal;
 use crate::journaling;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
-use crate::made_spaces::MadeSpaces;
+use crate::made_spaces::{Begins, MadeSpaces};
 use crate::manifest::{self, ManifestError, listed_at_first, numbers};
 use crate::moving::{moving, transport};
 use crate::nodes::{ConnectedNode, Node, attach};
@@ -142,6 +142,8 @@ pub(crate) struct JobStart {
     pub(crate) notes: Vec<Happened>,
     /// What is staged before its ranks start.
     pub(crate) stage: Vec<Wanted>,
+    /// Whether it is a first life, and who wants it, if not.
+    pub(crate) begins: Begins,
     /// What the user wrote about failures.
     pub(crate) options: HealingOptions,
     /// Take checkpoints that another user wrote.
@@ -288,7 +290,7 @@ pub(crate) async fn begin(
     let spaces = MadeSpaces::of(&program);
     beginning.signals.tell(arrivals.clone());
     let mut early = Early { arrivals: Vec::new(), directory: directory.path().to_owned() };
-    let had = spaces.begin(&id, beginning.from.is_some(), beginning.stage, reached, quiet, (&mut incoming, &mut early)).await;
+    let had = spaces.begin(&id, beginning.begins, beginning.stage, reached, quiet, (&mut incoming, &mut early)).await;
     let reached = match had {
         Ok(reached) => reached,
         Err(error) => {
@@ -541,6 +543,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         batch: in_batch.clone(),
         notes,
         stage: spec.stage,
+        begins: Begins::Anew,
         options: spec.healing,
         any_owner: false,
         run_began: process_began(),

@@ -8,6 +8,8 @@ use mend_cipher::{Decryptor, EncryptedReader, EncryptedWriter, Encryptor};
 use mend_data::space::BLOCK;
 use mend_data::space::target::{Answer, Failed, Request};
 use mend_messages::frame;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
@@ -125,6 +127,17 @@ impl Link {
     /// A peer that is silent for longer breaks it.
     pub fn wait_at_most(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))
+    }
+
+    /// True if the peer says something within that time.
+    pub fn comes_within(&self, delay: Duration) -> io::Result<bool> {
+        let delay = Timespec::try_from(delay).map_err(io::Error::other)?;
+        loop {
+            match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&delay)) {
+                Err(Errno::INTR) => {}
+                polled => return Ok(polled? > 0),
+            }
+        }
     }
 
     /// Sends a message and the bytes behind it; `is_bulk` if these are files'.

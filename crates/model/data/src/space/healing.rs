@@ -4,15 +4,15 @@
 //! is on targets that answer stays where it is.
 
 use super::layout::Layout;
-use super::placement::{NoPlace, RESERVE};
+use super::placement::{NoPlace, RESERVE, keepers};
 use super::{File, Id};
 use std::collections::{BTreeSet, HashMap};
 
-/// The file with targets that answer in the place of those that do not; what has a second copy that is good has been [swapped](File::swapped) before. `free` has the free bytes of each target; `None` means that it is lost.
+/// The file with targets that answer in the place of those that do not; what has a second copy that is good has been [swapped](File::swapped) before. `free` has the free bytes of each target; `None` means that it is lost. `node` tells targets of one node by the same number.
 ///
 /// # Errors
 /// [`NoPlace`] if no target has room.
-pub fn moved(file: &File, free: &[Option<u64>]) -> Result<File, NoPlace> {
+pub fn moved(file: &File, free: &[Option<u64>], node: impl Fn(u16) -> usize) -> Result<File, NoPlace> {
     let mut free = free.to_vec();
     let there = |free: &[Option<u64>], at: u16| free.get(usize::from(at)).copied().flatten();
     if free.iter().all(Option::is_none) {
@@ -35,16 +35,11 @@ pub fn moved(file: &File, free: &[Option<u64>]) -> Result<File, NoPlace> {
         new.targets[position] = u16::try_from(at).map_err(|_| NoPlace::NoTarget)?;
         free[at] = free[at].map(|free| free.saturating_sub(needed));
     }
-    let wanted = file.keepers.len();
     new.keepers.retain(|keeper| there(&free, *keeper).is_some());
     // Those that hold its bytes know of it anyway.
     let all = (0..free.len()).filter_map(|at| u16::try_from(at).ok());
     let others: Vec<u16> = new.targets.iter().copied().chain(all).filter(|at| there(&free, *at).is_some()).collect();
-    for at in others {
-        if new.keepers.len() < wanted && !new.keepers.contains(&at) {
-            new.keepers.push(at);
-        }
-    }
+    new.keepers = keepers(new.keepers, &others, node);
     Ok(new)
 }
 
@@ -151,6 +146,7 @@ mod tests {
         #[test]
         fn what_answers_keeps_its_stripes_and_the_others_go_where_none_are(
             lost in prop::collection::vec(any::<bool>(), 2..7), count in 1_usize..7, size in 1_u64..200 * BLOCK,
+            hosts in prop::collection::vec(0_usize..3, 7),
         ) {
             prop_assume!(lost.iter().any(|lost| !lost));
             let count = count.min(lost.len());
@@ -158,7 +154,8 @@ mod tests {
             let keepers: Vec<u16> = (0..lost.len().min(2) as u16).collect();
             let file = File { size, stripe: BLOCK, targets, keepers, sources: Vec::new(), replicas: Vec::new() };
             let free: Vec<Option<u64>> = lost.iter().map(|lost| (!lost).then_some(1 << 40)).collect();
-            let new = moved(&file, &free).unwrap();
+            let node = |at: u16| hosts[usize::from(at)];
+            let new = moved(&file, &free, node).unwrap();
             prop_assert!(new.targets.iter().chain(&new.keepers).all(|at| !lost[usize::from(*at)]));
             for (old, new) in file.targets.iter().zip(&new.targets) {
                 prop_assert!(lost[usize::from(*old)] || old == new);
@@ -167,16 +164,22 @@ mod tests {
             let distinct: BTreeSet<&u16> = new.targets.iter().collect();
             prop_assert_eq!(distinct.len(), count.min(there));
             prop_assert_eq!(new.keepers.len(), there.min(2));
-            prop_assert_eq!(moved(&new, &free).unwrap(), new);
+            if file.keepers.iter().any(|at| lost[usize::from(*at)]) {
+                let nodes = |some: &mut dyn Iterator<Item = u16>| some.map(node).collect::<BTreeSet<_>>().len();
+                let all = nodes(&mut (0..lost.len() as u16).filter(|at| !lost[usize::from(*at)]));
+                prop_assert_eq!(nodes(&mut new.keepers.iter().copied()), all.min(2));
+            }
+            prop_assert_eq!(moved(&new, &free, node).unwrap(), new);
         }
     }
 
     #[test]
     fn full_targets_get_nothing() {
+        let own = |at: u16| usize::from(at);
         let file =
             File { size: 10 * BLOCK, stripe: BLOCK, targets: vec![0, 1], keepers: vec![0, 1], sources: Vec::new(), replicas: Vec::new() };
-        assert_eq!(moved(&file, &[None, Some(RESERVE), Some(RESERVE)]), Err(NoPlace::Full { needed: 5 * BLOCK, count: 1, roomy: 0 }));
-        assert_eq!(moved(&file, &[None, None]), Err(NoPlace::NoTarget));
-        assert_eq!(moved(&file, &[None, Some(0), Some(1 << 40)]).unwrap().targets, [2, 1]);
+        assert_eq!(moved(&file, &[None, Some(RESERVE), Some(RESERVE)], own), Err(NoPlace::Full { needed: 5 * BLOCK, count: 1, roomy: 0 }));
+        assert_eq!(moved(&file, &[None, None], own), Err(NoPlace::NoTarget));
+        assert_eq!(moved(&file, &[None, Some(0), Some(1 << 40)], own).unwrap().targets, [2, 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! Which targets a new file gets: those with most room, all different.
+//! Which targets a new file gets: those with most room, all different. What stands on two is on two nodes, where there are two.
 
 use super::{COPIES, Id, Striping};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -41,11 +41,23 @@ pub enum NoPlace {
     },
 }
 
-/// Chooses for a file of this size. `free` has the free bytes of each target; `None` means that it does not answer.
+/// Keepers up to [`COPIES`], if there are so many: those of `known`, and then the first ones in this order, from nodes that have none before others.
+pub(super) fn keepers(known: Vec<u16>, order: &[u16], node: impl Fn(u16) -> usize) -> Vec<u16> {
+    let mut keepers = known;
+    while keepers.len() < COPIES {
+        let others = || order.iter().copied().filter(|at| !keepers.contains(at));
+        let elsewhere = others().find(|at| keepers.iter().all(|keeper| node(*keeper) != node(*at)));
+        let Some(next) = elsewhere.or_else(|| others().next()) else { break };
+        keepers.push(next);
+    }
+    keepers
+}
+
+/// Chooses for a file of this size. `free` has the free bytes of each target; `None` means that it does not answer. `node` tells targets of one node by the same number.
 ///
 /// # Errors
 /// [`NoPlace`] if too few targets have room.
-pub fn choose(free: &[Option<u64>], size: u64, striping: Striping, file: &Id) -> Result<Placement, NoPlace> {
+pub fn choose(free: &[Option<u64>], size: u64, striping: Striping, file: &Id, node: impl Fn(u16) -> usize) -> Result<Placement, NoPlace> {
     let mut there: Vec<(u16, u64)> = free.iter().enumerate().filter_map(|(at, free)| Some((u16::try_from(at).ok()?, (*free)?))).collect();
     if there.is_empty() {
         return Err(NoPlace::NoTarget);
@@ -70,7 +82,8 @@ pub fn choose(free: &[Option<u64>], size: u64, striping: Striping, file: &Id) ->
     }
     let targets: Vec<u16> = there.iter().filter(room).map(|(at, _)| *at).take(count).collect();
     let others = there.iter().map(|(at, _)| *at).filter(|at| !targets.contains(at));
-    let keepers = targets.iter().copied().chain(others).take(COPIES).collect();
+    let order: Vec<u16> = targets.iter().copied().chain(others).collect();
+    let keepers = keepers(Vec::new(), &order, node);
     Ok(Placement { targets, keepers })
 }
 
@@ -81,19 +94,29 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
+    /// Each target has its node.
+    fn own(at: u16) -> usize {
+        at.into()
+    }
+
     #[test]
     fn room_decides_and_what_is_asked_for_cannot_be_had_is_told() {
         let one = Striping { size: 1 << 20, count: 1 };
-        let placed = choose(&[Some(GIB), Some(9 * GIB), None, Some(2 * GIB)], 5 << 20, one, &[0; 16]).unwrap();
+        let placed = choose(&[Some(GIB), Some(9 * GIB), None, Some(2 * GIB)], 5 << 20, one, &[0; 16], own).unwrap();
         assert_eq!((placed.targets, placed.keepers), (vec![1], vec![1, 3]));
-        assert_eq!(choose(&[None], 1, one, &[0; 16]), Err(NoPlace::NoTarget));
-        assert_eq!(choose(&[Some(GIB)], 1, Striping { count: 2, ..one }, &[0; 16]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+        assert_eq!(choose(&[None], 1, one, &[0; 16], own), Err(NoPlace::NoTarget));
+        assert_eq!(choose(&[Some(GIB)], 1, Striping { count: 2, ..one }, &[0; 16], own), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
         let all = Striping { count: 0, ..one };
-        let full = choose(&[Some(GIB), Some(1000)], 10 << 20, all, &[0; 16]);
+        let full = choose(&[Some(GIB), Some(1000)], 10 << 20, all, &[0; 16], own);
         assert_eq!(full, Err(NoPlace::Full { needed: (5 << 20) + RESERVE, count: 2, roomy: 1 }));
         // One byte is on one target, and two keep its entry.
-        let tiny = choose(&[Some(GIB), Some(GIB), Some(GIB)], 1, all, &[3; 16]).unwrap();
+        let tiny = choose(&[Some(GIB), Some(GIB), Some(GIB)], 1, all, &[3; 16], own).unwrap();
         assert_eq!((tiny.targets.len(), tiny.keepers.len()), (1, 2));
+        // Those with most room are on one node.
+        let two = |at: u16| usize::from(at / 2);
+        let placed =
+            choose(&[Some(9 * GIB), Some(9 * GIB), Some(GIB), None], 5 << 20, Striping { count: 2, ..one }, &[0; 16], two).unwrap();
+        assert!(placed.targets.iter().all(|at| *at < 2) && placed.keepers == [placed.targets[0], 2]);
     }
 
     #[test]
@@ -101,7 +124,7 @@ mod tests {
         let free = [Some(GIB); 4];
         let mut first = [0; 4];
         for file in 0..=255_u8 {
-            let placed = choose(&free, 1, Striping { size: 1 << 20, count: 1 }, &[file; 16]).unwrap();
+            let placed = choose(&free, 1, Striping { size: 1 << 20, count: 1 }, &[file; 16], own).unwrap();
             first[usize::from(placed.targets[0])] += 1;
         }
         assert!(first.iter().all(|count| *count > 32), "{first:?}");
@@ -109,9 +132,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn targets_are_distinct_and_have_room(free in prop::collection::vec(prop::option::of(0_u64..4 * GIB), 0..12), size in 0_u64..8 * GIB, count in 0_u16..9, file in any::<[u8; 16]>()) {
+        fn targets_are_distinct_and_have_room(free in prop::collection::vec(prop::option::of(0_u64..4 * GIB), 0..12), size in 0_u64..8 * GIB, count in 0_u16..9, file in any::<[u8; 16]>(), hosts in prop::collection::vec(0_usize..4, 12)) {
             let striping = Striping { size: 1 << 20, count };
-            if let Ok(placed) = choose(&free, size, striping, &file) {
+            if let Ok(placed) = choose(&free, size, striping, &file, |at| hosts[usize::from(at)]) {
                 let there = free.iter().flatten().count();
                 let most = if count == 0 { there } else { usize::from(count) };
                 prop_assert!(placed.targets.len() <= most);
@@ -123,6 +146,9 @@ mod tests {
                     prop_assert_eq!(distinct.len(), list.len());
                     prop_assert!(list.iter().all(|at| free[usize::from(*at)].is_some()));
                 }
+                let nodes = |some: &mut dyn Iterator<Item = usize>| some.map(|at| hosts[at]).collect::<std::collections::BTreeSet<_>>().len();
+                let all = nodes(&mut (0..free.len()).filter(|at| free[*at].is_some()));
+                prop_assert_eq!(nodes(&mut placed.keepers.iter().map(|at| usize::from(*at))), all.min(COPIES));
                 let layout = crate::space::layout::Layout { size, stripe: striping.size, count: placed.targets.len() as u64 };
                 for (position, at) in placed.targets.iter().enumerate() {
                     prop_assert!(layout.object_length(position) <= free[usize::from(*at)].unwrap());

@@ -5,7 +5,7 @@
 //! object 0:  on targets a and b, the same bytes             object 1: on targets b and c
 //! ```
 //! An entry says where objects are, and nothing that a write changes: a file is as long as its objects make it ([`size`]), so two nodes that write beyond its end need not
-//! agree on a size. Objects have holes; what is in none of them reads as zeros. Each object is on two different targets, and both take each write before it counts.
+//! agree on a size. Objects have holes; what is in none of them reads as zeros. Each object is on two different targets, of two nodes if there are two, and both take each write before it counts.
 //! In a space of one copy both are the same target: what it has goes with it.
 //!
 //! What does change is the name, and where an object's copies are. Then the entry is told again with a higher version, and of one entry the highest counts.
@@ -71,7 +71,7 @@ impl Written {
 
     /// The file with other targets in the place of those that have lost copies; what has to be copied there is [filling](Self::filling) then. `is_lost` and `is_there` tell of a copy, by its
     /// object's place and its target, whether it has to be made anew, and whether it is there all the same: the last one of an object stays. `free` has the free bytes of each target
-    /// that may get one. `length` tells how long an object is. `None` if nothing is lost.
+    /// that may get one, `node` tells targets of one node by the same number. `length` tells how long an object is. `None` if nothing is lost.
     ///
     /// # Errors
     /// [`NoPlace::NoTarget`] if no copy of an object is there, or it was never to have two; else as [`place`].
@@ -81,6 +81,7 @@ impl Written {
         is_lost: impl Fn(u16, u16) -> bool,
         is_there: impl Fn(u16, u16) -> bool,
         length: impl Fn(u16) -> u64,
+        node: impl Fn(u16) -> usize,
     ) -> Result<Option<Self>, NoPlace> {
         // Several objects may come onto one.
         let mut left = free.to_vec();
@@ -90,13 +91,14 @@ impl Written {
                 continue;
             }
             let good = self.good(position, &is_lost, &is_there).filter(|_| copies[0] != copies[1]).ok_or(NoPlace::NoTarget)?;
-            let others = (0_u16..).zip(&left).filter_map(|(at, free)| Some((at, (*free)?))).filter(|(at, _)| *at != good);
-            let there = free.iter().flatten().count();
-            let (other, most) = others.max_by_key(|(at, free)| (*free, *at)).ok_or(NoPlace::TooFew { wanted: COPIES, there })?;
-            let needed = length(position).saturating_add(RESERVE);
-            if most < needed {
-                return Err(NoPlace::Full { needed, count: 1, roomy: 0 });
+            let others = || (0_u16..).zip(&left).filter_map(|(at, free)| Some((at, (*free)?))).filter(|(at, _)| *at != good);
+            if others().next().is_none() {
+                return Err(NoPlace::TooFew { wanted: COPIES, there: free.iter().flatten().count() });
             }
+            let needed = length(position).saturating_add(RESERVE);
+            let roomy = others().filter(|(_, free)| *free >= needed);
+            let chosen = roomy.max_by_key(|(at, free)| (node(*at) != node(good), *free, *at));
+            let (other, most) = chosen.ok_or(NoPlace::Full { needed, count: 1, roomy: 0 })?;
             left[usize::from(other)] = Some(most - length(position));
             *copies = [good, other];
             if !new.filling.contains(&position) {
@@ -200,11 +202,19 @@ pub fn pieces(file: &Written, range: Range, most: u64) -> impl Iterator<Item = (
     })
 }
 
-/// Targets for a new file, each byte of which is on so many of them: one or two. `free` has the free bytes of each; `None` means that it does not answer.
+/// Targets for a new file, each byte of which is on so many of them: one or two. `free` has the free bytes of each; `None` means that it does not answer. `node` tells targets of one
+/// node by the same number.
 ///
 /// # Errors
 /// [`NoPlace`], also if fewer targets answer than a byte is to be on.
-pub fn place(free: &[Option<u64>], striping: Striping, copies: usize, mode: u32, file: &Id) -> Result<Written, NoPlace> {
+pub fn place(
+    free: &[Option<u64>],
+    striping: Striping,
+    copies: usize,
+    mode: u32,
+    file: &Id,
+    node: impl Fn(u16) -> usize,
+) -> Result<Written, NoPlace> {
     let copies = copies.clamp(1, COPIES);
     let there = free.iter().flatten().count();
     if there < copies {
@@ -215,10 +225,18 @@ pub fn place(free: &[Option<u64>], striping: Striping, copies: usize, mode: u32,
     if roomy.len() < copies {
         return Err(NoPlace::Full { needed: RESERVE, count: copies, roomy: roomy.len() });
     }
-    // By chance, or all first stripes would be on one; neighbours in this order are each other's second copy.
+    // By chance, or all first stripes would be on one; neighbours in this order are each other's second copy, unless they are on one node.
     roomy.sort_unstable_by_key(|at| xxh3_64_with_seed(file, u64::from(*at)));
     let count = if striping.count == 0 { roomy.len() } else { usize::from(striping.count).min(roomy.len()) };
-    let objects = (0..count).map(|at| [roomy[at], roomy[(at + copies - 1) % roomy.len()]]).collect();
+    let mut seconds = vec![0_u32; roomy.len()];
+    let object = |at: usize| {
+        let others = (1..roomy.len()).map(|step| (at + step) % roomy.len());
+        let second = others.filter(|_| copies > 1).min_by_key(|other| (node(roomy[*other]) == node(roomy[at]), seconds[*other]));
+        let second = second.unwrap_or(at);
+        seconds[second] += 1;
+        [roomy[at], roomy[second]]
+    };
+    let objects = (0..count).map(object).collect();
     Ok(Written { stripe: striping.size, objects, epoch: 0, filling: Vec::new(), mode: mode & MODES })
 }
 
@@ -267,21 +285,26 @@ mod tests {
         Written { stripe: stripe * BLOCK, objects, epoch: 0, filling: Vec::new(), mode: 0o644 }
     }
 
+    /// Each target has its node.
+    fn own(at: u16) -> usize {
+        at.into()
+    }
+
     /// Where the targets are lost that have no room, and all else is there.
     fn moved_off(file: &Written, free: &[Option<u64>], length: impl Fn(u16) -> u64) -> Result<Option<Written>, NoPlace> {
         let is_lost = |_: u16, at: u16| free[usize::from(at)].is_none();
-        file.moved(free, is_lost, |position, at| !is_lost(position, at), length)
+        file.moved(free, is_lost, |position, at| !is_lost(position, at), length, own)
     }
 
     #[test]
     fn each_byte_is_on_two_targets_or_there_is_no_file() {
         const GIB: u64 = 1 << 30;
         let all = Striping::default();
-        assert_eq!(place(&[Some(GIB), None], all, 2, 0o644, &[0; 16]), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
-        assert_eq!(place(&[Some(GIB), Some(5)], all, 2, 0o644, &[0; 16]), Err(NoPlace::Full { needed: RESERVE, count: 2, roomy: 1 }));
-        let two = place(&[Some(GIB), None, Some(GIB)], all, 2, 0o100_644, &[0; 16]).unwrap();
+        assert_eq!(place(&[Some(GIB), None], all, 2, 0o644, &[0; 16], own), Err(NoPlace::TooFew { wanted: 2, there: 1 }));
+        assert_eq!(place(&[Some(GIB), Some(5)], all, 2, 0o644, &[0; 16], own), Err(NoPlace::Full { needed: RESERVE, count: 2, roomy: 1 }));
+        let two = place(&[Some(GIB), None, Some(GIB)], all, 2, 0o100_644, &[0; 16], own).unwrap();
         assert!(two.is_sound(3) && two.objects.len() == 2 && two.mode == 0o644);
-        let one = place(&[Some(GIB); 3], Striping { count: 1, ..all }, 2, 0o644, &[0; 16]).unwrap();
+        let one = place(&[Some(GIB); 3], Striping { count: 1, ..all }, 2, 0o644, &[0; 16], own).unwrap();
         assert!(one.is_sound(3) && one.objects.len() == 1);
         assert!(!Written { objects: vec![[1, 3]], ..one.clone() }.is_sound(3) && !Written { objects: vec![], ..one }.is_sound(3));
     }
@@ -302,16 +325,16 @@ mod tests {
     fn a_file_of_one_copy_is_lost_with_its_target_and_never_moved() {
         const GIB: u64 = 1 << 30;
         let all = Striping::default();
-        let alone = place(&[None, Some(GIB)], all, 1, 0o644, &[0; 16]).unwrap();
+        let alone = place(&[None, Some(GIB)], all, 1, 0o644, &[0; 16], own).unwrap();
         assert_eq!((&alone.objects[..], alone.has_one_copy()), (&[[1, 1]][..], true));
-        let file = place(&[Some(GIB); 3], all, 1, 0o644, &[0; 16]).unwrap();
+        let file = place(&[Some(GIB); 3], all, 1, 0o644, &[0; 16], own).unwrap();
         assert!(file.is_sound(3) && file.objects.len() == 3 && file.objects.iter().all(|[one, two]| one == two));
         assert!((0..3).all(|position| file.whole(position).len() == 1) && (0..3).all(|at| file.positions(at).count() == 1));
         assert_eq!(moved_off(&file, &[Some(GIB); 3], |_| 0), Ok(None));
         assert_eq!(moved_off(&file, &[None, Some(GIB), Some(GIB)], |_| 0), Err(NoPlace::NoTarget));
         assert!(!Written { filling: vec![0], ..file }.is_sound(3), "nothing to fill it from");
-        assert!(!place(&[Some(GIB); 3], all, 2, 0o644, &[0; 16]).unwrap().has_one_copy());
-        assert_eq!(place(&[None, None], all, 1, 0o644, &[0; 16]), Err(NoPlace::TooFew { wanted: 1, there: 0 }));
+        assert!(!place(&[Some(GIB); 3], all, 2, 0o644, &[0; 16], own).unwrap().has_one_copy());
+        assert_eq!(place(&[None, None], all, 1, 0o644, &[0; 16], own), Err(NoPlace::TooFew { wanted: 1, there: 0 }));
     }
 
     #[test]
@@ -338,11 +361,11 @@ mod tests {
         let file = Written { objects: vec![[0, 1], [2, 0]], ..file(1, 1) };
         let there = |position: u16, at: u16| ![(0, 0), (1, 2)].contains(&(position, at));
         let free = [None, Some(GIB), Some(GIB), Some(9 * GIB)];
-        let all_of_one = file.moved(&free, |_, at| at == 0, there, |_| 0).unwrap().unwrap();
+        let all_of_one = file.moved(&free, |_, at| at == 0, there, |_| 0, own).unwrap().unwrap();
         assert_eq!((all_of_one.objects, all_of_one.filling), (vec![[1, 3], [0, 3]], vec![0, 1]));
-        let these = file.moved(&free, |position, at| !there(position, at), there, |_| 0).unwrap().unwrap();
+        let these = file.moved(&free, |position, at| !there(position, at), there, |_| 0, own).unwrap().unwrap();
         assert_eq!(these.objects, [[1, 3], [0, 3]]);
-        assert_eq!(file.moved(&free, |_, at| at == 0, |position, at| position == 0 && at == 1, |_| 0), Err(NoPlace::NoTarget));
+        assert_eq!(file.moved(&free, |_, at| at == 0, |position, at| position == 0 && at == 1, |_| 0, own), Err(NoPlace::NoTarget));
         // With two targets, each gets again what it has lost.
         let file = Written { objects: vec![[0, 1], [1, 0]], ..file };
         let there = |position: u16, at: u16| ![(0, 0), (1, 1)].contains(&(position, at));
@@ -361,6 +384,12 @@ mod tests {
         let free = [Some(GIB), None, Some(GIB), Some(3 * GIB)];
         assert_eq!(moved(&free, GIB), Ok(vec![[0, 3], [2, 3]]));
         assert_eq!(moved(&free, 2 * GIB), Err(NoPlace::Full { needed: 2 * GIB + RESERVE, count: 1, roomy: 0 }));
+        // On another node than the copy that is left, if one has room.
+        let pairs = |at: u16| usize::from(at / 2);
+        let file = Written { objects: vec![[0, 2]], ..file };
+        let moved = |free: &[Option<u64>]| file.moved(free, |_, at| at == 2, |_, at| at == 0, |_| GIB, pairs).unwrap().unwrap().objects;
+        assert_eq!(moved(&[Some(GIB), Some(9 * GIB), None, Some(2 * GIB)]), [[0, 3]]);
+        assert_eq!(moved(&[Some(GIB), Some(9 * GIB), None, Some(GIB)]), [[0, 1]]);
     }
 
     proptest! {
@@ -390,10 +419,17 @@ mod tests {
         }
 
         #[test]
-        fn placed_files_are_sound(free in prop::collection::vec(prop::option::of(0_u64..1 << 30), 0..9), count in 0_u16..9, id in any::<[u8; 16]>(), copies in 1..=COPIES) {
-            if let Ok(placed) = place(&free, Striping { size: BLOCK, count }, copies, 0o777, &id) {
+        fn placed_files_are_sound(free in prop::collection::vec(prop::option::of(0_u64..1 << 30), 0..9), count in 0_u16..9, id in any::<[u8; 16]>(), copies in 1..=COPIES, hosts in prop::collection::vec(0_usize..4, 9)) {
+            let node = |at: u16| hosts[usize::from(at)];
+            if let Ok(placed) = place(&free, Striping { size: BLOCK, count }, copies, 0o777, &id, node) {
                 prop_assert!(placed.is_sound(free.len()));
                 prop_assert!(placed.objects.iter().flatten().all(|at| free[usize::from(*at)].is_some()));
+                let roomy = (0..free.len() as u16).filter(|at| free[usize::from(*at)].is_some_and(|free| free > RESERVE));
+                let several = roomy.map(node).collect::<std::collections::BTreeSet<_>>().len() > 1;
+                for [one, two] in &placed.objects {
+                    prop_assert_eq!(one == two, copies == 1);
+                    prop_assert_eq!(node(*one) != node(*two), copies == 2 && several);
+                }
             }
         }
 

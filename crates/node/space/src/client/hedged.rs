@@ -1,18 +1,23 @@
 //! Asks one of several targets that have the same: one at once, the next one when that fails or says nothing for a moment ([`Client::hedged_after`]),
-//! or only when it fails ([`Client::unhedged`]).
+//! or only when it fails ([`Client::unhedged`]). What can be had elsewhere, too, is not waited for when all of them say nothing ([`Client::ask_any_shortly`]).
 //!
 //! ```text
 //! first ──asked──────── says nothing ────────► its answer, if it comes, is not waited for
 //! second     after 50 ms ──asked──► answers ──► taken; from now on it is asked first, until the first one has said something
+//! no other      after 250 ms, or 4 times what is usual of it ──► nothing is given; from now on at once, until it has said something
 //! ```
 //! Faults assumed: each of them dies, stands still, or answers late. Whoever asks waits no longer than for the best of them.
 
 use super::names::Client;
-use super::peer::{Peer, nonsense};
+use super::peer::{Peer, Shortly, nonsense};
 use crate::link::{Fault, Pieces};
 use mend_data::space::target::{Answer, Request};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// How long a target may say nothing, at least, before what it has is looked for where it came from: many nodes do that, and there is one such place.
+const ELSEWHERE: Duration = Duration::from_millis(250);
 
 /// Bytes that one of the targets gave.
 #[derive(Debug)]
@@ -37,9 +42,48 @@ impl Client {
     /// # Errors
     /// The fault of the first one that failed, if none gives them.
     pub(super) fn ask_any(&self, targets: &[u16], request: &Request) -> Result<Given, Fault> {
+        self.ask_until(targets, request, None).unwrap_or_else(|| Err(self.no_such_target()))
+    }
+
+    /// The same of bytes that can be had elsewhere: `None` if the targets say nothing for longer than is usual of them, or said nothing before. They are listened to all the same.
+    pub(super) fn ask_any_shortly(&self, targets: &[u16], request: &Request) -> Option<Result<Given, Fault>> {
+        let Some(hedge) = self.hedge() else { return Some(self.ask_any(targets, request)) };
+        let least = hedge.max(ELSEWHERE);
+        if !self.any_answers(targets) {
+            return None;
+        }
+        if let ([at], Some(peer)) = (targets, targets.first().and_then(|at| self.shared_peer(*at))) {
+            match peer.ask_shortly(request, least) {
+                Shortly::Answered(Ok((Answer::Bytes { .. }, blocks))) => return Some(Ok(Given { at: *at, blocks, failed: Vec::new() })),
+                Shortly::Answered(Ok(_)) => return Some(Err(nonsense(peer))),
+                Shortly::Answered(Err(fault)) => return Some(Err(fault)),
+                Shortly::Late(Some((link, asked))) => {
+                    peer.is_silent_now();
+                    let (peer, request) = (peer.clone(), request.clone());
+                    // Where no thread can be made, the connection ends here, and whoever looks for lost targets hears of it.
+                    let _ = std::thread::Builder::new().name("read".to_owned()).spawn(move || peer.wait_on(&request, *link, asked));
+                    return None;
+                }
+                Shortly::Late(None) => {}
+            }
+        }
+        self.ask_until(targets, request, Some(least))
+    }
+
+    fn no_such_target(&self) -> Fault {
+        Fault::Other(format!("{} has no such target", self.space.name))
+    }
+
+    /// False if all these targets are lost, or said nothing when they were asked last.
+    pub(super) fn any_answers(&self, targets: &[u16]) -> bool {
+        targets.iter().any(|at| self.shared_peer(*at).is_none_or(|peer| !peer.is_doubtful()))
+    }
+
+    /// `None` if they say nothing for what is unusual of the last one, `least` at least.
+    fn ask_until(&self, targets: &[u16], request: &Request, least: Option<Duration>) -> Option<Result<Given, Fault>> {
         let mut peers: Vec<(u16, &Arc<Peer>)> = targets.iter().filter_map(|at| Some((*at, self.shared_peer(*at)?))).collect();
         peers.sort_by_key(|(_, peer)| peer.is_doubtful());
-        let here = peers.len() == 1 || self.hedge().is_none();
+        let here = (peers.len() == 1 && least.is_none()) || self.hedge().is_none();
         let (say, heard) = channel();
         let mut next = peers.into_iter().peekable();
         let (mut waiting, mut begun, mut start, mut last) = (0, false, true, None);
@@ -52,14 +96,14 @@ impl Client {
                     ask(at, peer, request, &say, here);
                 }
                 None if waiting == 0 => {
-                    let none = || Fault::Other(format!("{} has no such target", self.space.name));
-                    return Err(failed.into_iter().next().map_or_else(none, |(_, fault)| fault));
+                    return Some(Err(failed.into_iter().next().map_or_else(|| self.no_such_target(), |(_, fault)| fault)));
                 }
                 None => {}
             }
-            let more = next.len() > 0 && !begun;
-            let word = match self.hedge().filter(|_| more) {
-                Some(hedge) => heard.recv_timeout(hedge),
+            let more = next.len() > 0;
+            let limit = if more { self.hedge() } else { least.and_then(|least| Some(last?.unusual(least))) };
+            let word = match limit.filter(|_| !begun) {
+                Some(limit) => heard.recv_timeout(limit),
                 None => heard.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             start = match word {
@@ -70,14 +114,17 @@ impl Client {
                 Ok(Word::Answered(at, answered)) => {
                     (waiting, begun) = (waiting - 1, false);
                     match answered {
-                        Ok((Answer::Bytes { .. }, blocks)) => return Ok(Given { at, blocks, failed }),
-                        Ok(_) => failed.push((at, nonsense(self.peer(at)?))),
+                        Ok((Answer::Bytes { .. }, blocks)) => return Some(Ok(Given { at, blocks, failed })),
+                        Ok(_) => failed.push((at, self.peer(at).map_or_else(|fault| fault, nonsense))),
                         Err(fault) => failed.push((at, fault)),
                     }
                     true
                 }
                 Err(_) => {
                     last.into_iter().for_each(|peer| peer.is_silent_now());
+                    if !more && least.is_some() {
+                        return None;
+                    }
                     true
                 }
             };

@@ -184,7 +184,7 @@ impl Writer {
         let room =
             |(at, room): (u16, &Result<Room, Fault>)| room.as_ref().ok().filter(|_| self.client.takes_writes(at)).map(|room| room.free);
         let free: Vec<Option<u64>> = (0_u16..).zip(&rooms).map(room).collect();
-        let file = written::place(&free, striping, copies, mode, &id)?;
+        let file = written::place(&free, striping, copies, mode, &id, |at| self.client.node(at))?;
         let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Written(file.clone()) };
         let adopt = |at: u16| {
             let positions: Vec<u16> = file.positions(at).collect();

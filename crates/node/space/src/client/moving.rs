@@ -148,15 +148,18 @@ impl Writer {
         };
         // If nobody tells how long it is, nobody can copy it.
         let size = self.shape(&old).map_or(0, |(size, _)| size);
-        let new = match known.moved(&free, is_lost, is_there, |position| known.object_length(position.into(), size)) {
-            // With two targets, one that has lost its objects and answers gets them again.
-            Err(no @ (NoPlace::TooFew { .. } | NoPlace::Full { .. })) => {
-                let free: Vec<Option<u64>> =
-                    all().map(|at| free[usize::from(at)].or_else(|| room(at).filter(|_| lost.names(at)))).collect();
-                known.again(&free, is_lost, is_there).map_err(|refused| if let NoPlace::TooFew { .. } = refused { no } else { refused })?
-            }
-            other => other?.ok_or_else(|| self.moved_meanwhile(&known))?,
-        };
+        let new =
+            match known.moved(&free, is_lost, is_there, |position| known.object_length(position.into(), size), |at| self.client.node(at)) {
+                // With two targets, one that has lost its objects and answers gets them again.
+                Err(no @ (NoPlace::TooFew { .. } | NoPlace::Full { .. })) => {
+                    let free: Vec<Option<u64>> =
+                        all().map(|at| free[usize::from(at)].or_else(|| room(at).filter(|_| lost.names(at)))).collect();
+                    known
+                        .again(&free, is_lost, is_there)
+                        .map_err(|refused| if let NoPlace::TooFew { .. } = refused { no } else { refused })?
+                }
+                other => other?.ok_or_else(|| self.moved_meanwhile(&known))?,
+            };
         let new = Entry { version: old.version.saturating_add(1), kind: Kind::Written(new), ..old.clone() };
         Ok((old, new))
     }

@@ -28,6 +28,10 @@ const MAKING: Duration = Duration::from_secs(40);
 const LEAST: Duration = Duration::from_millis(1);
 /// Connections that are kept.
 const IDLE: usize = 16;
+/// An answer is late that takes so many times as long as those before.
+const TIMES_USUAL: u32 = 4;
+/// What part of the difference a shorter answer takes off the time that is usual.
+const FORGETS: u64 = 8;
 /// Connections to a target that are begun at once. A target, and the daemon that finds four of one node, take the handshakes of [`mend_wire::MAX_PENDING_OF_PEER`].
 const BEGUN: usize = 4;
 
@@ -55,8 +59,17 @@ pub struct Peer {
     turns: Semaphore,
     /// Until when it is left alone, how long that was, and why.
     lost: Mutex<Option<(Instant, Duration, Fault)>>,
+    /// How long its answers to reads took lately, microseconds: at once as long as a longer one, and shorter bit by bit.
+    usual: AtomicU64,
     /// Somebody asked another one because this one said nothing, and it has said nothing since.
     silent: AtomicBool,
+}
+
+/// What came of a request whose answer is not waited for long.
+pub(super) enum Shortly {
+    Answered(Result<(Answer, Pieces), Fault>),
+    /// No answer yet, on the connection over which it was asked at that time; nothing was asked if there was none.
+    Late(Option<(Box<Link>, Instant)>),
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,6 +105,7 @@ impl Peer {
             given_up: Mutex::default(),
             turns: Semaphore::new(BEGUN),
             lost: Mutex::default(),
+            usual: AtomicU64::new(0),
             silent: AtomicBool::new(false),
         }
     }
@@ -111,8 +125,10 @@ impl Peer {
     }
 
     fn ask_over_any(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Pieces), Fault> {
+        let asked = Instant::now();
         let begun = &|| {
             self.silent.store(false, Ordering::Relaxed);
+            self.took(request, asked);
             begun();
         };
         if let Some(mut link) = self.kept() {
@@ -122,6 +138,56 @@ impl Peer {
             }
         }
         self.ask_anew(request, payload, begun)
+    }
+
+    /// Asks over a connection that was kept, and waits for the [usual time](Self::unusual) at most, of which `least` is the least.
+    pub(super) fn ask_shortly(&self, request: &Request, least: Duration) -> Shortly {
+        let Some(mut link) = self.kept() else { return Shortly::Late(None) };
+        let asked = Instant::now();
+        let begun = &|| {
+            self.silent.store(false, Ordering::Relaxed);
+            self.took(request, asked);
+        };
+        let answered = link.ask(request, &[]).and_then(|()| match link.comes_within(self.unusual(least))? {
+            true => link.answer(begun).map(Some),
+            false => Ok(None),
+        });
+        match answered {
+            Ok(Some(answered)) => Shortly::Answered(self.answered(link, answered)),
+            Ok(None) => Shortly::Late(Some((Box::new(link), asked))),
+            Err(_) => {
+                self.give_up(link);
+                Shortly::Late(None)
+            }
+        }
+    }
+
+    /// Waits on for an answer that is late, as long as for any.
+    pub(super) fn wait_on(&self, request: &Request, link: Link, asked: Instant) {
+        match self.end(link, asked) {
+            Some(_) => self.took(request, asked),
+            None => drop(self.ask_over_any(request, &[], &|| {})),
+        }
+    }
+
+    /// Notes how long an answer took.
+    fn took(&self, request: &Request, asked: Instant) {
+        if matches!(request, Request::Read { .. }) {
+            let took = u64::try_from(asked.elapsed().min(self.patience).as_micros()).unwrap_or(u64::MAX);
+            let usual = self.usual.load(Ordering::Relaxed);
+            // Of two that come at once either may count.
+            self.usual.store(took.max(usual - usual.saturating_sub(took) / FORGETS), Ordering::Relaxed);
+        }
+    }
+
+    /// After how long without an answer this is not what is usual of it.
+    pub(super) fn unusual(&self, least: Duration) -> Duration {
+        self.usual().saturating_mul(TIMES_USUAL).max(least).min(self.patience)
+    }
+
+    /// How long its answers to reads took lately.
+    pub fn usual(&self) -> Duration {
+        Duration::from_micros(self.usual.load(Ordering::Relaxed))
     }
 
     /// A connection that was kept and can be used.

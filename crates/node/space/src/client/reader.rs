@@ -4,9 +4,10 @@
 //! read ──► cache ──miss──► run of blocks on one target ──sums of a keeper──► good ─► cache
 //!                                      │ silent, lost, damaged
 //!                                      ├──► the target with the second copy, if there is one ──same sums──► good ─► cache
-//!                                      │ lost, damaged
+//!                                      │ lost, damaged; or all are silent
 //!                                      └──► the file's source ──same sums──► good ─► cache, and back onto the target
 //! ```
+//! What a target that is silent has is read at the source as long as that gives it and the target says nothing ([`Shared::instead`]); if it does not, the target is waited for.
 //! Who reads in order gets whole runs (1 MiB), and those that follow are fetched ahead by threads of their own. Who does not gets the blocks that are asked for.
 //! Faults assumed: targets die at any moment, their media lie. A byte that is given out has the checksum that it had when the file was staged.
 
@@ -17,15 +18,16 @@ use super::repair::Repairer;
 use crate::link::Fault;
 use lru::LruCache;
 use mend_data::ranges::Range;
+use mend_data::record::Source;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, Failed, Request};
 use mend_data::space::{BLOCK, Entry, File, Id, SUMS_OF_PAGE, block_sum};
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most blocks of a request: 1 MiB.
 const RUN: u64 = 16;
@@ -37,6 +39,10 @@ const WINDOW: u64 = 2 << 20;
 const THREADS: usize = 4;
 /// How old what is known of names may be when a target gives nothing: many reads fail at once.
 const HEARD: Duration = Duration::from_millis(500);
+/// How often who waits for a source looks whether the target says something again.
+const GLANCE: Duration = Duration::from_millis(20);
+/// How long a file whose source gave nothing is waited for at its targets alone.
+const SOURCELESS: Duration = Duration::from_secs(10);
 /// Runs that wait for them; more are not fetched ahead.
 const QUEUE: usize = 64;
 /// Pages of checksums that are kept, 64 KiB each.
@@ -86,6 +92,11 @@ struct Shared {
     repairer: Option<Repairer>,
     /// Targets in whose place others with second copies are read. Each is told of once.
     passed_over: Mutex<BTreeSet<u16>>,
+    /// The last file whose source gave nothing in the place of a silent target, and when.
+    sourceless: Mutex<Option<(Id, Instant)>>,
+    /// Somebody hears targets, or looks for those that are silent.
+    hearing: AtomicBool,
+    looking: AtomicBool,
 }
 
 impl Reader {
@@ -100,6 +111,9 @@ impl Reader {
             pages: Mutex::new(LruCache::new(PAGES)),
             repairer,
             passed_over: Mutex::default(),
+            sourceless: Mutex::default(),
+            hearing: AtomicBool::new(false),
+            looking: AtomicBool::new(false),
         });
         let (ahead, wanted) = sync_channel(QUEUE);
         let wanted = Arc::new(Mutex::new(wanted));
@@ -190,7 +204,7 @@ impl Reader {
     }
 }
 
-fn fetch_ahead(shared: &Shared, wanted: &Mutex<Receiver<(Arc<Entry>, std::ops::Range<u64>)>>) {
+fn fetch_ahead(shared: &Arc<Shared>, wanted: &Mutex<Receiver<(Arc<Entry>, std::ops::Range<u64>)>>) {
     loop {
         let next = wanted.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((entry, run)) = next else { return };
@@ -203,7 +217,7 @@ fn fetch_ahead(shared: &Shared, wanted: &Mutex<Receiver<(Arc<Entry>, std::ops::R
 
 impl Shared {
     /// Fetches blocks, which are next to each other on one target, into the cache: of where the file is now, if that is not where it was when it was opened.
-    fn fetch(&self, entry: &Entry, file: &File, layout: &Layout, claim: &Claim<'_>) -> Result<Vec<Arc<Vec<u8>>>, Fault> {
+    fn fetch(self: &Arc<Self>, entry: &Entry, file: &File, layout: &Layout, claim: &Claim<'_>) -> Result<Vec<Arc<Vec<u8>>>, Fault> {
         let moved = self.client.moved(entry);
         let (entry, file) = moved.as_ref().and_then(|now| Some((now, now.file()?))).unwrap_or((entry, file));
         match self.fetch_from(entry, file, layout, claim, true) {
@@ -221,7 +235,7 @@ impl Shared {
 
     /// `None` if the target gives nothing, and somebody may know where else it is.
     fn fetch_from(
-        &self,
+        self: &Arc<Self>,
         entry: &Entry,
         file: &File,
         layout: &Layout,
@@ -235,7 +249,19 @@ impl Shared {
         let request = Request::Read { file: entry.id, position: position as u16, offset, length: range.length as u32 };
         let mut content = vec![None; (blocks.end - blocks.start) as usize];
         let mut faults: Vec<(u16, Fault)> = Vec::new();
-        match self.client.ask_any(&copies, &request) {
+        let shortly = if may_have_moved && self.may_ask_source(entry, file) {
+            self.client.ask_any_shortly(&copies, &request)
+        } else {
+            Some(self.client.ask_any(&copies, &request))
+        };
+        let asked = match shortly {
+            Some(asked) => asked,
+            None => match self.instead(entry, file, layout, &blocks, &copies) {
+                Some(content) => return Ok(Some(content)),
+                None => self.client.ask_any(&copies, &request),
+            },
+        };
+        match asked {
             Ok(Given { at, blocks: given, failed }) => {
                 faults.extend(failed);
                 self.tell_of_copy(file, position, at);
@@ -254,18 +280,101 @@ impl Shared {
         }
         if content.contains(&None) {
             let (target, fault) = faults.first().cloned().unwrap_or_else(|| (file.targets[position], self.damaged(file.targets[position])));
-            self.repair(entry, file, layout, &blocks, &mut content, target).map_err(|why| {
+            let fetch = |range| self.ask_source(&file.sources, file.size, range, || true);
+            let fetched = self.repair(entry, file, layout, &blocks, &mut content, fetch).map_err(|why| {
                 Fault::Other(format!("{}:{} at offset {}: {fault}; {why}", self.client.space.name, entry.path, range.offset))
             })?;
+            self.tell_of_source(entry, fetched, target);
         }
         for (target, fault) in &faults {
             self.put_back(entry, layout, &blocks, &content, *target, fault);
         }
+        Ok(Some(self.keep(entry, blocks, content)))
+    }
+
+    fn keep(&self, entry: &Entry, blocks: std::ops::Range<u64>, content: Vec<Option<Arc<Vec<u8>>>>) -> Vec<Arc<Vec<u8>>> {
         let content: Vec<Arc<Vec<u8>>> = content.into_iter().flatten().collect();
         for (bytes, index) in content.iter().zip(blocks) {
             self.cache.put(&entry.id, index, bytes.clone());
         }
-        Ok(Some(content))
+        content
+    }
+
+    /// True if what targets have of a file may be fetched from its source while they are silent.
+    fn may_ask_source(&self, entry: &Entry, file: &File) -> bool {
+        let sourceless = self.sourceless.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = sourceless.is_some_and(|(id, at)| id == entry.id && at.elapsed() < SOURCELESS);
+        self.repairer.is_some() && !file.sources.is_empty() && !failed
+    }
+
+    /// Blocks from the file's source in the place of targets that are silent. `None` if it does not give them, or one of these says something before it does.
+    fn instead(
+        self: &Arc<Self>,
+        entry: &Entry,
+        file: &File,
+        layout: &Layout,
+        blocks: &std::ops::Range<u64>,
+        copies: &[u16],
+    ) -> Option<Vec<Arc<Vec<u8>>>> {
+        // Others may have healed the file meanwhile, and the target may be back.
+        self.by_the_way(|shared| &shared.hearing, |shared| shared.client.refresh_if_older(HEARD));
+        self.by_the_way(|shared| &shared.looking, |shared| shared.client.look_for_lost());
+        let mut content = vec![None; (blocks.end - blocks.start) as usize];
+        let fetch = |range| self.fetch_unless_back(file, range, copies);
+        match self.repair(entry, file, layout, blocks, &mut content, fetch) {
+            Ok(fetched) => copies.first().into_iter().for_each(|first| self.tell_of_source(entry, fetched, *first)),
+            Err(_) => {
+                if !self.client.any_answers(copies) {
+                    *self.sourceless.lock().unwrap_or_else(PoisonError::into_inner) = Some((entry.id, Instant::now()));
+                }
+                return None;
+            }
+        }
+        Some(self.keep(entry, blocks.clone(), content))
+    }
+
+    /// Does something that may take long, unless somebody is at it.
+    fn by_the_way(self: &Arc<Self>, flag: fn(&Self) -> &AtomicBool, work: impl FnOnce(&Self) + Send + 'static) {
+        if flag(self).swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let shared = self.clone();
+        let begun = std::thread::Builder::new().name("look".to_owned()).spawn(move || {
+            work(&shared);
+            flag(&shared).store(false, Ordering::Relaxed);
+        });
+        if begun.is_err() {
+            flag(self).store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Fetches from a source as long as these targets are silent.
+    fn fetch_unless_back(self: &Arc<Self>, file: &File, range: Range, copies: &[u16]) -> Result<Vec<u8>, String> {
+        let (say, heard) = channel();
+        let wanted = Arc::new(AtomicBool::new(true));
+        let (shared, still, sources, size) = (self.clone(), wanted.clone(), file.sources.clone(), file.size);
+        let fetch = move || {
+            let fetched = shared.ask_source(&sources, size, range, || still.load(Ordering::Relaxed));
+            // Nobody may listen any more.
+            let _ = say.send(fetched);
+        };
+        std::thread::Builder::new().name("source".to_owned()).spawn(fetch).map_err(|error| error.to_string())?;
+        loop {
+            match heard.recv_timeout(GLANCE) {
+                Ok(fetched) => return fetched,
+                Err(RecvTimeoutError::Timeout) if self.client.any_answers(copies) => {
+                    wanted.store(false, Ordering::Relaxed);
+                    return Err("a target answers again".to_owned());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err("nothing came of it".to_owned()),
+            }
+        }
+    }
+
+    fn ask_source(&self, sources: &[Source], size: u64, range: Range, wanted: impl Fn() -> bool) -> Result<Vec<u8>, String> {
+        let Some(repairer) = &self.repairer else { return Err("it is not fetched from its source here".to_owned()) };
+        repairer.fetch(sources, size, range, wanted)
     }
 
     /// Takes those blocks that have the checksums that they must have. True if some have not.
@@ -331,7 +440,7 @@ impl Shared {
             .ok_or_else(|| Fault::Other(format!("checksums of {}:{} are missing", self.client.space.name, entry.path)))
     }
 
-    /// Fetches what is not there yet from the file's source.
+    /// Fetches what is not there yet from the file's source. Which bytes that were.
     fn repair(
         &self,
         entry: &Entry,
@@ -339,13 +448,12 @@ impl Shared {
         layout: &Layout,
         blocks: &std::ops::Range<u64>,
         content: &mut [Option<Arc<Vec<u8>>>],
-        target: u16,
-    ) -> Result<(), String> {
-        let Some(repairer) = &self.repairer else { return Err("it is not fetched from its source here".to_owned()) };
+        fetch: impl FnOnce(Range) -> Result<Vec<u8>, String>,
+    ) -> Result<Range, String> {
         let missing: Vec<u64> = blocks.clone().zip(&*content).filter(|(_, there)| there.is_none()).map(|(index, _)| index).collect();
-        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
+        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(Range::between(0, 0)) };
         let range = Range::between(first * BLOCK, layout.block(*last).end());
-        let bytes = repairer.fetch(&file.sources, file.size, range)?;
+        let bytes = fetch(range)?;
         for index in missing {
             let block = layout.block(index);
             let from = (block.offset - range.offset) as usize;
@@ -356,6 +464,10 @@ impl Shared {
             }
             content[(index - blocks.start) as usize] = Some(Arc::new(good.to_vec()));
         }
+        Ok(range)
+    }
+
+    fn tell_of_source(&self, entry: &Entry, range: Range, target: u16) {
         let target = self.client.peer(target).map(|peer| peer.target.name()).unwrap_or_default();
         mend_report::tell!(
             "mend data: {}:{}: {} bytes at offset {} that target {target} lacks came from the source",
@@ -364,7 +476,6 @@ impl Shared {
             range.length,
             range.offset
         );
-        Ok(())
     }
 
     /// Gives a target that answers its bytes back. That it does not take them is no harm: they were read.

@@ -82,16 +82,22 @@ impl Repairer {
         self.wait_while(|processes| processes.busy > 0).idle.clear();
     }
 
-    /// Bytes of a file that has these sources and this size.
+    /// Bytes of a file that has these sources and this size. They are not asked for if they are not `wanted` any more when their turn comes.
     ///
     /// # Errors
     /// Why no source gives them.
-    pub fn fetch(&self, sources: &[Source], size: u64, range: Range) -> Result<Vec<u8>, String> {
+    pub(super) fn fetch(&self, sources: &[Source], size: u64, range: Range, wanted: impl Fn() -> bool) -> Result<Vec<u8>, String> {
         if sources.is_empty() {
             return Err("no source of it is known".to_owned());
         }
         let request = RangeRequest { sources: sources.to_vec(), size, range };
         let mut processes = self.wait_while(|processes| processes.idle.is_empty() && processes.busy >= PROCESSES);
+        if !wanted() {
+            drop(processes);
+            // Who was told of a process that is free may have been this one.
+            self.changed.notify_all();
+            return Err("it is not wanted any more".to_owned());
+        }
         let idle = processes.idle.pop();
         processes.busy += 1;
         drop(processes);

@@ -63,7 +63,7 @@ impl Upload {
         let id = mend_wire::random_bytes();
         let rooms = client.rooms();
         let free: Vec<Option<u64>> = rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
-        let placed = placement::choose(&free, size, striping, &id).map_err(|error| {
+        let placed = placement::choose(&free, size, striping, &id, |at| client.node(at)).map_err(|error| {
             let lost = rooms.iter().find_map(|room| room.as_ref().err()).map(|fault| format!("; {fault}")).unwrap_or_default();
             Fault::Other(format!("{}:{path} has no room: {error}{lost}", client.space.name))
         })?;
@@ -86,7 +86,7 @@ impl Upload {
         let before = entry.file().ok_or_else(|| Fault::Other(format!("{} is no file that was staged", entry.path)))?;
         let rooms = client.rooms();
         let free: Vec<Option<u64>> = rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
-        let file = healing::moved(&File { sources, ..before.clone() }, &free)
+        let file = healing::moved(&File { sources, ..before.clone() }, &free, |at| client.node(at))
             .map_err(|error| Fault::Other(format!("{}:{} has no room: {error}", client.space.name, entry.path)))?;
         let version = client.names().next_version(&entry.path);
         let entry = Entry { version, kind: Kind::File(file.clone()), ..entry };

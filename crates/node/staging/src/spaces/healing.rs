@@ -301,7 +301,7 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
     let free: Vec<Option<u64>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
     let lives: Vec<Option<Id>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.life)).collect();
     let lost = || where_lost(client, examined, found);
-    let file = healing::moved(&found.left, &free).map_err(|error| {
+    let file = healing::moved(&found.left, &free, |at| client.node(at)).map_err(|error| {
         Failure::new(format!("{name}: {}; what is lost has no room elsewhere: {error}", lost()), "remove files (`mend data rm`)", FAILED)
     })?;
     let layout = Layout::of(&file);

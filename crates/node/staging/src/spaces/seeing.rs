@@ -81,7 +81,7 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
     let partial = partial_of(&to);
     let mut file = File::create_new(&partial).map_err(|error| Failure::system(partial.display(), &error))?;
     let copied = copy(&mut file, &shown).and_then(|()| {
-        let published = file.sync_all().and_then(|()| fs::rename(&partial, &to));
+        let published = file.sync_all().and_then(|()| mend_durable::rename(&partial, &to));
         published.map_err(|error| Failure::system(&shown, &error))
     });
     if copied.is_err() {

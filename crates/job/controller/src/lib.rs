@@ -62,6 +62,7 @@ pub mod record;
 pub mod record_error;
 pub mod removal;
 mod restart;
+mod replayed_output;
 mod run;
 mod serve;
 mod shown_output;

@@ -147,7 +147,7 @@ async fn go_on_in_place(
 ) -> Result<Life, RunError> {
     let id = life.setup.id.clone();
     let found = output::found(&directory, &BTreeMap::new(), false);
-    let shown = output::shown(&found);
+    let mut shown = output::shown(&found);
     let confirmed = confirmed(&standing, &shown);
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     let answers = ask_nodes(&life, &standing, &confirmed, &secret).await;
@@ -207,8 +207,16 @@ async fn go_on_in_place(
     let source = rest_of_input(&directory, &life, &standing);
     let input = InputReader::of(standing.input.clone(), Some(more));
     let reading = tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked));
+    let mut printed: BTreeMap<_, _> = standing.printed.iter().copied().collect();
+    for (key, compared) in &standing.compared {
+        if let Some(end) = printed.insert(*key, compared.start) {
+            // None of that is printed beside the comparison.
+            shown.insert(*key, end.at);
+        }
+    }
+    let mut output = Output::new(directory.path(), lock.identity(), &by_rank(&printed.into_iter().collect::<Vec<_>>()), found)?;
+    output.compare_again(&standing.compared);
     let earlier = Earlier { heard: standing.heard.clone(), outputs: std::mem::take(&mut standing.outputs), shown };
-    let output = Output::new(directory.path(), lock.identity(), &by_rank(&standing.printed), found)?;
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let branch = record.branch.clone();
     let key = constants.key.clone();

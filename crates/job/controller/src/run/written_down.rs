@@ -8,6 +8,7 @@ use crate::failover::log::ToldLog;
 use crate::failover::watch::leave;
 use crate::manifest::Printed;
 use mend_job::durable::{self, SOON_US};
+use crate::output::Output;
 use mend_job::event::{Effect, Event};
 use mend_job::replay::{Orders, SentOutput, Standing, Told, What};
 use mend_messages::daemon::{FromDaemon, Stream};
@@ -51,10 +52,10 @@ impl Earlier {
     }
 }
 
-/// As it is written down: output without its bytes.
-fn without_output(event: &Event) -> Event {
+/// As it is written down: output without its bytes, unless it is compared.
+fn without_output(event: &Event, output: &Output) -> Event {
     match event {
-        Event::Daemon { node, message: FromDaemon::Output { rank, stream, .. } } => {
+        Event::Daemon { node, message: FromDaemon::Output { rank, stream, .. } } if !output.compares(*rank, *stream) => {
             Event::Daemon { node: *node, message: FromDaemon::Output { rank: *rank, stream: *stream, bytes: Vec::new() } }
         }
         event => event.clone(),
@@ -122,7 +123,7 @@ impl Running {
             Event::Daemon { node, .. } => number.map(|number| (*node, number)),
             _ => None,
         };
-        let written = self.shell.told.is_some().then(|| without_output(&event));
+        let written = self.shell.told.is_some().then(|| without_output(&event, &self.shell.output));
         let effects = self.job.handle(at_us, event);
         let output = effects.iter().find_map(|effect| match effect {
             Effect::Print { rank, stream, bytes } => {
@@ -211,6 +212,7 @@ impl Running {
         let begun = self.shell.told.as_mut().map_or(Ok(()), |log| log.begin_anew(&standing));
         self.give_up_log(begun);
     }
+        standing.compared = self.shell.output.compared();
 
     /// How far each stream has come.
     pub(super) fn printed(&self) -> Vec<((Rank, Stream), mend_job::input::Mark)> {

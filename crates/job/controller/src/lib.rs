@@ -70,6 +70,7 @@ mod signals;
 pub mod spool;
 pub mod spool_reader;
 mod standard_streams;
+mod standard_input;
 mod start;
 mod stream_digest;
 mod teller;

@@ -371,7 +371,7 @@ async fn restart_from(
     drop_credentials(&mut program, &tiers);
     let plan = plan(&spec.periodic, record.as_ref().and_then(|record| record.plan.as_ref()))?;
     let taken = manifest.input.map(|input| input.at).unwrap_or_default();
-    let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
+    let source = Source::after(&directory, manifest.input, spec.input, spec.quiet).await?;
     let shown = output::found(&directory, &manifest.printed, spec.repeat_output);
     let recorded = record.as_ref().map(|record| record.checkpoints.as_path());
     let checkpoints = branch::directory_of(images, &manifest.job, recorded, &directory.path().join("checkpoints"));

@@ -204,7 +204,7 @@ async fn go_on_in_place(
     }
     signals.tell(arrivals.clone());
     let (more, asked) = mpsc::channel(1);
-    let source = rest_of_input(&directory, &life, &standing);
+    let source = rest_of_input(&directory, &life, &standing).await;
     let input = InputReader::of(standing.input.clone(), Some(more));
     let reading = tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked));
     let mut printed: BTreeMap<_, _> = standing.printed.iter().copied().collect();
@@ -268,7 +268,7 @@ fn opening((index, session, answer): Answer, life: &mut LifeRecord, standing: &m
 }
 
 /// Where the rest of standard input comes from: a file is opened again; of anything else what was read and kept is all that there is.
-fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standing) -> Source {
+async fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standing) -> Source {
     if !standing.input.is_open() {
         return Source::ended();
     }
@@ -277,7 +277,7 @@ fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standin
         return Source::ended();
     }
     let at = InputAt { at: standing.input.read_through(), ended: false };
-    match Source::after(directory, Some(at), Wanted::Continued, true) {
+    match Source::after(directory, Some(at), Wanted::Continued, true).await {
         Ok(source) => source.unwrap_or_else(Source::ended),
         Err(error) => {
             if matches!(error, InputError::Short { .. }) {

@@ -167,6 +167,19 @@ class Ranks(Failover):
         until(lambda: not processes_of(self.program), "its ranks have ended")
 
 
+    def test_a_job_whose_directory_no_node_has_says_what_follows(self):
+        script = """
+            mount -t tmpfs none "$MEND_HOME/jobs"; "$1" run --hosts node1 -- sleep 1000 2> said &
+            until grep -s "the job ends if this process is lost" said; do sleep 0.1; done
+            kill -KILL $!; wait $!; echo "run $?"; "$1" wait; echo "wait $?"
+        """
+        unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+        done = self.lab.on("head", "sh", "-c", 'cd "$0"; exec "$@"', self.directory, *unshare, "sh", "-c", script, "sh", MEND)
+        self.assertIn("and `mend wait` with exit code 70: no node has", done.stdout, done.stderr)
+        self.assertIn("run 137\n", done.stdout, done.stderr)
+        self.assertIn("wait 70\n", done.stdout, done.stderr)
+
+
 class Silence(Failover):
     """A controller that is not heard, and has the job's lock."""
 

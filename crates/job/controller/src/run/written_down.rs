@@ -6,9 +6,10 @@ use crate::failover::confirmations::Heard;
 use crate::failover::flush::Flusher;
 use crate::failover::log::ToldLog;
 use crate::failover::watch::leave;
+use crate::job_end::CONTROLLER_KILLED;
 use crate::manifest::Printed;
-use mend_job::durable::{self, SOON_US};
 use crate::output::Output;
+use mend_job::durable::{self, SOON_US};
 use mend_job::event::{Effect, Event};
 use mend_job::replay::{Orders, SentOutput, Standing, Told, What};
 use mend_messages::daemon::{FromDaemon, Stream};
@@ -108,7 +109,9 @@ impl Running {
         if !self.shell.names.quiet {
             let directory = self.shell.directory.path().display().to_string();
             self.shell.output.tell(false, move || {
-                mend_report::tell!("mend: the job ends if this process is lost: no node has {directory}, or no `mend` is beside its mendd");
+                mend_report::tell!(
+                    "mend: the job ends if this process is lost, and `mend wait` with exit code {CONTROLLER_KILLED}: no node has {directory}, or no `mend` is beside its mendd"
+                );
             });
         }
         if let Some(told) = self.shell.told.take() {
@@ -209,10 +212,10 @@ impl Running {
         (standing.heard, standing.outputs) = self.earlier.with(heard);
         (standing.lost, standing.last_verb) = (self.lost.clone(), self.next_verb);
         standing.upkeep = self.upkeep.is_some();
+        standing.compared = self.shell.output.compared();
         let begun = self.shell.told.as_mut().map_or(Ok(()), |log| log.begin_anew(&standing));
         self.give_up_log(begun);
     }
-        standing.compared = self.shell.output.compared();
 
     /// How far each stream has come.
     pub(super) fn printed(&self) -> Vec<((Rank, Stream), mend_job::input::Mark)> {

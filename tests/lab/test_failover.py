@@ -261,6 +261,18 @@ class Silence(Failover):
         self.assertNotIn("another controller has taken", self.logs(name).stderr)
 
 
+    def test_who_started_it_ends_as_if_it_had_been_killed(self):
+        """Not with a code that the job may have: the job goes on."""
+        job, name = self.start(2, "node1,node2")
+        record = self.record(name)
+        self.kill_controller(name, signal.SIGSTOP)
+        self.taken_over(name)
+        self.lab.on("head", "kill", "-CONT", str(record["controller_pid"]))
+        job.finish(137)
+        self.assertIn("another controller has taken", job.stderr())
+        self.runs_to_its_end(job, name, 2)
+
+
 @unittest.skipIf(os.geteuid(), "a disk is mounted for all nodes by root alone")
 class Directory(Failover):
     """The job's directory hangs, as that of a network file system does whose server is started anew."""

@@ -1,6 +1,7 @@
 //! How a job goes on from a checkpoint: which one is taken, on which hosts.
 
 use crate::batch::{InBatch, daemons_of};
+use crate::being_restarted;
 use crate::branch;
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
@@ -14,6 +15,7 @@ use crate::input::{Source, Wanted};
 use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
+use crate::kill_request;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
 use crate::manifest::{ImageEntry, Line, Manifest, ManifestError, check_owner, files, lineage, numbers};
@@ -125,6 +127,7 @@ pub(crate) async fn first_life_of_restart(
         life = restart_newest(&mut spec, key.as_ref(), healing, &signals, &mut notes) => life,
         // Before the first try, or between two of them.
         Some(wish) = strays.recv() => Err(wish.end(&job, newest)),
+        () = kill_request::wanted_of_restart(&job) => Err(RunError::Killed),
     };
     if let (Err(error), false, Some(job)) = (&life, notes.written, spec.candidates.job()) {
         notes.write(job, error);
@@ -344,7 +347,9 @@ async fn restart_from(
     // Refused before any node is bothered.
     if !notes.has_lock(&manifest.job) {
         let named = names(&spec.hosts).into_iter().chain(names(&spec.spares)).collect();
-        let lock = last_controller::replace(&directory, directory.lock(&manifest.job)?, named).await?;
+        let lock = directory.lock(&manifest.job)?;
+        being_restarted::note(&directory);
+        let lock = last_controller::replace(&directory, lock, named).await?;
         notes.lock = Some((manifest.job.clone(), lock));
     }
     let record = directory.record().ok();

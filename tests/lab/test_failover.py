@@ -167,19 +167,6 @@ class Ranks(Failover):
         until(lambda: not processes_of(self.program), "its ranks have ended")
 
 
-    def test_a_job_whose_directory_no_node_has_says_what_follows(self):
-        script = """
-            mount -t tmpfs none "$MEND_HOME/jobs"; "$1" run --hosts node1 -- sleep 1000 2> said &
-            until grep -s "the job ends if this process is lost" said; do sleep 0.1; done
-            kill -KILL $!; wait $!; echo "run $?"; "$1" wait; echo "wait $?"
-        """
-        unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
-        done = self.lab.on("head", "sh", "-c", 'cd "$0"; exec "$@"', self.directory, *unshare, "sh", "-c", script, "sh", MEND)
-        self.assertIn("and `mend wait` with exit code 70: no node has", done.stdout, done.stderr)
-        self.assertIn("run 137\n", done.stdout, done.stderr)
-        self.assertIn("wait 70\n", done.stdout, done.stderr)
-
-
 class Silence(Failover):
     """A controller that is not heard, and has the job's lock."""
 
@@ -259,18 +246,6 @@ class Silence(Failover):
         self.has_ended_well(name, 4, "node4")
         # The one that has lost the job says nothing in its output any more.
         self.assertNotIn("another controller has taken", self.logs(name).stderr)
-
-
-    def test_who_started_it_ends_as_if_it_had_been_killed(self):
-        """Not with a code that the job may have: the job goes on."""
-        job, name = self.start(2, "node1,node2")
-        record = self.record(name)
-        self.kill_controller(name, signal.SIGSTOP)
-        self.taken_over(name)
-        self.lab.on("head", "kill", "-CONT", str(record["controller_pid"]))
-        job.finish(137)
-        self.assertIn("another controller has taken", job.stderr())
-        self.runs_to_its_end(job, name, 2)
 
 
 @unittest.skipIf(os.geteuid(), "a disk is mounted for all nodes by root alone")

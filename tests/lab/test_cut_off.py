@@ -16,8 +16,8 @@ class CutOff(Failover):
 
     CUT = "ip link set dev eth0 down"
 
-    def start_on_two(self, *more, node="head"):
-        self.lab.set("MEND_LEASE_MS", "20000")
+    def start_on_two(self, *more, node="head", lease_ms=20000):
+        self.lab.set("MEND_LEASE_MS", str(lease_ms))
         self.lab.set("MEND_NODE_TIMEOUT_MS", "3000")
         name = self.detached(2, "node1,node2", *more, node=node)
         self.lab.verb("checkpoint", name)
@@ -56,6 +56,24 @@ class CutOff(Failover):
         name = self.start_on_two("--on-failure", "stop")
         self.assertEqual(self.lab.mend("wait", name).returncode, 75)
         self.restarts_elsewhere(name)
+
+    def test_a_restart_that_waits_is_shown_and_killed_and_holds_up_no_other_job(self):
+        other = self.lab.start(self.directory, "run", "--hosts", "node3", "--spares", "node1", "--", "sleep", "1000")
+        stays = self.lab.running(other)
+        name = self.start_on_two("--on-failure", "stop", lease_ms=60000)
+        self.assertEqual(self.lab.mend("wait", name).returncode, 75)
+        restart = self.lab.start(self.directory, "restart", "--hosts", "node1,node4", name)
+        states = lambda: {listed["id"]: listed["state"] for listed in self.lab.verb("ps")}
+        restart.wait_for(lambda: states().get(name) == "restarting", "it is shown")
+        refused = self.lab.mend("checkpoint", name)
+        self.assertIn("is being restarted", refused.stderr)
+        done = self.lab.verb("drain", "node3")
+        self.assertEqual((done["still_there"], done["silent"], [one["job"] for one in done["ranks"]]), ([], [], [stays]))
+        self.assertEqual(states().get(name), "restarting")
+        killed = self.lab.mend("kill", name)
+        self.assertEqual(killed.returncode, 0, killed.stderr)
+        restart.finish(137)
+        self.lab.mend("kill", stays)
 
 
 if __name__ == "__main__":

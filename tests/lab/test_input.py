@@ -100,6 +100,28 @@ class StandardInput(OnMachine):
         self.assertEqual(self.output(), self.whole("a\nstay\nb\n"))
         self.assertNotIn("standard input", job.stderr())
 
+    def test_the_same_pipe_serves_an_older_checkpoint_where_the_newest_is_damaged(self):
+        read, write = os.pipe()
+        job = self.machine.start(self.directory, "run", "bash", "-c", READER, stdin=read)
+        os.close(read)
+        name = self.machine.running(job)
+        self.machine.verb("checkpoint", name)
+        os.write(write, b"a\nb\nstay\n")
+        job.wait_for(lambda: "got stay" in self.output(), "it read")
+        newest = self.machine.verb("checkpoint", name)["directory"]
+        self.machine.mend("kill", name)
+        job.finish(137)
+        os.close(write)
+        with open(os.path.join(newest, "rank-0.image"), "r+b") as image:
+            middle = os.path.getsize(image.name) // 2
+            byte = os.pread(image.fileno(), 1, middle)[0]
+            os.pwrite(image.fileno(), bytes([byte ^ 1]), middle)
+        self.write("go", "")
+        with subprocess.Popen(["printf", "a\\nb\\nstay\\nc\\n"], stdout=subprocess.PIPE) as again:
+            job = self.restart("--input", "same", stdin=again.stdout)
+        self.assertIn("checkpoint 2 cannot be used", job.stderr())
+        self.assertEqual(self.output(), self.whole("a\nb\nstay\nc\n"), job.stderr())
+
     def test_another_input_is_refused_where_the_same_was_wanted(self):
         with open(self.write("input", self.LONG), encoding="utf-8") as file:
             name = self.begin(file)

@@ -279,6 +279,12 @@ class WithAJob(Offloads):
 
         job.wait_for(lambda: state() == ["ended: exit code 0; its output is being sent away"], "it is shown")
         self.assertIsNone(job.poll())
+        # Its ranks are gone from the node, and others leave it.
+        other = self.lab.start(self.directory, "run", "--hosts", "node1", "--spares", "node2", "--", "sleep", "1000")
+        name = self.lab.running(other)
+        self.assertEqual([(left["job"], left["moved"]["to"]) for left in self.lab.verb("drain", "node1")["ranks"]], [(name, "node2")])
+        self.lab.verb("undrain", "node1")
+        self.lab.mend("kill", name)
         while job.poll() is None:
             self.signal_senders(signal.SIGCONT)
             time.sleep(0.05)

@@ -132,7 +132,8 @@ ends: --interval auto has some taken.
 
 The exit code is the program's (128 + signal if a signal ended it). It is 75 if a node, or a connection between two, was \
 lost and the job does not go on by itself: `mend restart` can, from a checkpoint. Standard error names the rank that exited with a code other \
-than 0, and says if a 75 was the program's own. With `--detach` it is 0 when the ranks run; `mend wait` ends with the program's.")]
+than 0, and says if a 75 was the program's own. It is 137, too, if this process was silent and another one has taken its place: the job \
+goes on, and `mend wait` has its code. With `--detach` it is 0 when the ranks run; `mend wait` ends with the program's.")]
 pub struct Run {
     /// Number of ranks (also -np); default: as the batch job has it, else 1
     #[arg(short = 'n', long = "np", value_parser = clap::value_parser!(u32).range(1..=i64::from(mend_messages::job::MAX_RANKS)))]

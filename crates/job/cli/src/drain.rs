@@ -3,17 +3,18 @@
 use crate::arguments::{Drain, Undrain};
 use crate::failure::Failure;
 use crate::migrate::{self, Manner, Running, mode};
+use crate::verbs::STATUS_TIMEOUT;
 use crate::{nodes, report};
 use mend_controller::client;
 use mend_controller::record;
-use mend_controller::{drained, failover, hosts};
+use mend_controller::{STAGING, being_restarted, drained, failover, hosts};
 use mend_messages::control::{Answer, Ask, MigrationDone};
 use mend_messages::job::Rank;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// Ranks may have come to the node while others left it: it is looked at again so often.
 const LOOKS: u32 = 3;
@@ -31,7 +32,7 @@ struct Left {
     error: Option<String>,
 }
 
-/// Runs `mend drain`. Exit code 1 if a rank is still on the node.
+/// Runs `mend drain`. Exit code 1 if a rank is still on the node, or a job does not say whether one is.
 pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
     let Some(node) = &arguments.node else { return list(arguments.json) };
     let node = name(node)?;
@@ -42,12 +43,13 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
     // From here on nothing comes to it.
     drained::add(&node)?;
     let (mut tried, mut left, mut waits) = (BTreeSet::new(), Vec::new(), 0);
+    let mut silent = BTreeMap::new();
     for _ in 0..LOOKS {
-        let mut all = ranks_on(&node).await?;
+        let mut all = ranks_on(&node, &mut silent).await?;
         while waits < WAITS && !all.is_empty() && all.iter().all(|one| one.comes) {
             waits += 1;
             sleep(Duration::from_secs(1)).await;
-            all = ranks_on(&node).await?;
+            all = ranks_on(&node, &mut silent).await?;
         }
         let there = all.into_iter().filter(|one| !one.comes).filter_map(|one| Some((one.job, one.rank?)));
         let here: Vec<_> = there.filter(|(job, rank)| tried.insert((job.1.id.clone(), *rank))).collect();
@@ -63,9 +65,9 @@ pub async fn drain(arguments: Drain) -> Result<i32, Failure> {
         }
     }
     let named = |one: &OnNode| one.rank.map_or_else(|| one.job.1.id.clone(), |rank| format!("{}:{rank}", one.job.1.id));
-    let stayed: Vec<String> = ranks_on(&node).await?.iter().map(named).collect();
-    tell(&arguments, &node, left, &stayed)?;
-    Ok(i32::from(!stayed.is_empty()))
+    let stayed: Vec<String> = ranks_on(&node, &mut silent).await?.iter().map(named).collect();
+    tell(&arguments, &node, left, &stayed, &silent)?;
+    Ok(i32::from(!stayed.is_empty() || !silent.is_empty()))
 }
 
 /// A node may be drained before a job has it; a name that nothing knows is more often misspelt.
@@ -81,7 +83,7 @@ async fn warn_of_unknown(node: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String]) -> Result<(), Failure> {
+fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String], silent: &BTreeMap<String, String>) -> Result<(), Failure> {
     left.sort_by(|one, other| (&one.job, one.rank).cmp(&(&other.job, other.rank)));
     for (directory, record) in record::list()? {
         if record.controller_host == node && directory.is_running() {
@@ -92,15 +94,25 @@ fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String]) -
             );
         }
     }
+    for (job, why) in silent {
+        let what = format!("job {job} does not say where its ranks are: {why}");
+        mend_report::tell!("{}", mend_report::failure("mend", &what, "`mend ps` shows what it does"));
+    }
     if arguments.json {
-        return report::json(&serde_json::json!({ "node": node, "ranks": left, "still_there": stayed }));
+        let silent: Vec<&String> = silent.keys().collect();
+        return report::json(&serde_json::json!({ "node": node, "ranks": left, "still_there": stayed, "silent": silent }));
+    }
+    if stayed.is_empty() && silent.is_empty() {
+        crate::report::say!("{node} is drained: no rank of yours is on it, and it takes none until `mend undrain {node}`");
+        return Ok(());
     }
     if stayed.is_empty() {
-        crate::report::say!("{node} is drained: no rank of yours is on it, and it takes none until `mend undrain {node}`");
+        let jobs = silent.keys().cloned().collect::<Vec<_>>().join(" ");
+        crate::report::say!("{node} takes no more ranks; whether these jobs have some on it is not known: {jobs}");
     } else {
         crate::report::say!("{node} takes no more ranks, but of yours are still on it, or on their way to it: {}", stayed.join(" "));
-        crate::report::say!("  `mend drain {node}` tries again; `mend undrain {node}` gives it up");
     }
+    crate::report::say!("  `mend drain {node}` tries again; `mend undrain {node}` gives it up");
     Ok(())
 }
 
@@ -149,30 +161,41 @@ struct OnNode {
     comes: bool,
 }
 
-/// Those of all jobs that run. A job that ends meanwhile is passed over.
-async fn ranks_on(node: &str) -> Result<Vec<OnNode>, Failure> {
+/// Those of all jobs that run. A job that ends meanwhile is passed over; one that does not answer is noted, with why, and not asked again.
+async fn ranks_on(node: &str, silent: &mut BTreeMap<String, String>) -> Result<Vec<OnNode>, Failure> {
     let mut all = Vec::new();
     for (directory, record) in record::list()? {
         let running = directory.is_running();
         if !running && !failover::awaits_successor(&directory) {
             continue;
         }
+        let restarted = being_restarted::is(&directory, &record);
+        // It has no ranks any more; what they wrote may still be sent away.
+        let over = record.ended.is_some() && !restarted;
+        if over || silent.contains_key(&record.id) {
+            continue;
+        }
         // Whoever gives it another life may have looked up drained nodes before; whoever takes it over finds its ranks where they are.
-        let mut unsettled = !running || record.goes_on;
+        let mut unsettled = !running || record.goes_on || restarted;
         if !unsettled {
-            match client::ask(&directory, &record, &Ask::Status, |_| {}).await {
-                Ok(Answer::Status(status)) => {
+            match timeout(STATUS_TIMEOUT, client::ask(&directory, &record, &Ask::Status, |_| {})).await {
+                Ok(Ok(Answer::Status(status))) if status.state != STAGING => {
                     let job = Arc::new((directory, record));
                     let living = status.ranks.iter().filter(|rank| !rank.ended);
                     let found = living.filter(|rank| rank.host == node || rank.to.as_deref() == Some(node));
                     all.extend(found.map(|rank| OnNode { job: Arc::clone(&job), rank: Some(rank.rank), comes: rank.host != node }));
                     continue;
                 }
-                _ if directory.is_running() => {
-                    let error = format!("job {} does not say where its ranks are", record.id);
-                    return Err(Failure::new(error, "try again; `mend ps` shows what it does", 1));
+                // They have not begun; or its controller answers no verb any more, as its ranks end.
+                Ok(Ok(_)) => unsettled = true,
+                _ if !directory.is_running() => unsettled = failover::awaits_successor(&directory),
+                // It has ended just now, or is about to go on.
+                _ if directory.record().is_ok_and(|now| now.ended.is_some() || now.goes_on) => unsettled = true,
+                Ok(Err(error)) => drop(silent.insert(record.id.clone(), mend_report::with_causes(&error))),
+                Err(_) => {
+                    let why = format!("its controller on {} has not answered for {} s", record.controller_host, STATUS_TIMEOUT.as_secs());
+                    silent.insert(record.id.clone(), why);
                 }
-                _ => unsettled = failover::awaits_successor(&directory),
             }
         }
         if unsettled && record.hosts.iter().chain(&record.absent).any(|host| host == node) {

@@ -4,6 +4,7 @@ use crate::arguments::{Mode, Ps, TakeCheckpoint, Verb};
 use crate::explain::Explain;
 use crate::failure::Failure;
 use crate::{journal, report};
+use mend_controller::being_restarted;
 use mend_controller::client::{self, AskError};
 use mend_controller::job_end;
 use mend_controller::record::{self, JobDirectory, JobRecord};
@@ -17,8 +18,8 @@ use tokio::time::timeout;
 
 /// Longest time a killed job may take to be gone: its daemons have 10 s for its ranks.
 const KILL_TIMEOUT: Duration = Duration::from_secs(15);
-/// Longest time that `mend ps` waits for a job's controller. One that is lost has a successor by then.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest time that `mend ps` and `mend drain` wait for a job's controller. One that is lost has a successor by then.
+pub const STATUS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Asks and turns a refusal into a failure.
 async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
@@ -103,7 +104,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         false => arguments.jobs.iter().map(|name| record::find(Some(name), false)).collect::<Result<_, _>>()?,
     };
     for (directory, record) in found {
-        let answer = match journal::goes_on(&directory) && !record.goes_on {
+        let answer = match journal::goes_on(&directory) && !record.goes_on && record.ended.is_none() {
             true => Some(timeout(STATUS_TIMEOUT, client::ask(&directory, &record, &Ask::Status, |_| {})).await),
             false => None,
         };
@@ -122,8 +123,10 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         let state = match (&status, &record.ended) {
             (Some(status), _) => status.state.clone(),
             (None, _) if running && record.goes_on => "restarting".into(),
+            (None, Some(_)) if being_restarted::is(&directory, &record) => "restarting".into(),
             // Its controller stays for that.
-            (None, Some((_, how))) if running => format!("ended: {how}; its output is being sent away"),
+            (None, Some((_, how))) if running && !record.unsent.is_empty() => format!("ended: {how}; its output is being sent away"),
+            (None, Some((_, how))) if running => format!("ending: {how}"),
             (None, None) if running && !directory.is_running() => "its controller is lost; another one is expected".into(),
             (None, None) if silent => format!("its controller on {} does not answer", record.controller_host),
             (None, None) if running => "starting".into(),
@@ -179,7 +182,7 @@ fn shown(status: &JobStatus) -> impl Iterator<Item = &RankStatus> {
     status.ranks.iter().filter(|rank| rank.world == 0 || !rank.ended)
 }
 
-/// "a:0,1 b:2,3", and "4=1.0" for the rank 4 of the job that is rank 0 of the first spawned world.
+/// "a:0,1 b:2,3 c" with a spare c, and "4=1.0" for the rank 4 of the job that is rank 0 of the first spawned world.
 fn places(job: &Listed) -> String {
     let Some(status) = &job.status else { return job.hosts.join(",") };
     let name = |rank: &RankStatus| match rank.world {
@@ -187,8 +190,8 @@ fn places(job: &Listed) -> String {
         world => format!("{}={world}.{}", rank.rank, rank.world_rank),
     };
     let on = |host: &String| {
-        let ranks = shown(status).filter(|rank| &rank.host == host).map(name);
-        format!("{host}:{}", ranks.collect::<Vec<_>>().join(","))
+        let ranks: Vec<String> = shown(status).filter(|rank| &rank.host == host).map(name).collect();
+        if ranks.is_empty() { host.clone() } else { format!("{host}:{}", ranks.join(",")) }
     };
     status.hosts.iter().map(on).collect::<Vec<_>>().join(" ")
 }

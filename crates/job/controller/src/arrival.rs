@@ -3,12 +3,15 @@
 use crate::job_link::NodeEvent;
 use crate::kill_request;
 use crate::offload_news::Told;
+use crate::record::{JobRecord, now};
 use crate::wish::Wish;
+use mend_coordination::worlds::Worlds;
 use mend_job::event::UpkeepDone;
-use mend_messages::control::{Answer, Ask};
+use mend_messages::control::{Answer, Ask, JobStatus, RankStatus};
 use mend_messages::health::Leaving;
-use mend_messages::job::NodeIndex;
+use mend_messages::job::{NodeIndex, Rank};
 use mend_policy::follow::Scan;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
@@ -67,12 +70,56 @@ pub(crate) struct Early {
     pub(crate) arrivals: Vec<Arrival>,
     /// The job's directory.
     pub(crate) directory: PathBuf,
+    /// How the job stands meanwhile.
+    pub(crate) status: JobStatus,
+    /// When it was started, seconds since 1970.
+    pub(crate) started: u64,
+}
+
+/// The state of a job whose data is staged, and of its ranks.
+pub const STAGING: &str = "staging";
+
+/// How a job stands while its data is staged. Its ranks have not begun.
+pub(crate) fn while_staged(
+    record: &JobRecord,
+    daemons: Vec<SocketAddr>,
+    places: &[NodeIndex],
+    worlds: &Worlds,
+    gone: &[Rank],
+) -> JobStatus {
+    let living = (0..).zip(places).filter(|(rank, _)| !gone.contains(rank));
+    let rank = |(rank, place): (Rank, &NodeIndex)| {
+        let (world, world_rank) = worlds.place(rank);
+        let host = record.hosts.get(*place as usize).cloned().unwrap_or_default();
+        RankStatus { rank, host, to: None, state: STAGING.into(), ended: false, world: world as u32, world_rank }
+    };
+    JobStatus {
+        id: record.id.clone(),
+        command: record.command.clone(),
+        state: STAGING.into(),
+        uptime_s: 0,
+        hosts: record.hosts.clone(),
+        daemons,
+        ranks: living.map(rank).collect(),
+        last_checkpoint: record.branch.newest(&record.checkpoints),
+        restart: None,
+        interval_s: None,
+        incrementals: 0,
+        extra_recovery_s: None,
+        restarts_measured: 0,
+    }
 }
 
 impl Early {
-    /// Returns when somebody wants the job to end before it begins. What else comes is kept.
+    /// Returns when somebody wants the job to end before it begins. Whoever asks how it stands is answered; what else comes is kept.
     pub(crate) async fn wish(&mut self, arrivals: &mut mpsc::Receiver<Arrival>) -> Wish {
         while let Some(arrival) = arrivals.recv().await {
+            if let Arrival::Ask(Ask::Status, answers) = &arrival {
+                let uptime_s = now().saturating_sub(self.started);
+                // Whoever asked may have gone.
+                let _ = answers.send(Answer::Status(JobStatus { uptime_s, ..self.status.clone() }));
+                continue;
+            }
             match arrival.wish(Some(&self.directory)) {
                 Some(wish) => return wish,
                 None => self.arrivals.push(arrival),

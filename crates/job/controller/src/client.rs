@@ -1,5 +1,6 @@
 //! The other side of [`crate::serve`]: how a verb reaches the controller of a running job.
 
+use crate::being_restarted;
 use crate::failover;
 use crate::kill_request::KillRequest;
 use crate::manifest;
@@ -37,6 +38,12 @@ pub enum AskError {
         how: String,
         /// Whether it has a checkpoint.
         restartable: bool,
+    },
+    /// It has ended and is being restarted.
+    #[error("job {id} is being restarted, and its ranks have not begun")]
+    Restarted {
+        /// The job that was asked.
+        id: String,
     },
     /// The controller cannot be reached.
     #[error("cannot reach the controller of job {id} on {host}")]
@@ -78,6 +85,7 @@ impl AskError {
                 format!("`mend ps` lists running jobs; `mend restart {id}` continues this one from its last checkpoint")
             }
             Self::Over { id, .. } => format!("`mend ps` lists running jobs; `mend log {id}` says what happened to this one"),
+            Self::Restarted { id } => format!("try again when it runs (`mend ps`); `mend kill {id}` ends the restart"),
             Self::Unreachable { host, .. } => format!("run the command on {host}"),
             Self::Lost { id } => format!("another one goes on in its place; `mend log {id}` says what was done: ask again"),
             Self::Ended(_) | Self::Send(_) => String::new(),
@@ -100,10 +108,14 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
     let (mut request, mut unanswered) = (None, None);
     'asked: loop {
         let mut connection = loop {
-            if record.ended.is_some() {
+            let restarted = being_restarted::is(directory, &record);
+            if record.ended.is_some() && !restarted {
                 return if request.is_some() { Ok(Answer::Killed) } else { Err(AskError::of_an_ended_job(&record)) };
             }
-            if record.goes_on && directory.is_running() {
+            if restarted && *ask != Ask::Kill {
+                return Err(AskError::Restarted { id: record.id });
+            }
+            if restarted || record.goes_on && directory.is_running() {
                 // Its next life answers, which may take long to come.
                 match &request {
                     _ if *ask != Ask::Kill => {}

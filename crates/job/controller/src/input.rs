@@ -7,31 +7,25 @@
 //! ```
 //! A restart is given its input in one of two ways. A regular file that begins with what was read goes on behind that. Anything else is
 //! new input: it follows what was read, also what was read after the checkpoint, which for this reason is kept in the job's directory
-//! unless it can be read again: [`MAX_KEPT_BYTES`] bytes of it. It is made durable from time to time, and with each checkpoint, and `input.json` says how much is: a failure of
+//! unless it can be read again: [`MAX_KEPT_BYTES`] bytes of it. What is compared of a pipe is kept as well: the next try of a restart
+//! has no other. It is made durable from time to time, and with each checkpoint, and `input.json` says how much is: a failure of
 //! the power may cost the newest of it, and less is never taken for all.
 
 use crate::input_file::{Kind, beginning, follows, kind, seek_behind, set_follows};
 use crate::record::JobDirectory;
+use crate::standard_input::{MAX_PIECE_BYTES, Taken, are_alike, read_piece, take};
 use mend_job::input::{Input, InputAt, Mark};
-use mend_kernel::threads::block_signals;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 /// Bytes that are kept of what cannot be read again.
 const MAX_KEPT_BYTES: u64 = 64 << 20;
-/// Longest piece: at most `PIPE_BUF` (pipe(7)), so that it is in the pipe, and in an image of the rank, completely or not at all.
-const MAX_PIECE_BYTES: usize = 4096;
-/// Between two looks at who has the terminal.
-const FOREGROUND_INTERVAL: Duration = Duration::from_millis(200);
 /// What is kept is made durable after so many bytes, or when a piece comes and this time is over.
 const SYNC: (u64, Duration) = (1 << 20, Duration::from_secs(1));
 const STATE_FILE: &str = "input.json";
@@ -128,6 +122,7 @@ pub struct Source {
     /// After that the end.
     ended: bool,
     keeper: Option<Keeper>,
+    /// Read and kept, and to be given first.
     piece: Vec<u8>,
 }
 
@@ -138,19 +133,6 @@ struct Keeper {
     length: u64,
     file: Option<File>,
     synced: Option<Instant>,
-}
-
-/// Whether the next bytes of standard input are those that were read from one place to another. Reads them.
-fn are_alike(from: Mark, to: Mark) -> io::Result<bool> {
-    let (mut found, mut bytes) = (from, vec![0; 1 << 16]);
-    while found.at < to.at {
-        let most = bytes.len().min((to.at - found.at) as usize);
-        match read_waiting(&mut bytes[..most])? {
-            0 => break,
-            length => found = found.after(&bytes[..length]),
-        }
-    }
-    Ok(found.agrees(to))
 }
 
 impl Source {
@@ -169,16 +151,19 @@ impl Source {
     ///
     /// # Errors
     /// [`InputError`].
-    pub fn after(directory: &JobDirectory, before: Option<InputAt>, wanted: Wanted, quiet: bool) -> Result<Option<Self>, InputError> {
+    pub async fn after(directory: &JobDirectory, before: Option<InputAt>, wanted: Wanted, quiet: bool) -> Result<Option<Self>, InputError> {
         let Some(InputAt { at, ended: false }) = before else { return Ok(None) };
         let regular = matches!(kind(), Kind::Regular);
         if wanted == Wanted::Continued && regular && follows().at > 0 {
             return Self::behind_other(directory, at).map(Some);
         }
+        if wanted == Wanted::Same && !regular {
+            return Self::behind_same(directory, at, quiet).await.map(Some);
+        }
         if regular {
             seek_behind(0)?;
         }
-        let must = wanted == Wanted::Same || wanted == Wanted::Continued && regular;
+        let must = regular && matches!(wanted, Wanted::Same | Wanted::Continued);
         // Of an input whose checksum is not known, a file of any content would do.
         let may = wanted == Wanted::Auto && regular && at.sum.is_some();
         let alike = (must || may) && are_alike(Mark::default(), at)?;
@@ -186,16 +171,13 @@ impl Source {
             return Err(InputError::Another { bytes: at.at });
         }
         if alike {
-            if at.at > 0 && !quiet && wanted != Wanted::Continued {
-                mend_report::tell!("mend: standard input goes on behind the {} bytes that were read before", at.at);
+            if wanted != Wanted::Continued {
+                tell_same(at.at, quiet);
             }
-            if regular {
-                // What was kept of another input is not of this one.
-                let _ = fs::remove_file(directory.path().join(STATE_FILE));
-                set_follows(Mark::default());
-            }
-            let keeper = (!regular).then(|| Keeper::new(directory.path(), at.at));
-            return Ok(Some(Self { replay: None, ended: false, keeper, piece: Vec::new() }));
+            // What was kept of another input is not of this one.
+            let _ = fs::remove_file(directory.path().join(STATE_FILE));
+            set_follows(Mark::default());
+            return Ok(Some(Self { replay: None, ended: false, keeper: None, piece: Vec::new() }));
         }
         let mut source = Self { replay: None, ended: false, keeper: None, piece: Vec::new() };
         let mut so_far = at;
@@ -205,8 +187,10 @@ impl Source {
                 kept.ended &= wanted != Wanted::New;
                 source = Self::replaying(directory, at, (kept, file, length));
             }
-            None if wanted == Wanted::Continued && (at.at > 0 || was_cut(directory)) => return Err(InputError::NotKept { from: at.at }),
-            None => source.keeper = Some(Keeper::new(directory.path(), at.at)),
+            None if wanted == Wanted::Continued && (at.at > 0 || is_not_all_kept(directory)) => {
+                return Err(InputError::NotKept { from: at.at });
+            }
+            None => source.keeper = Some(Keeper::begin(directory.path(), at.at)),
         }
         if regular {
             seek_behind(0)?;
@@ -223,6 +207,31 @@ impl Source {
         let (replay, ended) = (Some((file, at.at - kept.base)), kept.ended);
         let keeper = Some(Keeper { directory: directory.path().to_owned(), kept, length, file: None, synced: None });
         Self { replay, ended, keeper, piece: Vec::new() }
+    }
+
+    /// Standard input is no file, and begins with what was read up to here. What this process reads of it to see that is kept, and is what the next try has.
+    async fn behind_same(directory: &JobDirectory, at: Mark, quiet: bool) -> Result<Self, InputError> {
+        let another = InputError::Another { bytes: at.at };
+        if SAME_IS_KEPT.load(Ordering::Relaxed) {
+            let Some((kept, file, length)) = kept(directory, at.at, Wanted::Same)? else {
+                return Err(InputError::NotKept { from: at.at });
+            };
+            if kept.base == 0 && !mark_in(&file, (Mark::default(), 0), at.at)?.agrees(at) {
+                return Err(another);
+            }
+            return Ok(Self::replaying(directory, at, (kept, file, length)));
+        }
+        // Where that is much, what follows has the room: an older checkpoint is not gone on from.
+        let Taken { base, bytes, found } = take(at, MAX_KEPT_BYTES / 2).await;
+        if !found.agrees(at) {
+            return Err(another);
+        }
+        tell_same(at.at, quiet);
+        let mut keeper = Keeper::begin(directory.path(), base);
+        bytes.chunks(MAX_PIECE_BYTES).for_each(|piece| keeper.keep(piece));
+        SAME_IS_KEPT.store(true, Ordering::Relaxed);
+        let piece = bytes[(at.at - base) as usize..].to_vec();
+        Ok(Self { replay: None, ended: false, keeper: Some(keeper), piece })
     }
 
     /// This process's regular file is new input behind other input, and the job goes on from `at`: in the one or in the other.
@@ -253,13 +262,16 @@ impl Source {
 
     /// The next piece; empty at the end.
     async fn next(&mut self) -> Vec<u8> {
-        self.piece.resize(MAX_PIECE_BYTES, 0);
+        if !self.piece.is_empty() {
+            return std::mem::take(&mut self.piece);
+        }
         if let Some((file, at)) = &mut self.replay {
-            match file.read_at(&mut self.piece, *at) {
+            let mut piece = vec![0; MAX_PIECE_BYTES];
+            match file.read_at(&mut piece, *at) {
                 Ok(length) if length > 0 => {
                     *at += length as u64;
-                    self.piece.truncate(length);
-                    return std::mem::take(&mut self.piece);
+                    piece.truncate(length);
+                    return piece;
                 }
                 _ => self.replay = None,
             }
@@ -267,11 +279,11 @@ impl Source {
         if self.ended {
             return Vec::new();
         }
-        self.piece = read_piece().await;
+        let piece = read_piece().await;
         if let Some(keeper) = &mut self.keeper {
-            keeper.keep(&self.piece);
+            keeper.keep(&piece);
         }
-        std::mem::take(&mut self.piece)
+        piece
     }
 
     /// Reads one piece each time it is asked for. `wrap` makes an event of it.
@@ -286,67 +298,23 @@ impl Source {
     }
 }
 
-/// The read of standard input that is under way. It outlives who waits for it: the job's next life gets what it brings.
-static READING: tokio::sync::Mutex<Option<JoinHandle<Vec<u8>>>> = tokio::sync::Mutex::const_new(None);
-
-/// The next bytes of standard input; none at its end. Cancel safe.
-async fn read_piece() -> Vec<u8> {
-    if matches!(kind(), Kind::Regular) {
-        // At once, so that none is under way when another life goes back in the file.
-        return read_now();
-    }
-    let mut reading = READING.lock().await;
-    let task = reading.get_or_insert_with(|| tokio::task::spawn_blocking(read_now));
-    let bytes = task.await.unwrap_or_default();
-    *reading = None;
-    bytes
-}
-
-/// Whether standard input is this process's terminal, and another group of processes has it (`mend run … &`): who reads it then is stopped.
-fn is_in_background() -> bool {
-    rustix::termios::tcgetpgrp(rustix::stdio::stdin()).is_ok_and(|group| group != rustix::process::getpgrp())
-}
-
-/// Reads a piece. What cannot be read is its end.
-fn read_now() -> Vec<u8> {
-    let mut piece = vec![0; MAX_PIECE_BYTES];
-    let length = read_waiting(&mut piece).unwrap_or_default();
-    piece.truncate(length);
-    piece
-}
-
-/// Reads some bytes of standard input; waits until there are any, and as long as the terminal is others'.
-fn read_waiting(into: &mut [u8]) -> io::Result<usize> {
-    // A read that is under way when the terminal goes to others fails with this signal blocked, and else stops all of this process.
-    let before = block_signals(1 << (Signal::TTIN.as_raw() - 1));
-    let read = read_in_foreground(into);
-    block_signals(before);
-    read
-}
-
-fn read_in_foreground(into: &mut [u8]) -> io::Result<usize> {
-    loop {
-        if is_in_background() {
-            std::thread::sleep(FOREGROUND_INTERVAL);
-            continue;
-        }
-        match rustix::io::read(rustix::stdio::stdin(), &mut *into) {
-            Ok(length) => return Ok(length),
-            Err(Errno::INTR) => {}
-            Err(Errno::IO) if is_in_background() => {}
-            // Somebody shares it who does not want to wait.
-            Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&rustix::stdio::stdin(), PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            },
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
+/// What this process takes of standard input to compare it is in the job's directory.
+static SAME_IS_KEPT: AtomicBool = AtomicBool::new(false);
 
 /// True if more was read than could be kept.
 fn was_cut(directory: &JobDirectory) -> bool {
     directory.read(STATE_FILE).is_ok_and(|kept: Kept| kept.cut)
+}
+
+/// True if what is kept is not all that was read: more than could be kept, or only what follows a later checkpoint.
+fn is_not_all_kept(directory: &JobDirectory) -> bool {
+    directory.read(STATE_FILE).is_ok_and(|kept: Kept| kept.cut || kept.base > 0)
+}
+
+fn tell_same(bytes: u64, quiet: bool) {
+    if bytes > 0 && !quiet {
+        mend_report::tell!("mend: standard input goes on behind the {bytes} bytes that were read before");
+    }
 }
 
 fn tell(so_far: u64, quiet: bool) {
@@ -386,9 +354,15 @@ fn kept(directory: &JobDirectory, from: u64, wanted: Wanted) -> Result<Option<(K
 
 /// Where what was kept ends, of which the job goes on from `at`.
 fn end_of(file: &File, kept: &Kept, at: Mark) -> io::Result<Mark> {
-    let (mut end, mut bytes) = (at, vec![0; 1 << 16]);
+    mark_in(file, (at, kept.base), u64::MAX)
+}
+
+/// The mark up to there, or at the end, in a file that begins at `base`.
+fn mark_in(file: &File, (from, base): (Mark, u64), to: u64) -> io::Result<Mark> {
+    let (mut end, mut bytes) = (from, vec![0; 1 << 16]);
     loop {
-        match file.read_at(&mut bytes, end.at - kept.base)? {
+        let most = (bytes.len() as u64).min(to.saturating_sub(end.at)) as usize;
+        match file.read_at(&mut bytes[..most], end.at - base)? {
             0 => return Ok(end),
             length => end = end.after(&bytes[..length]),
         }
@@ -421,12 +395,24 @@ impl Keeper {
         Self { directory: directory.to_owned(), kept: Kept { base, ..Kept::default() }, length: 0, file: None, synced: None }
     }
 
+    /// One that is on record from now on: what earlier lives kept is not taken for what this one does.
+    fn begin(directory: &Path, base: u64) -> Self {
+        let mut keeper = Self::new(directory, base);
+        let begun = keeper.open().map(|file| keeper.file = Some(file));
+        keeper.cut_after(begun);
+        keeper
+    }
+
     /// Keeps what was read; nothing is the end.
     fn keep(&mut self, bytes: &[u8]) {
-        if self.kept.cut {
-            return;
+        if !self.kept.cut {
+            let kept = self.try_keep(bytes);
+            self.cut_after(kept);
         }
-        if let Err(error) = self.try_keep(bytes) {
+    }
+
+    fn cut_after(&mut self, kept: io::Result<()>) {
+        if let Err(error) = kept {
             mend_report::tell!("mend: standard input cannot be kept ({error}); a restart goes on with what comes then");
             self.kept.cut = true;
             // A full disk may not take the state either. What goes needs no room, and nothing is taken for all of it then.
@@ -438,13 +424,7 @@ impl Keeper {
     fn try_keep(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
-            None => {
-                self.kept.durable = self.kept.durable.min(self.length);
-                self.write_state()?;
-                let file = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
-                file.set_len(self.length)?;
-                file
-            }
+            None => self.open()?,
         };
         if self.length + bytes.len() as u64 > MAX_KEPT_BYTES {
             self.kept.cut = true;
@@ -462,6 +442,14 @@ impl Keeper {
         }
         self.file = Some(file);
         Ok(())
+    }
+
+    fn open(&mut self) -> io::Result<File> {
+        self.kept.durable = self.kept.durable.min(self.length);
+        self.write_state()?;
+        let file = crate::record::open_at_end(&self.directory.join(LOG_FILE))?;
+        file.set_len(self.length)?;
+        Ok(file)
     }
 
     fn write_state(&self) -> io::Result<()> {
@@ -500,6 +488,21 @@ mod tests {
         note_lack(&directory);
         assert!(was_cut(&directory));
         assert_eq!(found(10, Wanted::Continued).unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn what_only_follows_a_later_checkpoint_is_not_taken_for_all() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JobDirectory::at(place.path());
+        Keeper::new(place.path(), 10).keep(b"more\n");
+        let goes_on = |at| InputAt { at: Mark { at, sum: None }, ended: false };
+        let refused = Source::after(&directory, Some(goes_on(0)), Wanted::Continued, true).await;
+        assert!(matches!(refused, Err(InputError::NotKept { from: 0 })), "{refused:?}");
+        let source = Source::after(&directory, Some(goes_on(12)), Wanted::Continued, true).await;
+        assert_eq!(source.unwrap().unwrap().next().await, b"re\n");
+        // What an older checkpoint goes on with is on record before any of it is read.
+        Keeper::begin(place.path(), 0);
+        assert!(Source::after(&directory, Some(goes_on(0)), Wanted::Continued, true).await.is_ok());
     }
 
     #[test]

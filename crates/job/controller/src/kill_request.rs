@@ -1,7 +1,8 @@
-//! `mend kill` for a job that is between two lives: its controller, on whatever node it is, answers no verbs then. A file in the job's directory,
+//! `mend kill` for a job that is between two lives, or being restarted: its controller, on whatever node it is, answers no verbs then. A file in the job's directory,
 //! which all nodes share, says that the job is to end.
 
-use crate::record::JobDirectory;
+use crate::being_restarted;
+use crate::record::{JobDirectory, JobRecord, home};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -59,6 +60,21 @@ pub(crate) async fn wanted(id: &str) {
     if directory.path().join(PROMISE).exists() {
         return;
     }
+    wanted_while(&directory, |record| record.goes_on).await;
+}
+
+/// The same of a job that is being restarted, until its next life is on record: that one is asked itself.
+pub(crate) async fn wanted_of_restart(id: &str) {
+    // Where there is no directory none is made: the restart may be refused.
+    let found = home().map(|home| JobDirectory::at(&home.join("jobs").join(id)));
+    let Ok((before, directory)) = found.and_then(|directory| Ok((directory.record()?, directory))) else {
+        return std::future::pending().await;
+    };
+    wanted_while(&directory, |record| record.epoch == before.epoch && being_restarted::is(&directory, record)).await;
+}
+
+/// Returns when somebody asks for the job's end while it stands so.
+async fn wanted_while(directory: &JobDirectory, stands: impl Fn(&JobRecord) -> bool) {
     let path = directory.path().join(FILE_NAME);
     // One that is there already is of a `mend kill` that was killed itself.
     if let Err(error) = fs::remove_file(&path)
@@ -69,7 +85,7 @@ pub(crate) async fn wanted(id: &str) {
     }
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
-        if path.exists() && directory.record().is_ok_and(|record| record.goes_on) {
+        if path.exists() && directory.record().is_ok_and(|record| stands(&record)) {
             let _ = fs::remove_file(&path);
             return;
         }

@@ -11,13 +11,15 @@ use crate::failover::confirmations::Printing;
 use crate::failover::flush::{Destination, Flush};
 use crate::lock_identity::LockIdentity;
 use crate::manifest::Printed;
+use crate::replayed_output::{Divergence, Replay};
 use crate::shown_output::{self, ShownLog, ShownOutput};
 use crate::standard_streams::{Room, named, show};
 use crate::stream_digest::Mark;
 use crate::teller::{Message, Teller};
+use mend_job::replay::Compared;
 use mend_messages::daemon::Stream;
 use mend_messages::job::Rank;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,9 +27,6 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendError;
 use tokio::task::JoinHandle;
-
-/// Bytes of a stream that are held back at most while they are compared.
-const MAX_HELD_BYTES: usize = 256 << 10;
 
 /// Counts, compares and prints.
 #[derive(Debug)]
@@ -73,83 +72,6 @@ struct Chunk {
     anew: Option<Divergence>,
     /// Goes when it is printed, and durable.
     printing: Option<Printing>,
-}
-
-/// It differs from what was shown: the stream ends at `at` now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Divergence {
-    at: Mark,
-    /// What was shown ends in the middle of a line.
-    open: bool,
-}
-
-/// One stream of one rank.
-#[derive(Debug, Default)]
-struct Replay {
-    /// What the rank has printed in all its lives.
-    now: Mark,
-    /// Marks of what was shown beyond that, ascending.
-    ahead: VecDeque<Mark>,
-    /// What was shown ends in the middle of a line.
-    open: bool,
-    /// Printed again and not compared yet, from this mark on.
-    held: Vec<u8>,
-    agreed: Mark,
-    /// Lines since the checkpoint up to there.
-    lines: u64,
-}
-
-impl Replay {
-    fn new(now: Mark, found: Option<&crate::stream_digest::StreamDigest>) -> Self {
-        let ahead = found.map(|digest| digest.beyond(now.at)).unwrap_or_default();
-        let open = found.is_some_and(crate::stream_digest::StreamDigest::is_open);
-        Self { now, ahead: ahead.into(), open, held: Vec::new(), agreed: now, lines: 0 }
-    }
-
-    /// What is to be printed of these bytes, and where it begins to differ from what was shown.
-    fn take(&mut self, mut bytes: &[u8]) -> (Vec<u8>, Option<Divergence>) {
-        while let Some(mark) = self.ahead.front().copied() {
-            let (before, rest) = bytes.split_at(bytes.len().min((mark.at - self.now.at) as usize));
-            self.now = self.now.after(before);
-            self.held.extend_from_slice(before);
-            bytes = rest;
-            if self.now.at < mark.at {
-                self.bound();
-                return (Vec::new(), None);
-            }
-            if !self.now.agrees(mark) {
-                let (held, anew) = self.differ();
-                self.now = self.now.after(bytes);
-                return ([&held, bytes].concat(), Some(anew));
-            }
-            self.ahead.pop_front();
-            self.lines += newlines(&self.held);
-            self.held.clear();
-            self.agreed = self.now;
-        }
-        self.now = self.now.after(bytes);
-        (bytes.to_vec(), None)
-    }
-
-    fn differ(&mut self) -> (Vec<u8>, Divergence) {
-        self.ahead.clear();
-        (std::mem::take(&mut self.held), Divergence { at: self.agreed, open: self.open })
-    }
-
-    /// The oldest of what is held is forgotten, in whole lines.
-    fn bound(&mut self) {
-        if self.held.len() > MAX_HELD_BYTES {
-            let most = &self.held[..MAX_HELD_BYTES / 2];
-            let forgotten: Vec<u8> =
-                self.held.drain(..most.iter().rposition(|byte| *byte == b'\n').map_or(MAX_HELD_BYTES / 2, |at| at + 1)).collect();
-            self.lines += newlines(&forgotten);
-            self.agreed = self.agreed.after(&forgotten);
-        }
-    }
-}
-
-fn newlines(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 impl Output {
@@ -225,6 +147,26 @@ impl Output {
     pub fn flush_by(&self, flush: Flush) {
         // There is one for each.
         let _ = self.flushed.set(flush);
+    }
+
+    /// Whether what comes on a stream is compared with what was shown: it may be held back, and nobody else keeps it.
+    #[must_use]
+    pub fn compares(&self, rank: Rank, stream: Stream) -> bool {
+        self.streams.get(&(rank, stream)).is_some_and(|replay| !replay.ahead.is_empty())
+    }
+
+    /// What is held back of such streams.
+    #[must_use]
+    pub fn compared(&self) -> Vec<((Rank, Stream), Compared)> {
+        let compared = self.streams.iter().filter(|(_, replay)| !replay.ahead.is_empty());
+        compared.map(|(key, replay)| (*key, Compared { start: replay.agreed, bytes: replay.held.clone() })).collect()
+    }
+
+    /// What a lost controller has taken of such streams is compared again: what it held back, and what it may not have printed.
+    pub fn compare_again(&mut self, compared: &[((Rank, Stream), Compared)]) {
+        for ((rank, stream), Compared { bytes, .. }) in compared {
+            self.write(*rank, *stream, bytes, None);
+        }
     }
 
     /// Where a stream will stand behind these bytes.
@@ -409,49 +351,36 @@ pub fn found(directory: &crate::record::JobDirectory, at_checkpoint: &BTreeMap<R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream_digest::StreamDigest;
 
-    fn shown(text: &str) -> StreamDigest {
-        let mut digest = StreamDigest::default();
-        text.split_inclusive('\n').for_each(|line| digest.add(line.as_bytes()));
-        digest
-    }
-
-    /// What is printed after all of this was shown and the checkpoint was taken behind `then`, and where it differed.
-    fn replay(before: &str, then: &str, again: &str) -> (String, Option<u64>) {
-        let mut replay = Replay::new(Mark::default().after(then.as_bytes()), Some(&shown(before)));
-        let (mut printed, mut differs) = (Vec::new(), None);
-        for piece in again.as_bytes().chunks(3) {
-            let (bytes, anew) = replay.take(piece);
-            if let Some(anew) = anew {
-                differs = Some(anew.at.at);
-                printed.extend(anew.open.then_some(b'\n'));
-            }
-            printed.extend(bytes);
+    /// A controller is lost between two pieces of a line that is printed again.
+    #[tokio::test]
+    async fn what_a_lost_controller_held_back_is_printed_where_the_line_differs() {
+        for (again, printed) in [("5 s\nend\n", ""), ("6 s\nend\n", "took 6 s\nend\n")] {
+            let place = tempfile::tempdir().unwrap();
+            let directory = crate::record::JobDirectory::at(place.path());
+            let lock = directory.lock("a-job").unwrap();
+            let mut output = Output::new(place.path(), lock.identity(), &BTreeMap::new(), ShownOutput::default()).unwrap();
+            output.write(0, Stream::Stderr, b"one\ntook 5 s\nend\n", None);
+            output.finish().await;
+            let begin = |start: Mark| {
+                let (mut printed, shown) = (Printed::default(), found(&directory, &BTreeMap::new(), false));
+                printed.set(Stream::Stderr, start);
+                Output::new(place.path(), lock.identity(), &BTreeMap::from([(0, printed)]), shown).unwrap()
+            };
+            let mut lost = begin(Mark::default().after(b"on"));
+            assert!(lost.compares(0, Stream::Stderr));
+            lost.write(0, Stream::Stderr, b"e\ntook ", None);
+            let compared = lost.compared();
+            assert_eq!(compared[0].1, Compared { start: Mark::default().after(b"one\n"), bytes: b"took ".to_vec() });
+            lost.finish().await;
+            let mut output = begin(compared[0].1.start);
+            output.compare_again(&compared);
+            output.write(0, Stream::Stderr, again.as_bytes(), None);
+            assert!(!output.compares(0, Stream::Stderr));
+            output.finish().await;
+            let whole = if printed.is_empty() { "one\ntook 5 s\nend\n".to_owned() } else { format!("one\n{printed}") };
+            assert_eq!(shown_output::load(&directory).digests[&(0, Stream::Stderr)].end(), Mark::default().after(whole.as_bytes()));
         }
-        assert_eq!(replay.now, Mark::default().after(then.as_bytes()).after(again.as_bytes()));
-        (String::from_utf8(printed).unwrap(), differs)
-    }
-
-    #[test]
-    fn what_is_the_same_is_not_printed_again() {
-        assert_eq!(replay("one\ntwo\nthr", "one\n", "two\nthree\nfour\n"), ("ee\nfour\n".into(), None));
-        assert_eq!(replay("one\n", "one\n", "two\n"), ("two\n".into(), None));
-        assert_eq!(replay("one\ntwo\n", "on", "e\ntwo\n"), (String::new(), None));
-    }
-
-    #[test]
-    fn what_differs_is_printed_from_the_beginning_of_its_line() {
-        assert_eq!(replay("one\ntook 5 s\nend\n", "one\n", "took 17 s\nend\n"), ("took 17 s\nend\n".into(), Some(4)));
-        assert_eq!(replay("one\na\ntook 5 s\nend\n", "one\n", "a\ntook 6 s\nend\nmore\n"), ("took 6 s\nend\nmore\n".into(), Some(6)));
-        // The line that was shown in part ends first.
-        assert_eq!(replay("one\ntook 5", "one\n", "took 6 s\nend\n"), ("\ntook 6 s\nend\n".into(), Some(4)));
-    }
-
-    #[test]
-    fn of_output_that_is_only_counted_so_much_is_dropped() {
-        let mut replay = Replay::new(Mark { at: 4, sum: None }, Some(&StreamDigest::of_length(9)));
-        assert_eq!(replay.take(b"other\nmore\n").0, b"\nmore\n");
     }
 
     /// The printer, which goes on after a message that panicked, and has no message waiting then.
@@ -537,18 +466,5 @@ mod tests {
         room.lose(Stream::Stdout);
         print(&mut record, &Destination::Own, &chunk(b"not on record\n"), &mut room);
         assert_eq!(shown_output::load(&directory).digests[&(0, Stream::Stderr)].end().at, 6);
-    }
-
-    #[test]
-    fn what_is_held_back_is_bounded() {
-        let mut before = StreamDigest::default();
-        before.add(&[b'x'; 4 * MAX_HELD_BYTES]);
-        before.add(b"\n");
-        let mut replay = Replay::new(Mark::default(), Some(&before));
-        for _ in 0..5 * MAX_HELD_BYTES / 1000 {
-            replay.take(&[b'y'; 1000]);
-            assert!(replay.held.len() <= MAX_HELD_BYTES + 1000);
-        }
-        assert!(replay.ahead.is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! How a job goes on from a checkpoint: which one is taken, on which hosts.
 
 use crate::batch::{InBatch, daemons_of};
+use crate::being_restarted;
 use crate::branch;
 use crate::candidates::Candidates;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
@@ -14,6 +15,7 @@ use crate::input::{Source, Wanted};
 use crate::job_lock::JobLock;
 use crate::journal_file::Journal;
 use crate::journaling;
+use crate::kill_request;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
 use crate::made_spaces::Begins;
@@ -126,6 +128,7 @@ pub(crate) async fn first_life_of_restart(
         life = restart_newest(&mut spec, key.as_ref(), healing, &signals, &mut notes) => life,
         // Before the first try, or between two of them.
         Some(wish) = strays.recv() => Err(wish.end(&job, newest)),
+        () = kill_request::wanted_of_restart(&job) => Err(RunError::Killed),
     };
     if let (Err(error), false, Some(job)) = (&life, notes.written, spec.candidates.job()) {
         notes.write(job, error);
@@ -345,7 +348,9 @@ async fn restart_from(
     // Refused before any node is bothered.
     if !notes.has_lock(&manifest.job) {
         let named = names(&spec.hosts).into_iter().chain(names(&spec.spares)).collect();
-        let lock = last_controller::replace(&directory, directory.lock(&manifest.job)?, named).await?;
+        let lock = directory.lock(&manifest.job)?;
+        being_restarted::note(&directory);
+        let lock = last_controller::replace(&directory, lock, named).await?;
         notes.lock = Some((manifest.job.clone(), lock));
     }
     let record = directory.record().ok();
@@ -372,7 +377,7 @@ async fn restart_from(
     drop_credentials(&mut program, &tiers);
     let plan = plan(&spec.periodic, record.as_ref().and_then(|record| record.plan.as_ref()))?;
     let taken = manifest.input.map(|input| input.at).unwrap_or_default();
-    let source = Source::after(&directory, manifest.input, spec.input, spec.quiet)?;
+    let source = Source::after(&directory, manifest.input, spec.input, spec.quiet).await?;
     let shown = output::found(&directory, &manifest.printed, spec.repeat_output);
     let recorded = record.as_ref().map(|record| record.checkpoints.as_path());
     let checkpoints = branch::directory_of(images, &manifest.job, recorded, &directory.path().join("checkpoints"));

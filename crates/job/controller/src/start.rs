@@ -1,7 +1,8 @@
 //! How a job begins: a new one ([`first_life`]), and what that has in common with one that goes on ([`crate::restart`]).
 
-use crate::arrival::{Arrival, Early};
+use crate::arrival::{Arrival, Early, while_staged};
 use crate::batch::{InBatch, daemons_of};
+use crate::being_restarted;
 use crate::branch::Branch;
 use crate::checkpoint_plan::{PeriodicOptions, plan};
 use crate::data_watch;
@@ -268,6 +269,7 @@ pub(crate) async fn begin(
         branch: beginning.branch.clone(),
     };
     directory.write("job.json", &record)?;
+    being_restarted::forget(&directory);
     beginning.batch.iter().for_each(|(session, _)| session.end_turn());
     let mut journal = Journal::open(directory.path());
     journal.record(journaling::beginning(&record, beginning.from));
@@ -289,7 +291,9 @@ pub(crate) async fn begin(
     }
     let spaces = MadeSpaces::of(&program);
     beginning.signals.tell(arrivals.clone());
-    let mut early = Early { arrivals: Vec::new(), directory: directory.path().to_owned() };
+    let addresses = reached.iter().map(|node| node.address).collect();
+    let status = while_staged(&record, addresses, &places, &beginning.worlds, &beginning.gone);
+    let mut early = Early { arrivals: Vec::new(), directory: directory.path().to_owned(), status, started: record.started };
     let had = spaces.begin(&id, beginning.begins, beginning.stage, reached, quiet, (&mut incoming, &mut early)).await;
     let reached = match had {
         Ok(reached) => reached,

@@ -9,7 +9,8 @@
 //! carried out: the successor does these again, and whoever is concerned bears that. Orders to daemons are not among them: they are numbered,
 //! and a daemon says how many it has had.
 //!
-//! What ranks print is not written down, only how far each stream came by it: the daemon keeps the bytes until they are printed.
+//! What ranks print is not written down, only how far each stream came by it: the daemon keeps the bytes until they are printed. What a rank prints again
+//! after a restart is, as long as it is compared with what was shown: nobody else keeps what is held back until a line is complete.
 //!
 //! Faults assumed: the controller is killed between any two steps; the end of its log is missing, as its machine has lost power ([`crate::durable`]). What a daemon has had of orders
 //! is then more than is known here, and the daemon's node counts as lost.
@@ -39,7 +40,7 @@ pub struct Told {
 pub enum What {
     /// An event from outside.
     Event {
-        /// The event; output without its bytes.
+        /// The event; output without its bytes, unless they are compared with what was shown.
         event: Event,
         /// Number of the daemon's message, if it is one; 0: it came before messages were numbered.
         number: Option<u64>,
@@ -106,6 +107,30 @@ pub struct SentOutput {
     pub end: Mark,
 }
 
+/// The end of a stream that is printed again, and compared with what was shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Where the bytes begin.
+    pub start: Mark,
+    /// What the rank has printed from there on.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+/// Bytes of a stream that are kept so at least; twice as many at most. More is not held back either.
+const MIN_COMPARED_BYTES: usize = 256 << 10;
+
+impl Compared {
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() > 2 * MIN_COMPARED_BYTES {
+            let forgotten = self.bytes.len() - MIN_COMPARED_BYTES;
+            self.start = self.start.after(&self.bytes[..forgotten]);
+            self.bytes.drain(..forgotten);
+        }
+    }
+}
+
 /// Where a controller stands, apart from files and connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
@@ -135,6 +160,8 @@ pub struct Standing {
     pub upkeep: bool,
     /// Effects that may not have been carried out.
     undone: VecDeque<(Effect, Option<Mark>)>,
+    /// Streams that are compared with what was shown.
+    pub compared: Vec<((Rank, Stream), Compared)>,
 }
 
 /// The text of a checkpoint's manifest; empty if there is none any more.
@@ -182,6 +209,7 @@ impl Standing {
             last_verb: 0,
             upkeep: false,
             undone: VecDeque::new(),
+            compared: Vec::new(),
         }
     }
 
@@ -215,16 +243,31 @@ impl Standing {
                 if let (Some(heard), Some(number)) = (self.heard.get_mut(node), number) {
                     *heard = number.max(*heard);
                 }
-                if let (FromDaemon::Output { rank, stream, .. }, Some(end), Some(number)) = (message, printed, number)
-                    && let Some(outputs) = self.outputs.get_mut(node)
-                {
-                    outputs.insert(number, SentOutput { rank: *rank, stream: *stream, end });
+                if let (FromDaemon::Output { rank, stream, bytes }, Some(end)) = (message, printed) {
+                    self.compare((*rank, *stream), bytes);
+                    if let (Some(number), Some(outputs)) = (number, self.outputs.get_mut(node)) {
+                        outputs.insert(number, SentOutput { rank: *rank, stream: *stream, end });
+                    }
                 }
             }
             Event::NodeLost { node, how } => self.lost.push((*node, how.clone())),
             Event::Ask { verb, .. } => self.last_verb = self.last_verb.max(*verb),
             Event::Upkeep(_) => self.upkeep = false,
             _ => {}
+        }
+    }
+
+    /// A rank has printed these bytes; none: they are not compared, nor are those that come.
+    fn compare(&mut self, key: (Rank, Stream), bytes: &[u8]) {
+        let found = self.compared.iter().position(|(of, _)| *of == key);
+        match found {
+            Some(at) if bytes.is_empty() => drop(self.compared.swap_remove(at)),
+            Some(at) => self.compared[at].1.add(bytes),
+            None if bytes.is_empty() => {}
+            None => {
+                let start = self.printed.iter().find(|(of, _)| *of == key).map(|(_, mark)| *mark).unwrap_or_default();
+                self.compared.push((key, Compared { start, bytes: bytes.to_vec() }));
+            }
         }
     }
 
@@ -334,6 +377,21 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_compared_is_bounded_and_begins_at_a_known_mark() {
+        let (mut compared, mut all) = (Compared { start: Mark::default(), bytes: Vec::new() }, Vec::new());
+        for piece in 0..1000u32 {
+            let bytes = piece.to_le_bytes().repeat(256);
+            compared.add(&bytes);
+            all.extend_from_slice(&bytes);
+            let begins = all.len() - compared.bytes.len();
+            assert!(begins == 0 || compared.bytes.len() >= MIN_COMPARED_BYTES);
+            assert!(compared.bytes.len() <= 2 * MIN_COMPARED_BYTES);
+            assert!(all[begins..] == compared.bytes);
+        }
+        assert_eq!(compared.start, Mark::default().after(&all[..all.len() - compared.bytes.len()]));
+    }
 
     #[test]
     fn a_daemon_gets_the_orders_that_it_has_not_had() {

@@ -104,7 +104,7 @@ pub fn put_files(
         contents.push(content);
     }
     remove_shared_pointers(order, mounts).map_err(|(path, source)| PutError::Write { path, source })?;
-    let (mut told, mut looked) = (Vec::new(), Duration::ZERO);
+    let (mut told, mut looked, mut passed_over) = (Vec::new(), Duration::ZERO, false);
     for (file, content) in order.files.iter().zip(contents) {
         let path = Path::new(&file.path);
         let failed = |source| PutError::Write { path: path.to_owned(), source };
@@ -122,19 +122,13 @@ pub fn put_files(
                 }
                 // Staged files never change, and nobody may write them.
                 (None, FileUse::Read, _) if file.state.mode & 0o222 == 0 => {}
-                (None, FileUse::Read, _) if looked >= READ_TIME => {}
+                (None, FileUse::Read, _) if looked >= READ_TIME => passed_over = true,
                 (None, FileUse::Read, _) => {
                     let since = Instant::now();
                     told.extend(
                         put("read").err().map(|error| format!("{}, which the program reads, is not as it was: {error}", file.path)),
                     );
                     looked += since.elapsed();
-                    if looked >= READ_TIME {
-                        told.push(
-                            "not all files of data spaces that the program only reads were looked at: it would have taken too long"
-                                .to_owned(),
-                        );
-                    }
                 }
                 (None, _, Keeping::Not(why)) => put("nothing").map_err(|error| differs(why, error))?,
                 (None, ..) => put("size").map_err(|error| differs("it is only appended to", error))?,
@@ -146,6 +140,9 @@ pub fn put_files(
             (None, FileUse::Read) => told.extend(changed_since(file)),
             (None, _) => cut(file)?,
         }
+    }
+    if passed_over {
+        told.push("not all files of data spaces that the program only reads were looked at: it would have taken too long".to_owned());
     }
     Ok(told)
 }

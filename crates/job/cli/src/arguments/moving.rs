@@ -79,7 +79,7 @@ Examples:
   mend drain                     which nodes are drained
 
 Jobs and restarts that begin later do without the node; where --hosts names it, they do not begin. A job needs another node to move to: give it spares with `mend run --spares`. \
-The exit code is 1 if a rank is still on the node.")]
+The exit code is 1 if a rank is still on the node, or a job does not say whether one is.")]
 pub struct Drain {
     /// The node, as in --hosts; default: show those that are drained
     pub node: Option<String>,

@@ -147,7 +147,7 @@ async fn go_on_in_place(
 ) -> Result<Life, RunError> {
     let id = life.setup.id.clone();
     let found = output::found(&directory, &BTreeMap::new(), false);
-    let shown = output::shown(&found);
+    let mut shown = output::shown(&found);
     let confirmed = confirmed(&standing, &shown);
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
     let answers = ask_nodes(&life, &standing, &confirmed, &secret).await;
@@ -204,11 +204,19 @@ async fn go_on_in_place(
     }
     signals.tell(arrivals.clone());
     let (more, asked) = mpsc::channel(1);
-    let source = rest_of_input(&directory, &life, &standing);
+    let source = rest_of_input(&directory, &life, &standing).await;
     let input = InputReader::of(standing.input.clone(), Some(more));
     let reading = tokio::spawn(source.read(arrivals.clone(), Arrival::Stdin, asked));
+    let mut printed: BTreeMap<_, _> = standing.printed.iter().copied().collect();
+    for (key, compared) in &standing.compared {
+        if let Some(end) = printed.insert(*key, compared.start) {
+            // None of that is printed beside the comparison.
+            shown.insert(*key, end.at);
+        }
+    }
+    let mut output = Output::new(directory.path(), lock.identity(), &by_rank(&printed.into_iter().collect::<Vec<_>>()), found)?;
+    output.compare_again(&standing.compared);
     let earlier = Earlier { heard: standing.heard.clone(), outputs: std::mem::take(&mut standing.outputs), shown };
-    let output = Output::new(directory.path(), lock.identity(), &by_rank(&standing.printed), found)?;
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let branch = record.branch.clone();
     let key = constants.key.clone();
@@ -260,7 +268,7 @@ fn opening((index, session, answer): Answer, life: &mut LifeRecord, standing: &m
 }
 
 /// Where the rest of standard input comes from: a file is opened again; of anything else what was read and kept is all that there is.
-fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standing) -> Source {
+async fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standing) -> Source {
     if !standing.input.is_open() {
         return Source::ended();
     }
@@ -269,7 +277,7 @@ fn rest_of_input(directory: &JobDirectory, life: &LifeRecord, standing: &Standin
         return Source::ended();
     }
     let at = InputAt { at: standing.input.read_through(), ended: false };
-    match Source::after(directory, Some(at), Wanted::Continued, true) {
+    match Source::after(directory, Some(at), Wanted::Continued, true).await {
         Ok(source) => source.unwrap_or_else(Source::ended),
         Err(error) => {
             if matches!(error, InputError::Short { .. }) {

@@ -6,7 +6,9 @@ use crate::failover::confirmations::Heard;
 use crate::failover::flush::Flusher;
 use crate::failover::log::ToldLog;
 use crate::failover::watch::leave;
+use crate::job_end::CONTROLLER_KILLED;
 use crate::manifest::Printed;
+use crate::output::Output;
 use mend_job::durable::{self, SOON_US};
 use mend_job::event::{Effect, Event};
 use mend_job::replay::{Orders, SentOutput, Standing, Told, What};
@@ -51,10 +53,10 @@ impl Earlier {
     }
 }
 
-/// As it is written down: output without its bytes.
-fn without_output(event: &Event) -> Event {
+/// As it is written down: output without its bytes, unless it is compared.
+fn without_output(event: &Event, output: &Output) -> Event {
     match event {
-        Event::Daemon { node, message: FromDaemon::Output { rank, stream, .. } } => {
+        Event::Daemon { node, message: FromDaemon::Output { rank, stream, .. } } if !output.compares(*rank, *stream) => {
             Event::Daemon { node: *node, message: FromDaemon::Output { rank: *rank, stream: *stream, bytes: Vec::new() } }
         }
         event => event.clone(),
@@ -107,7 +109,9 @@ impl Running {
         if !self.shell.names.quiet {
             let directory = self.shell.directory.path().display().to_string();
             self.shell.output.tell(false, move || {
-                mend_report::tell!("mend: the job ends if this process is lost: no node has {directory}, or no `mend` is beside its mendd");
+                mend_report::tell!(
+                    "mend: the job ends if this process is lost, and `mend wait` with exit code {CONTROLLER_KILLED}: no node has {directory}, or no `mend` is beside its mendd"
+                );
             });
         }
         if let Some(told) = self.shell.told.take() {
@@ -122,7 +126,7 @@ impl Running {
             Event::Daemon { node, .. } => number.map(|number| (*node, number)),
             _ => None,
         };
-        let written = self.shell.told.is_some().then(|| without_output(&event));
+        let written = self.shell.told.is_some().then(|| without_output(&event, &self.shell.output));
         let effects = self.job.handle(at_us, event);
         let output = effects.iter().find_map(|effect| match effect {
             Effect::Print { rank, stream, bytes } => {
@@ -208,6 +212,7 @@ impl Running {
         (standing.heard, standing.outputs) = self.earlier.with(heard);
         (standing.lost, standing.last_verb) = (self.lost.clone(), self.next_verb);
         standing.upkeep = self.upkeep.is_some();
+        standing.compared = self.shell.output.compared();
         let begun = self.shell.told.as_mut().map_or(Ok(()), |log| log.begin_anew(&standing));
         self.give_up_log(begun);
     }

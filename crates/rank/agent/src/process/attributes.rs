@@ -2,7 +2,7 @@
 //! and what is written to files in `/proc/self` (proc(5)).
 
 use crate::park::Parked;
-use crate::process::origin;
+use crate::process::{origin, scheduling};
 use mend_freestanding::{check, syscall};
 use mend_kernel::thread_attributes::ThreadAttributes;
 use mend_kernel::tracer::{self, Traced};
@@ -132,6 +132,7 @@ pub(crate) fn obstacle(parked: &Parked) -> Option<(String, &'static str)> {
         .or_else(tagged_addresses)
         .or_else(landlock)
         .or_else(ports)
+        .or_else(|| parked.threads().find_map(|slot| scheduling::own_cookie(slot.tid)))
         .or_else(|| seen_by_tracer(parked))
 }
 

@@ -5,9 +5,10 @@
 //!   │ ▲                                        │
 //!   │ └───────────── any word ─────────────────┤
 //!   ├── its connection is closed, no successor can come ──► closed: 2 s more at most
-//!   └── silent for 0.9 of the lease ──► over: the ranks end
+//!   └── no ping for 0.9 of the lease ──► over: the ranks end
 //! ```
-//! Invariants: the ranks end before the lease does, counted from the last word; only a word of the controller makes that later. Faults assumed: the
+//! Invariants: the ranks end before the lease does, counted from the last ping; only a ping of the controller makes that later, or that it comes back. A
+//! controller that may not renew the lease sends none, though it may give orders. Faults assumed: the
 //! controller dies, stalls, or loses its connection; this daemon stands still, which is not held against the controller (the kernel ends ranks
 //! that share a PID namespace then).
 
@@ -126,10 +127,15 @@ impl Hold {
         self.lease_us * KIND_END / 10
     }
 
-    /// A word of the controller's.
+    /// A word of the controller's that renews the lease.
     pub fn heard(&mut self, now_us: u64) {
-        self.is_awake(now_us);
+        self.spoke(now_us);
         self.silence = Patience::new(self.silence.limit_us, now_us);
+    }
+
+    /// Any other one: there is a controller.
+    pub fn spoke(&mut self, now_us: u64) {
+        self.is_awake(now_us);
         self.suspicion = Patience::new(self.suspicion.limit_us, now_us);
         self.suspected = false;
     }
@@ -273,6 +279,7 @@ mod tests {
     enum Step {
         Look,
         Heard,
+        Spoke,
         Link(LinkState),
         Successor(bool),
     }
@@ -282,6 +289,7 @@ mod tests {
         let step = prop_oneof![
             8 => Just(Step::Look),
             2 => Just(Step::Heard),
+            2 => Just(Step::Spoke),
             2 => link.prop_map(Step::Link),
             1 => any::<bool>().prop_map(Step::Successor),
         ];
@@ -306,6 +314,7 @@ mod tests {
                 match step {
                     Step::Look => {}
                     Step::Heard => hold.heard(now_us),
+                    Step::Spoke => hold.spoke(now_us),
                     Step::Link(state) => prop_assert_eq!(hold.linked(state, now_us), state == LinkState::Closed),
                     Step::Successor(started) => hold.succeeds(started, false),
                 }

@@ -417,3 +417,24 @@ fn a_job_leaves_for_one_reason() {
         assert_eq!((end.is_orderly(), end.goes_on()), (orderly, goes_on));
     }
 }
+
+/// A controller that is cut off and must not renew the lease may still give orders to the node that it is on.
+#[test]
+fn orders_alone_do_not_keep_ranks_beyond_the_lease() {
+    let mut shell = Shell::new(Vec::new());
+    started(&mut shell, 0);
+    for now_us in (0..=9_000_000).step_by(100_000) {
+        assert_eq!(shell.end, None, "at {now_us}");
+        shell.now_us = now_us;
+        shell.feed(Event::Told(ToDaemon::Stdin { rank: 0, bytes: vec![1] }));
+        shell.feed(Event::Time);
+    }
+    assert_eq!(shell.end, Some(End::LeaseOver));
+    let mut shell = Shell::new(Vec::new());
+    for now_us in (0..=20_000_000).step_by(100_000) {
+        shell.now_us = now_us;
+        shell.feed(Event::Told(ToDaemon::Ping { at_us: now_us }));
+        shell.feed(Event::Time);
+    }
+    assert_eq!(shell.end, None);
+}

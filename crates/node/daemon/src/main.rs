@@ -55,6 +55,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use targets::Targets;
+use tiers::NodeTiers;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -219,6 +220,7 @@ fn serve(arguments: Arguments) -> Result<(), ServeError> {
         health,
         ranks: AtomicU32::new(0),
         targets: Targets::default(),
+        tiers: NodeTiers::default(),
         spaces: Arc::default(),
         stay: Arc::default(),
         time_up: broadcast::channel(MAX_WAITING_SIGNALS).0,

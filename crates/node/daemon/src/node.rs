@@ -7,6 +7,7 @@ use crate::room;
 use crate::spaces::Spaces;
 use crate::stay::Stay;
 use crate::targets::Targets;
+use crate::tiers::NodeTiers;
 use mend_health::monitor::Monitor;
 use mend_image::cpu::{Cpu, Features};
 use mend_messages::daemon::{JobIntroduction, Resumption, Succession};
@@ -57,6 +58,8 @@ pub struct Node {
     pub ranks: AtomicU32,
     /// Targets of data spaces that are here.
     pub targets: Targets,
+    /// What jobs' tiers here share.
+    pub tiers: NodeTiers,
     /// Data spaces that ranks see here.
     pub spaces: Arc<Spaces>,
     /// Why this daemon goes on when whoever started it is gone.

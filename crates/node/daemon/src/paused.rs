@@ -115,8 +115,11 @@ impl PausedJobs {
             }
             if there() {
                 tracing::warn!("nobody came for ranks that stood still: they are killed");
-                let left = jobs.all().remove(&identity);
+                let mut left = jobs.all().remove(&identity);
+                let unused = left.as_mut().and_then(|left| left.shared_memory.take());
                 drop(left);
+                // Much of it takes its time.
+                tokio::task::spawn_blocking(move || drop(unused));
             }
         });
     }

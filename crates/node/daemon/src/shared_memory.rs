@@ -41,16 +41,15 @@ impl SharedMemory {
         }
     }
 
-    /// Removes what is in it.
+    /// Empties it. What is in it is put aside, and removed in a thread of its own: much of it takes longer than a lease.
     pub fn clear(&self) {
+        let Some(aside) = Self::make() else { return empty(&self.path) };
         for entry in read_dir(&self.path).into_iter().flatten().flatten() {
-            let directory = entry.file_type().is_ok_and(|about| about.is_dir());
-            if directory {
-                remove(&entry.path());
-            } else if let Err(error) = remove_file(entry.path()) {
-                tracing::info!(%error, "a file stays in a job's /dev/shm");
-            }
+            let _ = rename(entry.path(), aside.path.join(entry.file_name()));
         }
+        // What a program has closed to its owner stays where it is.
+        empty(&self.path);
+        std::thread::spawn(move || drop(aside));
     }
 
     /// Where it is.
@@ -71,6 +70,17 @@ pub fn hides(file: &Path) -> bool {
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         remove(&self.path);
+    }
+}
+
+/// Removes what is in a directory.
+fn empty(directory: &Path) {
+    for entry in read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|about| about.is_dir()) {
+            remove(&entry.path());
+        } else if let Err(error) = remove_file(entry.path()) {
+            tracing::info!(%error, "a file stays in a job's /dev/shm");
+        }
     }
 }
 
@@ -118,6 +128,17 @@ mod tests {
     fn only_names_of_daemons_are_swept() {
         assert!(is_name("mend-68356e9c52049609"));
         assert!(!is_name("mend-results") && !is_name("mend-68356e9c5204960") && !is_name("amend-68356e9c52049609"));
+    }
+
+    #[test]
+    fn what_is_cleared_is_empty_at_once_and_can_be_used_again() {
+        let used = SharedMemory::make().unwrap();
+        std::fs::write(used.path().join("segment"), "x").unwrap();
+        std::fs::create_dir_all(used.path().join("closed/below")).unwrap();
+        set_permissions(used.path().join("closed"), Permissions::from_mode(0o500)).unwrap();
+        used.clear();
+        assert_eq!(read_dir(used.path()).unwrap().count(), 0);
+        std::fs::write(used.path().join("segment"), "y").unwrap();
     }
 
     #[test]

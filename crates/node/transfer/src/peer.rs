@@ -18,18 +18,20 @@
 //! rank is saved before the target has shown that it waits. Faults assumed: unproven peers; either side stalls or dies:
 //! both ends have time limits in the kernel (`TCP_USER_TIMEOUT`, `SO_RCVTIMEO`) that outlive the handing on.
 
+mod offering;
+
+use self::offering::offer;
 use crate::TransferError;
 use crate::chunks::{self, Chunks, Transfer};
 use crate::peer_image::{IncomingImage, OutgoingImage};
 use crate::process_stream::{StreamFault, stream_out};
 use crate::progress::Progress;
 use mend_image::HEADER_SIZE;
-use mend_messages::auth::{AuthError, Purpose};
 use mend_messages::chunks::{LONGEST_ADDRESS, OfferedChunks};
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::{Rank, Secret};
 use mend_messages::transfer::{Answer, Offer};
-use mend_wire::{Connection, Greeted, HANDSHAKE_TIMEOUT, HandshakeError, SendError};
+use mend_wire::{Connection, Greeted, HandshakeError, SendError};
 use rustix::net::sockopt::{self, Timeout};
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -39,11 +41,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 /// How long a transfer and the restore that expects it wait for each other.
 pub(crate) const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a copy waits that has met who expects it: the other node takes so many at a time. A node that is gone is noticed before (keep-alive).
+const TURN_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Pause between two looks at a header of which only a part has come.
 const PEEK_INTERVAL: Duration = Duration::from_millis(1);
@@ -70,13 +75,32 @@ pub struct OfferedImage {
 /// # Errors
 /// Why there is none.
 pub async fn open(address: SocketAddr, job: &JobIntroduction, token: Token, patience: Duration) -> Result<OutgoingImage, TransferError> {
-    let mut connection = timeout(HANDSHAKE_TIMEOUT, introduce(address, job.identity, &job.secret))
-        .await
-        .unwrap_or(Err(HandshakeError::TimedOut))
-        .map_err(|source| TransferError::Handshake { address, source })?;
+    open_within(RENDEZVOUS_TIMEOUT, address, job, token, patience).await
+}
+
+/// The same of a copy that the other node takes when it is its turn.
+///
+/// # Errors
+/// Why there is none.
+pub async fn open_copy(
+    address: SocketAddr,
+    job: &JobIntroduction,
+    token: Token,
+    patience: Duration,
+) -> Result<OutgoingImage, TransferError> {
+    open_within(TURN_TIMEOUT, address, job, token, patience).await
+}
+
+async fn open_within(
+    limit: Duration,
+    address: SocketAddr,
+    job: &JobIntroduction,
+    token: Token,
+    patience: Duration,
+) -> Result<OutgoingImage, TransferError> {
     let nonce = job.encrypt_data.then(mend_wire::random_bytes);
-    connection.sender.send(&Offer { token, nonce, chunks: None }).await.map_err(gone)?;
-    let theirs = match timeout(RENDEZVOUS_TIMEOUT, connection.receiver.receive::<Answer>()).await {
+    let mut connection = offer(address, job, &Offer { token, nonce, chunks: None }).await?;
+    let theirs = match timeout(limit, connection.receiver.receive::<Answer>()).await {
         Ok(Ok(Answer::Wanted { nonce })) => nonce,
         Ok(Ok(Answer::OtherEncryption)) => return Err(TransferError::OtherEncryption { address }),
         _ => return Err(TransferError::Unwanted { address }),
@@ -115,12 +139,8 @@ pub async fn open_stream(
     let Some(chunks) = chunks::of_job(job, moving.source, moving.library.as_deref()).await? else {
         return open(address, job, token, patience).await?.into_descriptor(progress).map_err(TransferError::Socket);
     };
-    let mut connection = timeout(HANDSHAKE_TIMEOUT, introduce(address, job.identity, &job.secret))
-        .await
-        .unwrap_or(Err(HandshakeError::TimedOut))
-        .map_err(|source| TransferError::Handshake { address, source })?;
     let offered = OfferedChunks { library: moving.library, address: chunks.address().to_vec() };
-    connection.sender.send(&Offer { token, nonce: None, chunks: Some(offered) }).await.map_err(gone)?;
+    let mut connection = offer(address, job, &Offer { token, nonce: None, chunks: Some(offered) }).await?;
     let theirs = match timeout(RENDEZVOUS_TIMEOUT, connection.receiver.receive::<Answer>()).await {
         Ok(Ok(Answer::WantedInChunks { address })) if address.len() <= LONGEST_ADDRESS => address,
         Ok(Ok(Answer::NoChunks { why })) => return Err(TransferError::NoChunks { address: Some(address), why }),
@@ -130,13 +150,6 @@ pub async fn open_stream(
     let connection = blocking(connection, patience)?;
     let transfer = Transfer { connection, rank: moving.rank, address: &theirs, patience };
     chunks.outgoing(&transfer).map_err(TransferError::Socket)
-}
-
-async fn introduce(address: SocketAddr, job: [u8; 16], secret: &Secret) -> Result<Connection, HandshakeError> {
-    let stream = TcpStream::connect(address).await.map_err(|source| HandshakeError::Connect { address, source })?;
-    let mut greeted = Greeted::opened(stream, Purpose::Transfer).await?;
-    greeted.say(&job).await?;
-    greeted.prove_as_initiator(secret, &job).await
 }
 
 fn gone(error: SendError) -> TransferError {
@@ -168,7 +181,7 @@ fn plain(stream: TcpStream, patience: Duration) -> io::Result<std::net::TcpStrea
 pub async fn admit(mut greeted: Greeted, secret_of: impl Fn(&[u8; 16]) -> Option<Secret>) -> Result<Admitted, HandshakeError> {
     let job = greeted.hear().await?;
     // An unproven peer must not learn which jobs there are: an unknown one fails as a wrong secret does.
-    let secret = secret_of(&job).ok_or(AuthError::WrongSecret)?;
+    let secret = secret_of(&job).unwrap_or_else(|| Secret(mend_wire::random_bytes()));
     let mut connection = greeted.prove_as_acceptor(&secret, &job).await?;
     let received = connection.receiver.receive::<Offer>().await;
     let Offer { token, nonce, chunks } = received.map_err(|error| HandshakeError::Broken(io::Error::other(error)))?;
@@ -218,7 +231,23 @@ async fn welcome(image: OfferedImage, job: &JobIntroduction) -> Result<(Connecti
 
 /// Waits for the transfer and takes it, blocking, for a thread that keeps the image.
 pub async fn take(arrival: ExpectedTransfer, job: &JobIntroduction, patience: Duration) -> Result<IncomingImage, TransferError> {
-    let (connection, nonces) = welcome(arrive(arrival).await?, job).await?;
+    welcome_whole(arrive(arrival).await?, job, patience).await
+}
+
+/// The same of one of many: its source is told that it is wanted when there is a turn, which goes with the image.
+pub async fn take_in_turn(
+    arrival: ExpectedTransfer,
+    turns: &Arc<Semaphore>,
+    job: &JobIntroduction,
+    patience: Duration,
+) -> Result<(IncomingImage, OwnedSemaphorePermit), TransferError> {
+    let image = arrive(arrival).await?;
+    let turn = turns.clone().acquire_owned().await.map_err(|closed| TransferError::Socket(io::Error::other(closed)))?;
+    Ok((welcome_whole(image, job, patience).await?, turn))
+}
+
+async fn welcome_whole(image: OfferedImage, job: &JobIntroduction, patience: Duration) -> Result<IncomingImage, TransferError> {
+    let (connection, nonces) = welcome(image, job).await?;
     let socket = blocking(connection, patience)?;
     match nonces {
         None => IncomingImage::plain(socket).map_err(TransferError::Socket),

@@ -19,6 +19,10 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same for a daemon that has been reached: its kernel has answered, so its node lives, and it may have to wait for a processor.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Pauses before what broke off is tried again, less up to half of each: those who come at once are not to come at once again.
+const AGAIN: [Duration; 4] =
+    [Duration::from_millis(50), Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400)];
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
@@ -106,6 +110,8 @@ impl Greeted {
         // Before theirs is judged: another release reads it, and says what is wrong.
         stream.write_all(&ours.encode()).await.map_err(HandshakeError::Broken)?;
         let theirs = Greeting::decode(&bytes, &ours)?;
+        // Who is closed before it was heard sees a reset, and comes again; who is refused sees the end.
+        stream.reset_when_closed(true).map_err(HandshakeError::Broken)?;
         Ok(Self { stream, purpose, ours, theirs })
     }
 
@@ -136,13 +142,17 @@ impl Greeted {
     /// The initiator's half of the handshake.
     ///
     /// # Errors
-    /// [`HandshakeError::Rejected`] if the peer hangs up, [`AuthError::WrongSecret`] if its answer is wrong.
+    /// [`HandshakeError::Rejected`] if the peer hangs up, [`HandshakeError::Broken`] if it does so unheard, [`AuthError::WrongSecret`] if its answer
+    /// is wrong.
     pub async fn prove_as_initiator(self, secret: &Secret, context: &[u8]) -> Result<Connection, HandshakeError> {
         let Self { mut stream, purpose, ours, theirs } = self;
         let mut handshake = Handshake::initiator(secret, purpose, &ours, &theirs, context);
         stream.write_all(&handshake.write()).await.map_err(HandshakeError::Broken)?;
         let mut answer = [0; MESSAGE_LENGTH];
-        stream.read_exact(&mut answer).await.map_err(|_| HandshakeError::Rejected)?;
+        stream.read_exact(&mut answer).await.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionReset => HandshakeError::Broken(error),
+            _ => HandshakeError::Rejected,
+        })?;
         handshake.read(&answer).map_err(|_| AuthError::WrongSecret)?;
         Ok(Connection::new(stream, handshake.finish()))
     }
@@ -156,10 +166,30 @@ impl Greeted {
         let mut handshake = Handshake::acceptor(secret, purpose, &ours, &theirs, context);
         let mut message = [0; MESSAGE_LENGTH];
         stream.read_exact(&mut message).await.map_err(HandshakeError::Broken)?;
+        stream.reset_when_closed(false).map_err(HandshakeError::Broken)?;
         handshake.read(&message).map_err(|_| AuthError::WrongSecret)?;
         stream.write_all(&handshake.write()).await.map_err(HandshakeError::Broken)?;
         Ok(Connection::new(stream, handshake.finish()))
     }
+}
+
+/// Tries again a few times what breaks off: others may have taken its place ([`crate::PendingHandshakes`]).
+///
+/// # Errors
+/// The last one.
+pub async fn again_if_broken<T, F>(attempt: impl Fn() -> F) -> Result<T, HandshakeError>
+where
+    F: Future<Output = Result<T, HandshakeError>>,
+{
+    for pause in AGAIN {
+        match attempt().await {
+            Err(HandshakeError::Broken(_)) => {}
+            done => return done,
+        }
+        let [share] = random_bytes::<1>();
+        tokio::time::sleep(pause - pause / 2 * u32::from(share) / 255).await;
+    }
+    attempt().await
 }
 
 /// Connects to `address` and proves `secret`.
@@ -167,6 +197,10 @@ impl Greeted {
 /// # Errors
 /// See [`HandshakeError`].
 pub async fn connect(address: SocketAddr, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
+    again_if_broken(|| connect_once(address, purpose, secret)).await
+}
+
+async fn connect_once(address: SocketAddr, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
     let connecting =
         patiently(HANDSHAKE_TIMEOUT, TcpStream::connect(address)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let stream = connecting.map_err(|source| HandshakeError::Connect { address, source })?;
@@ -196,4 +230,44 @@ pub async fn connect_locally(path: &Path, purpose: Purpose, secret: &Secret) -> 
 pub async fn accept(stream: impl Into<Stream>, purpose: Purpose, secret: &Secret) -> Result<Connection, HandshakeError> {
     let shake = async { Greeted::accepted(stream, &[purpose]).await?.prove_as_acceptor(secret, &[]).await };
     patiently(HANDSHAKE_TIMEOUT, shake).await.map_err(|_| HandshakeError::TimedOut)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admit_all;
+    use tokio::net::TcpListener;
+
+    const SECRET: Secret = Secret([1; 32]);
+
+    /// It was told that the secret was wrong.
+    #[tokio::test]
+    async fn who_is_closed_unheard_is_not_told_of_secrets() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (greeted, accepted) = tokio::join!(Greeted::opened(stream, Purpose::Job), async {
+            Greeted::accepted(listener.accept().await.unwrap().0, &[Purpose::Job]).await
+        });
+        drop(accepted.unwrap());
+        let refused = greeted.unwrap().prove_as_initiator(&SECRET, &[]).await.unwrap_err();
+        assert!(matches!(refused, HandshakeError::Broken(_)), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn who_loses_its_place_to_others_comes_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(admit_all(listener, |stream, _, slot| {
+            slot.hold(async {
+                // As a daemon that waits for a processor.
+                tokio::time::sleep(Duration::from_millis(15)).await;
+                accept(stream, Purpose::Job, &SECRET).await.map(drop)
+            })
+        }));
+        let connecting: Vec<_> = (0..48).map(|_| tokio::spawn(connect(address, Purpose::Job, &SECRET))).collect();
+        for connected in connecting {
+            connected.await.unwrap().unwrap_or_else(|error| panic!("{error}"));
+        }
+        serving.abort();
+    }
 }

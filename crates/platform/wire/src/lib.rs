@@ -13,7 +13,7 @@ pub mod session;
 mod stream;
 
 pub use connection::{Connection, ReceiveError, Receiver, SendError, Sender};
-pub use handshake::{Greeted, HANDSHAKE_TIMEOUT, HandshakeError, accept, connect, connect_locally};
+pub use handshake::{Greeted, HANDSHAKE_TIMEOUT, HandshakeError, accept, again_if_broken, connect, connect_locally};
 pub use link::{Link, LinkEnd, Source};
 pub use pending::{HandshakeSlot, MAX_PENDING, MAX_PENDING_OF_PEER, PendingHandshakes, Refusals, admit_all};
 pub use stream::{Peer, Stream};

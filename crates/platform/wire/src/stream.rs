@@ -83,6 +83,12 @@ impl Stream {
         Ok(sockopt::set_socket_keepalive(stream, true)?)
     }
 
+    /// Whether closing it tells the peer that it was not heard, instead of that this is the end. Between machines only.
+    pub(crate) fn reset_when_closed(&self, reset: bool) -> io::Result<()> {
+        let Self::Tcp(stream) = self else { return Ok(()) };
+        Ok(sockopt::set_socket_linger(stream, reset.then_some(Duration::ZERO))?)
+    }
+
     /// Who is at the other end.
     ///
     /// # Errors

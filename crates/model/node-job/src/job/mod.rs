@@ -93,10 +93,7 @@ impl NodeJob {
     fn take(&mut self, now_us: u64, event: Event) {
         match event {
             Event::Told(message) => self.told(now_us, message),
-            Event::Pinged { at_us } => {
-                self.hold.heard(now_us);
-                self.pinged(now_us, at_us);
-            }
+            Event::Pinged { at_us } => self.pinged(now_us, at_us),
             Event::ControllerLost => self.leave(End::Lost),
             Event::Link(state) => {
                 if state == LinkState::Succeeded {
@@ -147,12 +144,13 @@ impl NodeJob {
     }
 
     fn pinged(&mut self, now_us: u64, at_us: u64) {
+        self.hold.heard(now_us);
         let age_us = self.hold.pinged(at_us, now_us);
         self.effect(Effect::Renew { age_us });
     }
 
     fn told(&mut self, now_us: u64, message: ToDaemon) {
-        self.hold.heard(now_us);
+        self.hold.spoke(now_us);
         match message {
             ToDaemon::Ping { at_us } => {
                 self.pinged(now_us, at_us);

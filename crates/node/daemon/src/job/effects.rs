@@ -6,6 +6,7 @@ use crate::failure::RankFailure;
 use crate::put_files::put_files;
 use crate::sink::files_key;
 use crate::successor;
+use mend_messages::agent::{Reply, Saved};
 use mend_messages::daemon::FromDaemon;
 use mend_messages::job::Rank;
 use mend_messages::world::World;
@@ -20,6 +21,7 @@ impl Job {
         match effect {
             Effect::Send(message) => self.urgent.send(message),
             Effect::Refuse { seq, rank, why } => {
+                self.tiers.written(rank);
                 let reply = words::refusal(why, self.agentless.get(&rank));
                 self.urgent.send(FromDaemon::Agent { seq, rank, reply });
             }
@@ -49,6 +51,7 @@ impl Job {
             Effect::Release { rank, attempt } => {
                 if self.tasks.get(&rank).is_some_and(|(its, _)| *its == attempt) {
                     self.tasks.remove(&rank);
+                    self.tiers.written(rank);
                 }
             }
             Effect::DropStanding(ranks) => self.drop_standing(&ranks),
@@ -63,10 +66,16 @@ impl Job {
             }
             Effect::Answer { seq, rank, reply } => self.agent_links.pass_back(seq, rank, reply),
             Effect::Keep { agent, number, seq, rank, reply } => {
+                if !matches!(reply, Reply::Saved(Saved { behind: true, .. })) {
+                    self.tiers.written(rank);
+                }
                 let commands = self.tasks.get(&rank).map(|(_, commands)| commands);
                 self.agent_links.keep(agent, number, (seq, rank), reply, commands);
             }
-            Effect::Written { agent, rank, image, result } => self.agent_links.written(agent, rank, image, result),
+            Effect::Written { agent, rank, image, result } => {
+                self.tiers.written(rank);
+                self.agent_links.written(agent, rank, image, result);
+            }
             Effect::Progress(progress) => self.agent_links.progress.note(progress),
             Effect::Traffic(traffic) => self.agent_links.progress.note_traffic(traffic),
             Effect::Compare { seq, rank, needs } => self.compare(seq, rank, needs),

@@ -33,6 +33,10 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
     }
     // From here on only ranks that stand still are in it: the lease is not about them. What is removed below may take longer than one.
     let renewing = (!paused.is_empty()).then(|| tokio::spawn(renew(job.namespace.clone(), job.lease)));
+    if paused.is_empty() {
+        let unused = job.shared_memory.take();
+        job.tiers.discard(unused);
+    }
     job.tiers.leave().await;
     let ranks = paused.iter().map(|(rank, _)| *rank).collect();
     // Behind the last output.

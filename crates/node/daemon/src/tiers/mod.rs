@@ -5,14 +5,16 @@
 //! of its own, with the lowest priority unless a restart waits for it. When the job leaves, its copies end, and what
 //! they had not finished is removed. Faults assumed: as in [`image`] and [`node_store`].
 
+mod node_tiers;
 mod portable;
 mod room;
 mod turns;
 
+pub use self::node_tiers::NodeTiers;
 use self::portable::OWNERS_TIME;
 pub use self::portable::opening::Offered;
 use self::portable::opening::Opening;
-use self::room::{Place, Promises};
+use self::room::{Place, Promise};
 use crate::outbox::Urgent;
 use crate::stay::Stay;
 use mend_coordination::checkpoint::image_name;
@@ -27,6 +29,7 @@ use mend_transfer::image::{self, Mover};
 use mend_transfer::node_store::{self, OpenNodeStore};
 use mend_transfer::object::ObjectSource;
 use mend_transfer::peer::{self, ExpectedTransfer, Token};
+use mend_transfer::peer_image::IncomingImage;
 use mend_transfer::progress::Progress;
 use mend_transfer::stage::Expected;
 use mend_transfer::{TransferError, object};
@@ -49,14 +52,6 @@ const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long it is told that old copies are being removed: a disk that hangs keeps no job from going on elsewhere.
 const REMOVING_TIME: Duration = Duration::from_secs(600);
 
-/// Room for an image that a rank may still be writing.
-#[derive(Debug)]
-struct Reservation {
-    number: u64,
-    store: NodeStore,
-    bytes: u64,
-}
-
 /// See the module's head.
 #[derive(Debug)]
 pub struct Tiers {
@@ -72,9 +67,10 @@ pub struct Tiers {
     paced: Mover,
     /// Of what others pace, or a restart waits for: only its end is asked for.
     unbounded: Mover,
-    reserved: HashMap<Rank, Reservation>,
-    /// Room for images that come from elsewhere.
-    promises: Promises,
+    /// Room for the image that each rank may still be writing, and of which checkpoint that is.
+    reserved: HashMap<Rank, (u64, Promise)>,
+    /// Shared with other jobs.
+    shared: NodeTiers,
     /// Files of portable checkpoints, if ranks have a place for them here.
     portable: Option<Opening>,
     work: JoinSet<()>,
@@ -88,13 +84,13 @@ impl Tiers {
     /// None are open yet.
     pub fn new(
         job: Arc<JobIntroduction>,
-        (node, stay): (&str, &Arc<Stay>),
+        (node, stay, shared): (&str, &Arc<Stay>, &NodeTiers),
         urgent: Urgent,
         patience: Duration,
         key: Option<Key>,
         progress: Arc<Progress>,
     ) -> Self {
-        let (stores, reserved, promises) = Default::default();
+        let (stores, reserved) = Default::default();
         let (paced, unbounded) = (Mover::new(0, progress.clone()), Mover::new(0, progress.clone()));
         Self {
             job,
@@ -107,7 +103,7 @@ impl Tiers {
             paced,
             unbounded,
             reserved,
-            promises,
+            shared: shared.clone(),
             portable: None,
             work: JoinSet::new(),
             removals: JoinSet::new(),
@@ -150,7 +146,7 @@ impl Tiers {
     /// Decides where a rank saves, tells the controller, and yields the order to carry out.
     pub fn place(&mut self, rank: Rank, number: u64, stores: &[NodeStore], needed: u64, order: SaveOrder) -> SaveOrder {
         // Space reserved for earlier checkpoints has been written, or never will be.
-        self.reserved.retain(|other, reservation| reservation.number == number && *other != rank);
+        self.reserved.retain(|other, (its, _)| *its == number && *other != rank);
         let chosen = stores.iter().find_map(|store| match self.try_place(rank, number, store, needed) {
             Ok(path) => Some((ImageLocation::NodeStore(store.clone()), SaveTarget::File(path))),
             Err(why) => {
@@ -169,16 +165,15 @@ impl Tiers {
 
     fn try_place(&mut self, rank: Rank, number: u64, store: &NodeStore, needed: u64) -> Result<PathBuf, String> {
         let open = self.store(store).map_err(|error| error.to_string())?;
-        let others: u64 =
-            self.reserved.values().filter(|reservation| reservation.store == *store).map(|reservation| reservation.bytes).sum();
-        let room = self.promises.left(&open).map_err(|error| error.to_string())?;
-        let wanted = needed.saturating_add(others).saturating_add(SPACE_MARGIN_BYTES);
-        if room < wanted {
-            return Err(format!("it has room for {room} bytes, {wanted} are wanted"));
-        }
+        let promise = self.shared.promises.promise(&open, needed).map_err(|error| error.to_string())?;
         open.prepare(number).map_err(|error| error.to_string())?;
-        self.reserved.insert(rank, Reservation { number, store: store.clone(), bytes: needed });
+        self.reserved.insert(rank, (number, promise));
         Ok(open.image(number, rank))
+    }
+
+    /// A rank's image is written, or won't be.
+    pub fn written(&mut self, rank: Rank) {
+        self.reserved.remove(&rank);
     }
 
     /// See `TierOrder::Manifest`.
@@ -230,7 +225,7 @@ impl Tiers {
         let (source, job, patience) = (self.locate(&image, from), self.job.clone(), self.patience);
         self.work.spawn(async move {
             // Opened also when there is nothing to send: the receiver sees it end and need not wait.
-            let opened = peer::open(address, &job, token, patience).await;
+            let opened = peer::open_copy(address, &job, token, patience).await;
             let pour = move || {
                 let stream = opened.map_err(|error| with_causes(&error))?;
                 let source = source.map_err(|error| error.to_string())?;
@@ -244,11 +239,12 @@ impl Tiers {
 
     /// See `TierOrder::Receive`; `arrival` is the other node's connection.
     pub fn receive(&mut self, task: u64, image: ImageRef, store: &NodeStore, arrival: ExpectedTransfer) {
-        let place = self.store(store).and_then(|open| self.promises.place(&open, &image));
+        let place = self.store(store).and_then(|open| self.shared.promises.place(&open, &image));
         let (expected, mover, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
         let job = self.job.clone();
         self.work.spawn(async move {
-            let result = take((arrival, job), patience, place, expected, mover, true).await.map(|_| TierDone::Stored);
+            let taken = peer::take(arrival, &job, patience).await;
+            let result = keep(taken, place, expected, mover, true).await.map(|_| TierDone::Stored);
             urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
         });
     }
@@ -267,17 +263,21 @@ impl Tiers {
             ImageOrigin::File(path) => Ok(path),
             ImageOrigin::Object(address) => {
                 let place = self.place_for(&image, spare);
-                return self.run(task, false, move || {
+                return self.run_in_turn(task, move || {
                     let taken = ObjectSource::get(&address).and_then(|mut source| place.take(&mut source, &expected, &mover));
                     taken.map(TierDone::Image).map_err(|error| with_causes(&error))
                 });
             }
             ImageOrigin::Node { .. } => {
                 let (place, patience, urgent) = (self.place_for(&image, spare), self.patience, self.urgent.clone());
-                let job = self.job.clone();
+                let (job, turns) = (self.job.clone(), self.shared.fetches.clone());
                 self.work.spawn(async move {
                     let result = match arrival {
-                        Some(arrival) => take((arrival, job), patience, Ok(place), expected, mover, false).await.map(TierDone::Image),
+                        Some(arrival) => {
+                            let taken = peer::take_in_turn(arrival, &turns, &job, patience).await;
+                            let (taken, _turn) = taken.map_or_else(|error| (Err(error), None), |(image, turn)| (Ok(image), Some(turn)));
+                            keep(taken, Ok(place), expected, mover, false).await.map(TierDone::Image)
+                        }
                         None => Err("no transfer was announced".into()),
                     };
                     urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
@@ -285,7 +285,7 @@ impl Tiers {
                 return;
             }
         };
-        self.run(task, false, move || {
+        self.run_in_turn(task, move || {
             let path = here.map_err(|error| error.to_string())?;
             let found = if check { mover.check(&path, &expected) } else { image::measure(&path, &expected) };
             found.map_err(|error| with_causes(&error))?;
@@ -295,7 +295,7 @@ impl Tiers {
 
     /// Where an image from elsewhere is put: the first store that has room, else the spare place.
     fn place_for(&self, image: &ImageRef, spare: PathBuf) -> Place {
-        let found = self.stores.iter().find_map(|open| self.promises.place(open, image).ok());
+        let found = self.stores.iter().find_map(|open| self.shared.promises.place(open, image).ok());
         found.map_or_else(|| Place::outside(spare.clone()), |place| place.or(spare.clone()))
     }
 
@@ -382,14 +382,14 @@ impl Tiers {
 
     fn send_portable(&mut self, name: FileName, address: SocketAddr, token: Token, hurry: bool) {
         let mover = if hurry { self.unbounded.clone() } else { self.paced.clone() };
-        let source = self.portable.as_ref().and_then(Opening::now).and_then(|portable| portable.find(&name));
-        let (job, patience) = (self.job.clone(), self.patience);
+        let portable = self.portable.as_ref().and_then(Opening::now);
+        let (job, patience, wanted) = (self.job.clone(), self.patience, name.clone());
         self.work.spawn(async move {
             // Opened also when there is nothing to send, as images are.
-            let opened = peer::open(address, &job, token, patience).await;
+            let opened = peer::open_copy(address, &job, token, patience).await;
             let pour = move || {
                 let stream = opened.map_err(|error| with_causes(&error))?;
-                let source = source.ok_or("it is not here any more")?;
+                let source = portable.and_then(|portable| portable.find(&wanted)).ok_or("it is not here any more")?;
                 mover.pour(&source, stream).map_err(|error| with_causes(&error))
             };
             if let Err(error) = work(!hurry, pour).await {
@@ -417,6 +417,11 @@ impl Tiers {
             });
             portable.taken(name, result.await);
         });
+    }
+
+    /// Has something go as what is removed on this node does: it may take its time.
+    pub fn discard(&mut self, what: impl Send + 'static) {
+        self.removals.spawn_blocking(move || drop(what));
     }
 
     /// See `TierOrder::Close`.
@@ -481,7 +486,22 @@ impl Tiers {
             let result = work(humble, todo).await;
             urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
         });
-        // Those that are over.
+        self.let_go();
+    }
+
+    /// The same for what a restart waits for, as many at a time as there are turns.
+    fn run_in_turn(&mut self, task: u64, todo: impl FnOnce() -> Result<TierDone, String> + Send + 'static) {
+        let (urgent, turns) = (self.urgent.clone(), self.shared.fetches.clone());
+        self.work.spawn(async move {
+            let _turn = turns.acquire().await;
+            let result = work(false, todo).await;
+            urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
+        });
+        self.let_go();
+    }
+
+    /// Of tasks that are over.
+    fn let_go(&mut self) {
         while self.work.try_join_next().is_some() {}
         while self.removals.try_join_next().is_some() {}
     }
@@ -499,16 +519,14 @@ fn pass_over(urgent: &Urgent, store: &NodeStore, why: String) {
     urgent.send(FromDaemon::Tier(TierReport::PassedOver { store: store.clone(), why }));
 }
 
-/// Takes an image that another node sends, even if it cannot be kept: so the other node is turned away at once. The file.
-async fn take(
-    (arrival, job): (ExpectedTransfer, Arc<JobIntroduction>),
-    patience: Duration,
+/// Keeps an image that another node sends. The file.
+async fn keep(
+    taken: Result<IncomingImage, TransferError>,
     place: std::io::Result<Place>,
     expected: Expected,
     mover: Mover,
     humble: bool,
 ) -> Result<PathBuf, String> {
-    let taken = peer::take(arrival, &job, patience).await;
     work(humble, move || {
         let place = place.map_err(|error| error.to_string())?;
         let mut stream = taken.map_err(|error| with_causes(&error))?;
@@ -517,21 +535,20 @@ async fn take(
     .await
 }
 
-/// In a thread; a `humble` one is not felt by ranks, and its own: the runtime's are used again for others, and this cannot be
-/// taken back.
+/// In a thread of its own: those of the runtime, of which there are so many, are for what takes no time. A `humble` one is not felt by ranks.
 async fn work<T: Send + 'static>(humble: bool, todo: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    if !humble {
-        return tokio::task::spawn_blocking(todo).await.unwrap_or_else(|_| Err("the daemon failed".into()));
-    }
     let (done, over) = oneshot::channel();
-    let humble = move || {
-        if let Err(error) = mend_kernel::background::stand_back() {
+    let thread = move || {
+        if humble && let Err(error) = mend_kernel::background::stand_back() {
             tracing::debug!(%error, "a copy has the usual priority");
         }
         let _ = done.send(todo());
     };
-    match std::thread::Builder::new().name("mendd-copy".into()).spawn(humble) {
+    match std::thread::Builder::new().name("mendd-copy".into()).spawn(thread) {
         Ok(_) => over.await.unwrap_or_else(|_| Err("the daemon failed".into())),
         Err(error) => Err(with_causes(&TransferError::Source(error))),
     }
 }
+
+#[cfg(test)]
+mod tests;

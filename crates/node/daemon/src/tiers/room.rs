@@ -1,4 +1,5 @@
-//! Room in this node's stores for images that are on their way: what one is to take is not there for another, from when its place is chosen until it is written.
+//! Room in this node's stores for images that are on their way, of all jobs here: what one is to take is not there for another, from when its place is
+//! chosen until it is written.
 //!
 //! Nothing is set aside in the file system: that takes time in which nobody reads from the sender, who would be taken for lost.
 
@@ -22,7 +23,7 @@ pub struct Promises(Arc<Mutex<HashMap<NodeStore, u64>>>);
 
 /// Room for what is not written yet of one image.
 #[derive(Debug)]
-struct Promise {
+pub struct Promise {
     all: Promises,
     store: NodeStore,
     bytes: u64,
@@ -49,22 +50,23 @@ impl Promises {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that a store has left for others.
-    pub fn left(&self, open: &OpenNodeStore) -> io::Result<u64> {
-        let promised = self.all().get(&open.store).copied().unwrap_or(0);
-        Ok(open.room()?.saturating_sub(promised))
+    /// Room for so many bytes, if a store has it left.
+    pub fn promise(&self, open: &OpenNodeStore, bytes: u64) -> io::Result<Promise> {
+        let (room, store) = (open.room()?, open.store.clone());
+        let mut all = self.all();
+        let promised = all.entry(store.clone()).or_default();
+        let (left, wanted) = (room.saturating_sub(*promised), bytes.saturating_add(SPACE_MARGIN_BYTES));
+        if left < wanted {
+            return Err(io::Error::other(format!("it has room for {left} bytes, {wanted} are wanted")));
+        }
+        *promised = promised.saturating_add(bytes);
+        Ok(Promise { all: self.clone(), store, bytes })
     }
 
     /// A place for an image in a store that has room for it.
     pub fn place(&self, open: &OpenNodeStore, image: &ImageRef) -> io::Result<Place> {
-        let left = self.left(open)?;
-        if left < image.bytes.saturating_add(SPACE_MARGIN_BYTES) {
-            return Err(io::Error::other(format!("there is room for {left} bytes only")));
-        }
+        let promise = self.promise(open, image.bytes)?;
         open.prepare(image.number)?;
-        let (store, bytes) = (open.store.clone(), image.bytes);
-        *self.all().entry(store.clone()).or_default() += bytes;
-        let promise = Promise { all: self.clone(), store, bytes };
         Ok(Place { path: open.image(image.number, image.rank), promise: Some(promise), spare: None })
     }
 }
@@ -154,7 +156,7 @@ mod tests {
         let most = open.room().unwrap() / 3 * 2;
         let first = promises.place(&open, &image(1, most)).unwrap();
         let refused = promises.place(&open, &image(2, most)).unwrap_err().to_string();
-        assert!(refused.starts_with("there is room for "), "{refused}");
+        assert!(refused.starts_with("it has room for "), "{refused}");
         drop(first);
         promises.place(&open, &image(2, most)).unwrap();
         assert_eq!(promises.all()[&open.store], 0);

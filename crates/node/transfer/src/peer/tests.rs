@@ -3,6 +3,7 @@
 use super::*;
 use crate::pipeline::Target;
 use mend_messages::agent::Compression;
+use mend_messages::auth::Purpose;
 use mend_messages::job::Program;
 use std::io::Write;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -171,6 +172,55 @@ async fn copies_between_nodes_arrive_or_are_refused() {
         assert!(read == image);
         assert_eq!(source.await.unwrap().unwrap(), image.len() as u64);
     }
+}
+
+/// All ranks of a node that was lost: from the 33rd on the oldest ones were closed.
+#[tokio::test]
+async fn many_images_for_one_node_all_get_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tokio::spawn(mend_wire::admit_all(listener, |stream, _, slot| async {
+        let admitting = async {
+            // As a daemon that has other things to do.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            admit(Greeted::accepted(stream, &[Purpose::Job, Purpose::Transfer]).await?, |_| Some(Secret([1; 32]))).await
+        };
+        let mut place = Rendezvous::default();
+        place.arrived(TOKEN, slot.hold(admitting).await?.image, Instant::now());
+        let taken = take(place.expect(TOKEN, Instant::now()), &job(JOB, 1, false), PATIENCE).await;
+        taken.map(drop).map_err(|error| HandshakeError::Broken(io::Error::other(error)))
+    }));
+    let opening: Vec<_> =
+        (0..64).map(|_| tokio::spawn(async move { open(address, &job(JOB, 1, false), TOKEN, PATIENCE).await.map(drop) })).collect();
+    for opened in opening {
+        opened.await.unwrap().unwrap_or_else(|error| panic!("{error}"));
+    }
+    serving.abort();
+}
+
+/// What waits for its turn is neither called unwanted nor waited for.
+#[tokio::test]
+async fn copies_come_as_many_at_a_time_as_there_are_turns() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let turns = Arc::new(Semaphore::new(1));
+    let (mut first, mut second) = (None, None);
+    for taken in [&mut first, &mut second] {
+        let opening = tokio::spawn(async move { open_copy(address, &job(JOB, 1, false), TOKEN, PATIENCE).await.map(drop) });
+        let mut place = Rendezvous::default();
+        place.arrived(TOKEN, admit_one(&listener, 1).await.unwrap().image, Instant::now());
+        let (arrival, turns) = (place.expect(TOKEN, Instant::now()), turns.clone());
+        let taking = tokio::spawn(async move { take_in_turn(arrival, &turns, &job(JOB, 1, false), PATIENCE).await });
+        *taken = Some((opening, taking));
+    }
+    let ((first, taking_first), (second, taking_second)) = first.zip(second).unwrap();
+    first.await.unwrap().unwrap();
+    let (_image, turn) = taking_first.await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!second.is_finished() && !taking_second.is_finished());
+    drop(turn);
+    second.await.unwrap().unwrap();
+    assert!(taking_second.await.unwrap().is_ok());
 }
 
 #[tokio::test]

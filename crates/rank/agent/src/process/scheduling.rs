@@ -172,7 +172,8 @@ mod tests {
             let (sender, receiver) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 let other = rustix::thread::gettid().as_raw_nonzero().get();
-                restore(&[Scheduling { thread: other, attributes: Some(attributes), io_priority: None, clamps: None, ..given }]);
+                let (processors, attributes) = (given.processors, Some(attributes));
+                restore(&[Scheduling { thread: other, processors, attributes, io_priority: None, clamps: None }]);
                 sender.send(look(other).attributes.unwrap()[16]).unwrap();
             });
             assert_eq!((receiver.recv().unwrap(), own_cookie(thread)), (7, None));

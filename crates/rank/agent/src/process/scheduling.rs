@@ -162,7 +162,7 @@ mod tests {
     fn a_nice_thread_stays_nice_and_others_are_left_alone() {
         std::thread::spawn(|| {
             let thread = rustix::thread::gettid().as_raw_nonzero().get();
-            let mut given = look(thread);
+            let given = look(thread);
             // SAFETY: changes only this thread; PRIO_PROCESS is 0.
             unsafe { syscall(libc::SYS_setpriority, [0, thread as usize, 7, 0, 0, 0]) };
             let found = read([thread].into_iter());
@@ -172,8 +172,8 @@ mod tests {
             let (sender, receiver) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 let other = rustix::thread::gettid().as_raw_nonzero().get();
-                (given.thread, given.attributes, given.io_priority, given.clamps) = (other, Some(attributes), None, None);
-                restore(&[given]);
+                let (processors, attributes) = (given.processors, Some(attributes));
+                restore(&[Scheduling { thread: other, processors, attributes, io_priority: None, clamps: None }]);
                 sender.send(look(other).attributes.unwrap()[16]).unwrap();
             });
             assert_eq!((receiver.recv().unwrap(), own_cookie(thread)), (7, None));

@@ -3,7 +3,7 @@
 //! ```text
 //! introduced ─► connected ── breaks ──► reconnecting ── Resumed ──► connected
 //!      │            │                       └─ refused, nobody listens, too long ──► lost
-//!      │            ├─ Left ──► lost (as the job wanted), but connected until this side needs it no more
+//!      │            ├─ Left ──► lost (as the job wanted)
 //!      └─ refused   ├─ silence ──► reconnecting
 //!                   └─ nonsense ──► lost
 //! ```
@@ -11,7 +11,6 @@
 //! node may keep, and at least every second. Silence
 //! is counted only while it waits, and of that only the time in which this process could run. After a fifth of that silence the connection is
 //! given up for another one, which a daemon that lives accepts: so the job's lease on the node ends soon if it does not.
-//! A daemon that has let the job go has what was printed last until that is confirmed: so it stays connected, and would tell a successor.
 //! Invariants: messages are delivered once and in order ([`Link`]); after [`NodeLoss`] none come; what a daemon has not had when its
 //! connection is given up never reaches it, so that its lease ends by [`Lost::last_word`]. Faults assumed: the connection breaks at any
 //! byte; the daemon dies, stands still, or has given the job up.
@@ -26,7 +25,7 @@ use mend_wire::{Connection, HandshakeError, Link, LinkEnd, Source, connect};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
@@ -65,8 +64,6 @@ pub struct Lost {
 
 /// What it takes to go on with a job on a node.
 pub struct JobLink {
-    /// The daemon has let the job go.
-    pub left: Arc<AtomicBool>,
     /// Its daemon.
     pub address: SocketAddr,
     /// The user's secret, which proves this side to the daemon.
@@ -184,25 +181,24 @@ fn is_refused(error: &HandshakeError) -> bool {
 }
 
 impl JobLink {
-    /// Introduces the job, or goes on in a lost controller's place, and carries its messages until the node is lost. `None`: it has let the job go as it was told to,
-    /// which was told, and is not needed any more.
+    /// Introduces the job, or goes on in a lost controller's place, and carries its messages until the node is lost, or has left the job as it was told to.
     pub async fn carry<F: Future<Output = bool> + Send>(
         self,
         opening: Opening,
         queue: mpsc::UnboundedReceiver<ToDaemon>,
         tell: &(impl Fn(NodeEvent) -> F + Sync),
-    ) -> Option<Lost> {
+    ) -> Lost {
         let (connection, earlier) = match opening {
-            Opening::Lost(Lost { how, last_word }) => return Some(self.lost(how, last_word)),
+            Opening::Lost(Lost { how, last_word }) => return self.lost(how, last_word),
             Opening::Succeeded(connection, earlier) => (connection, earlier),
             Opening::Introduce(connection, introduction) => match self.introduce(connection, *introduction, tell).await {
                 Ok(connection) => (connection, VecDeque::new()),
-                Err(how) => return Some(self.lost(how, Instant::now())),
+                Err(how) => return self.lost(how, Instant::now()),
             },
         };
         let mut last_word = Instant::now();
         let how = self.carry_until_lost(connection, earlier, queue, tell, &mut last_word).await;
-        (!self.left.load(Ordering::Acquire)).then(|| self.lost(how, last_word))
+        self.lost(how, last_word)
     }
 
     /// Nothing renews the node's lease any more. `last_word`: of this link.
@@ -245,21 +241,13 @@ impl JobLink {
         loop {
             let deliver = |message| async {
                 match message {
-                    FromDaemon::Left => {
-                        self.left.store(true, Ordering::Release);
-                        tell(NodeEvent::Lost(self.lost(NodeLoss::Left, Instant::now()))).await
-                    }
+                    FromDaemon::Left => false,
                     message => tell(NodeEvent::Message(self.link.delivered() + 1, message)).await,
                 }
             };
             let suspicion = SUSPICION.0.min(self.silence / SUSPICION.1);
-            // One that has let the job go has nothing more to say.
-            let silence = || (!self.left.load(Ordering::Acquire)).then_some(suspicion);
-            let end = self.link.run(connection, silence, &mut commands, deliver).await;
+            let end = self.link.run(connection, Some(suspicion), &mut commands, deliver).await;
             *last_word = Instant::now();
-            if self.left.load(Ordering::Acquire) {
-                return NodeLoss::Left;
-            }
             let silent = matches!(end, LinkEnd::Silent(_));
             let (why, limit) = match end {
                 LinkEnd::Finished | LinkEnd::Unwanted => return NodeLoss::Left,

@@ -13,7 +13,7 @@ use mend_wire::{Connection, Link, connect};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -24,9 +24,6 @@ pub(crate) type DaemonAddresses = BTreeMap<String, (String, u16)>;
 /// How long a daemon may take to tell how its node is.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a daemon that has let the job go may take to hear that it may forget what it said.
-const PARTING_TIME: Duration = Duration::from_secs(1);
-
 /// A node of the job.
 #[derive(Debug)]
 pub struct Node {
@@ -36,7 +33,6 @@ pub struct Node {
     pub link: Arc<Link<ToDaemon>>,
     sender: mpsc::UnboundedSender<ToDaemon>,
     task: JoinHandle<()>,
-    left: Arc<AtomicBool>,
     /// Orders that were given here, those that the daemon had had before not among them.
     given: AtomicU64,
     orders: Arc<SentOrders>,
@@ -56,16 +52,6 @@ impl Node {
     pub fn send(&self, message: ToDaemon) {
         self.given.fetch_add(1, Ordering::Relaxed);
         let _ = self.sender.send(message);
-    }
-
-    /// The life is over, and what the daemon said is printed and on record: it may forget it.
-    pub async fn part(mut self) {
-        if self.left.load(Ordering::Acquire) {
-            self.link.confirm_all();
-            // With the last order the link ends, when all is told.
-            self.sender = mpsc::unbounded_channel().0;
-            let _ = tokio::time::timeout(PARTING_TIME, &mut self.task).await;
-        }
     }
 
     /// How many orders the daemon was given in this life of the job; `None` if it may not have had all of them yet.
@@ -225,25 +211,11 @@ pub fn begin<E: Send + 'static>(
     let JobOnNode { address, identity, epoch, session, silence, lease, pulse } = job;
     let earlier = if let Opening::Succeeded(_, earlier) = &opening { earlier.len() as u64 } else { 0 };
     let pulse = pulse.map(|pulse| pulse.of(index as usize));
-    let left = Arc::new(AtomicBool::new(false));
-    let carrier = JobLink {
-        left: left.clone(),
-        address,
-        secret,
-        silence,
-        lease,
-        identity,
-        epoch,
-        session,
-        link: link.clone(),
-        orders: orders.clone(),
-        pulse,
-    };
+    let carrier = JobLink { address, secret, silence, lease, identity, epoch, session, link: link.clone(), orders: orders.clone(), pulse };
     let task = tokio::spawn(async move {
         let tell = |event| async { events.send(wrap(index, event)).await.is_ok() };
-        if let Some(lost) = carrier.carry(opening, outgoing, &tell).await {
-            tell(NodeEvent::Lost(lost)).await;
-        }
+        let lost = carrier.carry(opening, outgoing, &tell).await;
+        tell(NodeEvent::Lost(lost)).await;
     });
-    Node { address, link, sender, task, left, given: AtomicU64::new(earlier), orders, before }
+    Node { address, link, sender, task, given: AtomicU64::new(earlier), orders, before }
 }

@@ -53,7 +53,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 /// How long the end of a job waits for a round of upkeep to give up.
 const UPKEEP_END_TIME: Duration = Duration::from_secs(5);
@@ -433,8 +432,6 @@ impl Running {
                 self.shell.journal.record_of(name.as_deref(), None, Happened::NodeReconnected { why: cut(why) });
                 return None;
             }
-            // The machine knows: what the node said last was told again.
-            Arrival::Node(node, NodeEvent::Lost(_)) if self.earlier.again.remove(&node) => return None,
             Arrival::Node(node, NodeEvent::Lost(lost)) => {
                 self.reap(node, &lost);
                 self.lost.push((node, lost.how.clone()));
@@ -517,16 +514,6 @@ impl Running {
     /// What becomes of the job, as its user and its journal are told. The job is over: no thread of ours changes its checkpoints any more when this returns, or only after a long while.
     async fn finish(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> LifeEnd {
         let mut late = Vec::new();
-        // What daemons that have let the job go say again, the machine knows.
-        while !self.earlier.again.is_empty() {
-            match arrivals.recv().await {
-                Some(Arrival::Node(node, NodeEvent::Message(number, message))) => drop(self.message(node, number, message)),
-                Some(Arrival::Node(node, NodeEvent::Lost(_))) => drop(self.earlier.again.remove(&node)),
-                Some(Arrival::Upkeep(_)) => self.upkeep = None,
-                Some(arrival) => late.extend(arrival.wish(Some(self.shell.directory.path()))),
-                None => break,
-            }
-        }
         if self.upkeep.is_some() {
             self.cancel_upkeep();
             let over = async {
@@ -543,7 +530,7 @@ impl Running {
         let result = self.job.end_reason().cloned().map_or(Ok(0), |end| self.shell.names.end(end));
         let stood = self.job.stood().to_vec();
         let verdict = verdict(&self.job, &mut self.shell.healing, &self.shell.record);
-        // Whoever finds the end on record is not to miss what came before.
+        // Daemons have forgotten it: whoever finds the end on record is not to miss what came before.
         let over = self.shell.output.over();
         over.store(!matches!(verdict, Verdict::GoOn(_)) || !late.is_empty(), Ordering::Relaxed);
         let mut printed = pin!(self.shell.output.finish());
@@ -574,8 +561,7 @@ impl Running {
         {
             told.remove();
         }
-        let mut parting: JoinSet<()> = self.shell.nodes.drain(..).map(Node::part).collect();
-        while parting.join_next().await.is_some() {}
+        self.shell.nodes.clear();
         for node in std::mem::take(&mut self.unreaped) {
             tracing::info!(node, "the job's ranks there are not known to have ended");
             self.reaped = self.reaped.max(Some(Instant::now() + self.shell.lease + LEASE_END_TIME));

@@ -3,7 +3,7 @@
 //! ```text
 //! connected ── breaks ──► waiting ── the controller resumes ──► connected
 //!     │                      └─ the job leaves ──► ended
-//!     ├─ the job has left, the controller has confirmed all ──► ended
+//!     ├─ the job has left, the controller has its last message ──► ended
 //!     └─ nonsense ──► ended
 //! ```
 //! A controller's successor comes as the controller itself would, and says so: from then on its messages are numbered anew.
@@ -55,7 +55,7 @@ pub async fn carry(
             true
         };
         let end = tokio::select! {
-            end = link.run(connection, || None, &mut outbox, deliver) => end,
+            end = link.run(connection, None, &mut outbox, deliver) => end,
             Some(resumed) = resumptions.recv() => {
                 tracing::info!("the controller comes by another connection");
                 let successor = resumed.successor;
@@ -71,7 +71,7 @@ pub async fn carry(
         };
         match end {
             LinkEnd::Finished | LinkEnd::Unwanted | LinkEnd::Silent(_) => return,
-            LinkEnd::Closed if outbox.has_ended() && link.is_settled() => return,
+            LinkEnd::Closed if outbox.has_ended() => return,
             LinkEnd::Closed => {
                 tracing::info!("the controller closed its connection");
                 let _ = states.send(LinkState::Closed);
@@ -80,13 +80,7 @@ pub async fn carry(
                 tracing::info!("the controller's host has reset its connection");
                 let _ = states.send(LinkState::Closed);
             }
-            LinkEnd::Broken(why) => {
-                tracing::info!(why, "the connection to the controller broke");
-                // Of a job that leaves no lease is over: who waits for the controller is told.
-                if commands.is_closed() {
-                    let _ = states.send(LinkState::Closed);
-                }
-            }
+            LinkEnd::Broken(why) => tracing::info!(why, "the connection to the controller broke"),
             LinkEnd::Nonsense(why) => return tracing::warn!(why, "a controller's connection is closed"),
         }
         let Some(resumed) = resumptions.recv().await else { return };

@@ -123,14 +123,6 @@ impl<Out> Link<Out> {
         }
     }
 
-    /// The peer may forget all that it has said, and is told so at once.
-    pub fn confirm_all(&self) {
-        let mut state = self.state();
-        let last = state.delivered.last();
-        state.confirmed = state.confirmed.map(|before| before.max(last));
-        self.owed.notify_one();
-    }
-
     /// Number of the last message that the peer has acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.state().window.acknowledged()
@@ -149,11 +141,6 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
         self.state().delivered.last()
     }
 
-    /// True if the peer has acknowledged all that it was sent.
-    pub fn is_settled(&self) -> bool {
-        self.state().window.is_empty()
-    }
-
     /// Prepares for another connection, to a peer that has had all messages up to `through`.
     ///
     /// # Errors
@@ -166,11 +153,11 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
     }
 
     /// Serves one connection until it ends. `deliver` takes the peer's messages, one at a time, and answers whether it wants more;
-    /// `silence`: how long the peer may be silent from now on, if that is judged here.
+    /// `silence`: how long the peer may be silent, if that is judged here.
     pub async fn run<In, S, F>(
         &self,
         connection: Connection,
-        silence: impl Fn() -> Option<Duration> + Send,
+        silence: Option<Duration>,
         source: &mut S,
         mut deliver: impl FnMut(In) -> F + Send,
     ) -> LinkEnd
@@ -186,18 +173,13 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
         }
     }
 
-    async fn receive<In, F>(
-        &self,
-        mut receiver: Receiver,
-        silence: impl Fn() -> Option<Duration>,
-        deliver: &mut impl FnMut(In) -> F,
-    ) -> LinkEnd
+    async fn receive<In, F>(&self, mut receiver: Receiver, silence: Option<Duration>, deliver: &mut impl FnMut(In) -> F) -> LinkEnd
     where
         In: DeserializeOwned,
         F: Future<Output = bool>,
     {
         loop {
-            let received = match silence() {
+            let received = match silence {
                 None => receiver.receive::<Segment<In>>().await,
                 Some(limit) => match patiently(limit, receiver.receive::<Segment<In>>()).await {
                     Ok(received) => received,
@@ -279,55 +261,5 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
         let mut state = self.state();
         state.acknowledged = state.confirmed();
         Segment { acknowledged: state.acknowledged, message }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{accept, connect};
-    use mend_messages::auth::Purpose;
-    use mend_messages::job::Secret;
-    use tokio::net::TcpListener;
-    use tokio::sync::mpsc;
-
-    struct Queue(mpsc::UnboundedReceiver<u32>);
-
-    impl Source for Queue {
-        type Message = u32;
-
-        async fn next(&mut self, _room: bool) -> Option<u32> {
-            self.0.recv().await
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_said_last_is_kept_until_it_is_confirmed() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, secret) = (listener.local_addr().unwrap(), Secret([1; 32]));
-        let accepting = async { accept(listener.accept().await.unwrap().0, Purpose::Job, &secret).await.unwrap() };
-        let (ours, theirs) = tokio::join!(connect(address, Purpose::Job, &secret), accepting);
-        let (said, source) = mpsc::unbounded_channel();
-        said.send(7).unwrap();
-        drop(said);
-        let speaker = Arc::new(Link::<u32>::default());
-        let own = speaker.clone();
-        let speaking = tokio::spawn(async move { own.run(theirs, || None, &mut Queue(source), |_: u32| async { true }).await });
-        let hearer = Arc::new(Link::<u32>::confirming(0));
-        let (more, orders) = mpsc::unbounded_channel();
-        let (told, mut heard) = mpsc::unbounded_channel();
-        let own = hearer.clone();
-        let hearing = tokio::spawn(async move {
-            let deliver = |message: u32| std::future::ready(told.send(message).is_ok());
-            own.run(ours.unwrap(), || None, &mut Queue(orders), deliver).await
-        });
-        assert_eq!(heard.recv().await, Some(7));
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(!speaking.is_finished() && !speaker.is_settled());
-        hearer.confirm_all();
-        drop(more);
-        // It may see the connection end before it has seen that nothing is left.
-        assert!(matches!(speaking.await.unwrap(), LinkEnd::Finished | LinkEnd::Closed) && speaker.is_settled());
-        assert!(matches!(hearing.await.unwrap(), LinkEnd::Finished | LinkEnd::Closed));
     }
 }

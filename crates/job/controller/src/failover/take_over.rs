@@ -31,7 +31,7 @@ use mend_coordination::renewal::confirmed_us;
 use mend_job::event::{Effect, Record};
 use mend_job::input::InputAt;
 use mend_job::phase::NodeLoss;
-use mend_job::replay::{SentOutput, Standing, UnknownOrders};
+use mend_job::replay::{Standing, UnknownOrders};
 use mend_job::safeguard::Kept;
 use mend_journal::Entry;
 use mend_messages::daemon::Succession;
@@ -83,8 +83,7 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         record.controller_host,
         client::host_name()
     );
-    let unheard = unheard(&standing, &output::shown(&output::found(&directory, &BTreeMap::new(), false)));
-    if standing.job.is_over() && unheard.is_empty() {
+    if standing.job.is_over() {
         // It was lost between two lives of the job, or at its end.
         record.controller_host = client::host_name();
         record.controller_pid = std::process::id();
@@ -109,17 +108,12 @@ fn daemon_of_lost(life: &LifeRecord) -> Option<Embedded> {
 /// A daemon that has taken this controller, how many orders of the lost one it has had, and proof of later connections; or how it is lost.
 type Answer = (NodeIndex, [u8; 16], Result<(Connection, u64), NodeLoss>);
 
-async fn ask_nodes(
-    life: &LifeRecord,
-    standing: &Standing,
-    (confirmed, again): (&[u64], &BTreeSet<NodeIndex>),
-    secret: &Secret,
-) -> Vec<Answer> {
+async fn ask_nodes(life: &LifeRecord, standing: &Standing, confirmed: &[u64], secret: &Secret) -> Vec<Answer> {
     let limit = answer_time(life);
     let mut asked = JoinSet::new();
     for (index, node) in life.setup.nodes.iter().enumerate() {
         let session = mend_wire::random_bytes();
-        let lost = standing.lost.iter().find(|(lost, _)| *lost as usize == index && !again.contains(lost)).map(|(_, how)| how.clone());
+        let lost = standing.lost.iter().find(|(lost, _)| *lost as usize == index).map(|(_, how)| how.clone());
         let of = life.resumption(index, confirmed[index]);
         let (secret, address) = (secret.clone(), node.address);
         asked.spawn(async move {
@@ -137,21 +131,9 @@ async fn ask_nodes(
 
 /// Number of each daemon's last message that, like all before it, is not needed any more.
 fn confirmed(standing: &Standing, shown: &output::ShownStreams) -> Vec<u64> {
+    let is_shown = |output: &mend_job::replay::SentOutput| shown.get(&(output.rank, output.stream)).is_some_and(|at| *at >= output.end.at);
     let heard = standing.heard.iter().zip(&standing.outputs);
-    heard
-        .map(|(heard, outputs)| outputs.iter().find(|(_, output)| !is_shown(output, shown)).map_or(*heard, |(number, _)| number - 1))
-        .collect()
-}
-
-fn is_shown(output: &SentOutput, shown: &output::ShownStreams) -> bool {
-    shown.get(&(output.rank, output.stream)).is_some_and(|at| *at >= output.end.at)
-}
-
-/// Nodes that have let the job go, and have output that was not printed.
-fn unheard(standing: &Standing, shown: &output::ShownStreams) -> BTreeSet<NodeIndex> {
-    let lacks = |outputs: &BTreeMap<u64, SentOutput>| outputs.values().any(|output| !is_shown(output, shown));
-    let left = standing.lost.iter().filter(|(_, how)| *how == NodeLoss::Left).map(|(node, _)| *node);
-    left.filter(|node| standing.outputs.get(*node as usize).is_some_and(lacks)).collect()
+    heard.map(|(heard, outputs)| outputs.iter().find(|(_, output)| !is_shown(output)).map_or(*heard, |(number, _)| number - 1)).collect()
 }
 
 async fn go_on_in_place(
@@ -168,8 +150,7 @@ async fn go_on_in_place(
     let mut shown = output::shown(&found);
     let confirmed = confirmed(&standing, &shown);
     let secret = mend_wire::secret::load_or_create(&mend_settings::secret_file()?)?;
-    let again = unheard(&standing, &shown);
-    let answers = ask_nodes(&life, &standing, (&confirmed, &again), &secret).await;
+    let answers = ask_nodes(&life, &standing, &confirmed, &secret).await;
     // A lost controller that lives may have spoken to other nodes until it saw that the lock is another file.
     let unknown =
         answers.iter().filter(|(node, _, answer)| may_confirm(answer) && standing.lost.iter().all(|(lost, _)| lost != node)).count();
@@ -235,7 +216,7 @@ async fn go_on_in_place(
     }
     let mut output = Output::new(directory.path(), lock.identity(), &by_rank(&printed.into_iter().collect::<Vec<_>>()), found)?;
     output.compare_again(&standing.compared);
-    let earlier = Earlier { heard: standing.heard.clone(), outputs: std::mem::take(&mut standing.outputs), shown, again };
+    let earlier = Earlier { heard: standing.heard.clone(), outputs: std::mem::take(&mut standing.outputs), shown };
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let branch = record.branch.clone();
     let key = constants.key.clone();

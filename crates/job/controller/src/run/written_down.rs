@@ -14,7 +14,7 @@ use mend_job::event::{Effect, Event};
 use mend_job::replay::{Orders, SentOutput, Standing, Told, What};
 use mend_messages::daemon::{FromDaemon, Stream};
 use mend_messages::job::{NodeIndex, Rank};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How often a node's room is told to the machine at most.
@@ -29,8 +29,6 @@ pub struct Earlier {
     pub outputs: Vec<BTreeMap<u64, SentOutput>>,
     /// How far each stream was printed.
     pub shown: BTreeMap<(Rank, Stream), u64>,
-    /// Nodes that had let the job go, as the machine was told, and say again what was not printed.
-    pub again: BTreeSet<NodeIndex>,
 }
 
 impl Earlier {

@@ -1,7 +1,7 @@
 //! A connection that breaks is nothing, as long as the controller comes back; an earlier start of a job makes way for a later one.
 
 use crate::controller::{Daemon, for_each_user, marker, until_no_process_with};
-use mend_messages::daemon::{FromDaemon, SuccessorCommand, ToDaemon};
+use mend_messages::daemon::{FromDaemon, ToDaemon};
 
 /// Prints what it reads, with a number.
 const ECHO: [&str; 3] = ["sh", "-c", "echo up; n=0; while read line; do n=$((n + 1)); echo $n $line; done"];
@@ -126,34 +126,6 @@ fn what_a_lost_controller_had_and_did_not_confirm_is_told_to_its_successor() {
             }
         }
         assert_eq!(String::from_utf8(again).unwrap(), "1 a\n2 a\n3 a\n");
-    });
-}
-
-/// It was nowhere: the daemon forgot it with the connection, and the controller had not printed it.
-#[test]
-fn what_was_said_last_and_not_confirmed_is_told_to_a_successor_though_the_job_has_ended() {
-    for_each_user(async |user| {
-        let daemon = Daemon::start(user);
-        let mut introduction = daemon.introduction(&["echo", "last"], 1);
-        let executable = daemon.file("mend", b"#!/bin/sh\n", 0o755);
-        let directory = daemon.file("job.json", b"{}", 0o644).parent().unwrap().to_owned();
-        introduction.successor = Some(SuccessorCommand { executable, directory, environment: Vec::new() });
-        let mut job = daemon.introduced(introduction).await;
-        job.confirmed = Some(0);
-        job.start(0, false).await;
-        assert_eq!(job.until_exit(0).await.out(), "last");
-        job.send(ToDaemon::End { goes_on: false }).await;
-        while job.try_next().await.is_some() {}
-        for _ in 0..2 {
-            // It is lost, and so is the first successor.
-            assert!(matches!(daemon.succeed(&mut job).await, Some(FromDaemon::Succeeded { .. })));
-            assert_eq!(job.until_exit(0).await.out(), "last");
-        }
-        job.confirmed = None;
-        while job.try_next().await.is_some() {}
-        while !matches!(daemon.resume(&mut job).await, Some(FromDaemon::Refused { .. })) {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
     });
 }
 

@@ -41,9 +41,11 @@ class Losses(Space):
     def lose(self, node, ending=""):
         """Kills a node's target at once, with all that it had."""
         directory = self.target(node) + ending
+        # Before the kill: a mount that looks at it each second has it started again at once, and that one writes there.
+        os.rename(directory, directory + ".lost")
         killed = self.lab.on(node, "pkill", "-KILL", "-x", "-f", f".*mend-space target .*{directory} .*")
         self.assertEqual(killed.returncode, 0, killed.stderr)
-        shutil.rmtree(directory)
+        shutil.rmtree(directory + ".lost")
 
     def repaired(self, place, code=0):
         [said] = json.loads(self.data("repair", "--json", place, code=code).stdout)

@@ -13,7 +13,7 @@ use mend_controller::input::Wanted;
 use mend_controller::job_end::{self, JobEnd};
 use mend_controller::manifest::numbers;
 use mend_controller::record::{JobRecord, RecordError};
-use mend_controller::{RestartSpec, RunSpec, record};
+use mend_controller::{Begins, RestartSpec, RunSpec, record};
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -137,6 +137,7 @@ pub async fn restart(arguments: Restart) -> Result<i32, Failure> {
         quiet: arguments.quiet,
         batch: None,
         run_began: None,
+        begins: Begins::ByHand,
         stood: Vec::new(),
     };
     Ok(mend_controller::restart(spec).await?)

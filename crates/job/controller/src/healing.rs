@@ -20,6 +20,7 @@ use crate::job_lock::JobLock;
 use crate::kill_request;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
+use crate::made_spaces::Begins;
 use crate::offload::Offloads;
 use crate::record::{JobDirectory, JobRecord, put_unsent_on_record};
 use crate::restart::{Notes, RestartSpec, first_life_of_restart, restart_newest};
@@ -107,6 +108,8 @@ async fn go_on_in_batch(
         quiet: spec.quiet,
         batch: Some(in_batch.clone()),
         run_began: None,
+        // Nobody looks at what a node that failed had: its ranks may never read that again.
+        begins: Begins::ByItself,
         stood: Vec::new(),
     };
     let first = first_life_of_restart(restart, signals, &mut strays).await;

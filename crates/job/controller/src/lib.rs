@@ -85,5 +85,6 @@ mod wish;
 pub use arrival::STAGING;
 pub use error::RunError;
 pub use healing::{restart, run};
+pub use made_spaces::Begins;
 pub use restart::RestartSpec;
 pub use start::RunSpec;

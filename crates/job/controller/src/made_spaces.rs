@@ -34,7 +34,7 @@ async fn unwanted(heard: &mut Option<(&mut mpsc::Receiver<Arrival>, &mut Early)>
 
 /// How a life of a job begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begins {
+pub enum Begins {
     /// It is the first one.
     Anew,
     /// Somebody restarts the job.

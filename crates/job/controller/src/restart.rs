@@ -82,6 +82,8 @@ pub struct RestartSpec {
     pub batch: Option<InBatch>,
     /// When the run began that it is a life of, seconds since 1970; `None`: it begins with this process.
     pub run_began: Option<u64>,
+    /// Whether somebody restarts it, or it goes on by itself.
+    pub begins: Begins,
     /// The host of each rank that has lived to the end of the life before, by rank; none: the checkpoint's hosts decide.
     pub stood: Vec<Option<String>>,
 }
@@ -104,6 +106,7 @@ impl RestartSpec {
             quiet: constants.quiet,
             batch: constants.batch.clone(),
             run_began: Some(end.run_began),
+            begins: Begins::ByItself,
             stood: end.stood.clone(),
         }
     }
@@ -447,7 +450,7 @@ async fn restart_from(
         batch: spec.batch.clone(),
         notes: std::mem::take(&mut notes.events),
         stage: Vec::new(),
-        begins: if spec.run_began.is_none() { Begins::ByHand } else { Begins::ByItself },
+        begins: spec.begins,
         options: spec.healing,
         any_owner: spec.any_owner,
         run_began: spec.run_began.unwrap_or_else(process_began),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::healing_options::HealingOptions;
 use crate::life::Constants;
+use crate::made_spaces::Begins;
 use crate::restart::RestartSpec;
 use mend_coordination::pmi::PmiServer;
 use mend_job::setup::{CheckpointPlan, Moving, Saving};
@@ -89,5 +90,5 @@ fn a_run_began_when_its_first_controller_began_it() {
     let constants =
         Constants { options: HealingOptions::default(), encryption_key: None, key: None, any_owner: false, batch: None, quiet: true };
     let next = RestartSpec::of_next_life(&record.checkpoints, "job", &[], &constants, &end);
-    assert_eq!(next.run_began, Some(1000));
+    assert_eq!((next.run_began, next.begins), (Some(1000), Begins::ByItself));
 }

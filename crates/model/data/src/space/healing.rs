@@ -39,8 +39,18 @@ pub fn moved(file: &File, free: &[Option<u64>], node: impl Fn(u16) -> usize) -> 
     // Those that hold its bytes know of it anyway.
     let all = (0..free.len()).filter_map(|at| u16::try_from(at).ok());
     let others: Vec<u16> = new.targets.iter().copied().chain(all).filter(|at| there(&free, *at).is_some()).collect();
+    if is_crowded(&new.keepers, &others, &node) {
+        new.keepers.truncate(1);
+    }
     new.keepers = keepers(new.keepers, &others, node);
     Ok(new)
+}
+
+/// True if a node has all keepers of a file, and one of these targets, which answer, is on another one: that comes of losses while no other node answered.
+pub fn is_crowded(keepers: &[u16], there: &[u16], node: impl Fn(u16) -> usize) -> bool {
+    let Some((first, rest)) = keepers.split_first().filter(|(_, rest)| !rest.is_empty()) else { return false };
+    let own = node(*first);
+    rest.iter().all(|at| node(*at) == own) && there.iter().any(|at| node(*at) != own)
 }
 
 /// Tells a loss from a moment without an answer: what is seen in two looks in a row is lost. After a try that failed the next ones come later.
@@ -164,13 +174,22 @@ mod tests {
             let distinct: BTreeSet<&u16> = new.targets.iter().collect();
             prop_assert_eq!(distinct.len(), count.min(there));
             prop_assert_eq!(new.keepers.len(), there.min(2));
-            if file.keepers.iter().any(|at| lost[usize::from(*at)]) {
-                let nodes = |some: &mut dyn Iterator<Item = u16>| some.map(node).collect::<BTreeSet<_>>().len();
-                let all = nodes(&mut (0..lost.len() as u16).filter(|at| !lost[usize::from(*at)]));
-                prop_assert_eq!(nodes(&mut new.keepers.iter().copied()), all.min(2));
-            }
+            let nodes = |some: &mut dyn Iterator<Item = u16>| some.map(node).collect::<BTreeSet<_>>().len();
+            let all = nodes(&mut (0..lost.len() as u16).filter(|at| !lost[usize::from(*at)]));
+            prop_assert_eq!(nodes(&mut new.keepers.iter().copied()), all.min(2));
             prop_assert_eq!(moved(&new, &free, node).unwrap(), new);
         }
+    }
+
+    #[test]
+    fn keepers_that_share_a_node_part_when_another_one_answers() {
+        let pairs = |at: u16| usize::from(at / 2);
+        let file = File { size: BLOCK, stripe: BLOCK, targets: vec![0], keepers: vec![0, 1], sources: Vec::new(), replicas: Vec::new() };
+        let keepers = |free: &[Option<u64>]| moved(&file, free, pairs).unwrap().keepers;
+        assert_eq!(keepers(&[Some(1 << 40), Some(1 << 40), None]), [0, 1]);
+        assert_eq!(keepers(&[Some(1 << 40), Some(1 << 40), Some(0)]), [0, 2]);
+        assert!(is_crowded(&[0, 1], &[0, 2], pairs) && !is_crowded(&[0, 1], &[0, 1], pairs));
+        assert!(!is_crowded(&[0, 2], &[0, 1, 2], pairs) && !is_crowded(&[0], &[2], pairs) && !is_crowded(&[], &[2], pairs));
     }
 
     #[test]

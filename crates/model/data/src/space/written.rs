@@ -139,6 +139,21 @@ impl Written {
         Ok(new)
     }
 
+    /// What [`Self::moved`] has made of this, but no two copies on one node where that can be helped: the target that has lost one gets it again, if it `takes` that
+    /// (an object's place and the target) and is on another node.
+    #[must_use]
+    pub fn apart(&self, mut moved: Self, takes: impl Fn(u16, u16) -> bool, node: impl Fn(u16) -> usize) -> Self {
+        for (position, (before, copies)) in (0_u16..).zip(self.objects.iter().zip(&mut moved.objects)) {
+            let [good, other] = *copies;
+            if before.contains(&other) || node(good) != node(other) {
+                continue;
+            }
+            let again = before.iter().copied().find(|at| *at != good && node(*at) != node(good) && takes(position, *at));
+            copies[1] = again.unwrap_or(other);
+        }
+        moved
+    }
+
     /// The target whose copy of an object stays.
     fn good(&self, position: u16, is_lost: impl Fn(u16, u16) -> bool, is_there: impl Fn(u16, u16) -> bool) -> Option<u16> {
         let there = || self.whole(position).iter().copied().filter(|at| is_there(position, *at));
@@ -228,10 +243,11 @@ pub fn place(
     // By chance, or all first stripes would be on one; neighbours in this order are each other's second copy, unless they are on one node.
     roomy.sort_unstable_by_key(|at| xxh3_64_with_seed(file, u64::from(*at)));
     let count = if striping.count == 0 { roomy.len() } else { usize::from(striping.count).min(roomy.len()) };
+    let nodes: Vec<usize> = roomy.iter().map(|at| node(*at)).collect();
     let mut seconds = vec![0_u32; roomy.len()];
     let object = |at: usize| {
         let others = (1..roomy.len()).map(|step| (at + step) % roomy.len());
-        let second = others.filter(|_| copies > 1).min_by_key(|other| (node(roomy[*other]) == node(roomy[at]), seconds[*other]));
+        let second = others.filter(|_| copies > 1).min_by_key(|other| (nodes[*other] == nodes[at], seconds[*other]));
         let second = second.unwrap_or(at);
         seconds[second] += 1;
         [roomy[at], roomy[second]]
@@ -390,6 +406,13 @@ mod tests {
         let moved = |free: &[Option<u64>]| file.moved(free, |_, at| at == 2, |_, at| at == 0, |_| GIB, pairs).unwrap().unwrap().objects;
         assert_eq!(moved(&[Some(GIB), Some(9 * GIB), None, Some(2 * GIB)]), [[0, 3]]);
         assert_eq!(moved(&[Some(GIB), Some(9 * GIB), None, Some(GIB)]), [[0, 1]]);
+        // If there is none, the one that has lost it gets it again, if it answers.
+        let near = file.moved(&[Some(GIB), Some(9 * GIB), None], |_, at| at == 2, |_, at| at == 0, |_| 0, pairs).unwrap().unwrap();
+        let apart = |takes: bool| file.apart(near.clone(), |position, at| takes && (position, at) == (0, 2), pairs);
+        assert_eq!((&near.objects[..], apart(false) == near), (&[[0, 1]][..], true));
+        assert_eq!((apart(true).objects, apart(true).filling, apart(true).epoch), (vec![[0, 2]], vec![0], 1));
+        let far = Written { objects: vec![[0, 3]], ..near };
+        assert_eq!(file.apart(far.clone(), |_, _| true, pairs), far);
     }
 
     proptest! {

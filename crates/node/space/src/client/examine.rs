@@ -8,6 +8,7 @@ use super::peer::nonsense;
 use crate::link::{Fault, whole};
 use mend_data::ranges::{self, Range};
 use mend_data::space::catalogue::Change;
+use mend_data::space::healing::is_crowded;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, Failed, Lacking, MAX_VERIFIED, Request};
 use mend_data::space::{BLOCK, Entry, File, Id, SUMS_OF_PAGE};
@@ -24,8 +25,10 @@ pub struct Found {
     pub single: u64,
     /// The file as it is by what is left: second copies are in the place of first ones that are lost.
     pub left: File,
-    /// Targets that hold it and do not answer, lack something of it, or have it damaged.
+    /// Targets that hold it and do not answer, lack something of it, or have it damaged; and the crowded one.
     pub blamed: Vec<u16>,
+    /// One that keeps its checksums on the node that has their other copy, though a target on another one answers. Nothing else is wrong with it.
+    pub crowded: Option<u16>,
 }
 
 /// What was found.
@@ -80,6 +83,7 @@ impl Client {
         }
         let (files, bytes) = entries.iter().filter_map(Entry::file).fold((0, 0), |(files, bytes), file| (files + 1, bytes + file.size));
         let lost = |at: &u16| rooms.get(usize::from(*at)).is_none_or(Result::is_err);
+        let answering: Vec<u16> = there.into_iter().filter(|at| !lost(at)).collect();
         let mut found = Vec::new();
         for entry in entries {
             let Some(file) = entry.file() else { continue };
@@ -103,8 +107,11 @@ impl Client {
                 }
             }
             blamed.extend(file.keepers.iter().filter(|at| lost(at)));
+            let crowded = !file.keepers.iter().any(lost) && is_crowded(&file.keepers, &answering, |at| self.node(at));
+            let crowded = file.keepers.last().copied().filter(|at| crowded && !blamed.contains(at));
+            blamed.extend(crowded);
             if !blamed.is_empty() || single > 0 {
-                found.push(Found { missing, single, left, blamed: blamed.into_iter().collect(), entry });
+                found.push(Found { missing, single, left, blamed: blamed.into_iter().collect(), crowded, entry });
             }
         }
         if !found.is_empty() {

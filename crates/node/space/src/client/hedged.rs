@@ -50,6 +50,7 @@ impl Client {
         let Some(hedge) = self.hedge() else { return Some(self.ask_any(targets, request)) };
         let least = hedge.max(ELSEWHERE);
         if !self.any_answers(targets) {
+            self.try_again(targets, request);
             return None;
         }
         if let ([at], Some(peer)) = (targets, targets.first().and_then(|at| self.shared_peer(*at))) {
@@ -58,7 +59,7 @@ impl Client {
                 Shortly::Answered(Ok(_)) => return Some(Err(nonsense(peer))),
                 Shortly::Answered(Err(fault)) => return Some(Err(fault)),
                 Shortly::Late(Some((link, asked))) => {
-                    peer.is_silent_now();
+                    peer.is_unheard_now();
                     let (peer, request) = (peer.clone(), request.clone());
                     // Where no thread can be made, the connection ends here, and whoever looks for lost targets hears of it.
                     let _ = std::thread::Builder::new().name("read".to_owned()).spawn(move || peer.wait_on(&request, *link, asked));
@@ -74,25 +75,32 @@ impl Client {
         Fault::Other(format!("{} has no such target", self.space.name))
     }
 
-    /// False if all these targets are lost, or said nothing when they were asked last.
+    /// False if all these targets are lost, or gave nothing for longer than is usual and have answered no read since.
     pub(super) fn any_answers(&self, targets: &[u16]) -> bool {
-        targets.iter().any(|at| self.shared_peer(*at).is_none_or(|peer| !peer.is_doubtful()))
+        targets.iter().any(|at| self.shared_peer(*at).is_none_or(|peer| !peer.is_unheard() && !peer.is_lost()))
+    }
+
+    /// Reads again, by the way, from those of these targets that gave nothing, unless that is done.
+    pub(super) fn try_again(&self, targets: &[u16], request: &Request) {
+        targets.iter().filter_map(|at| self.shared_peer(*at)).for_each(|peer| peer.try_again(request));
     }
 
     /// `None` if they say nothing for what is unusual of the last one, `least` at least.
     fn ask_until(&self, targets: &[u16], request: &Request, least: Option<Duration>) -> Option<Result<Given, Fault>> {
         let mut peers: Vec<(u16, &Arc<Peer>)> = targets.iter().filter_map(|at| Some((*at, self.shared_peer(*at)?))).collect();
-        peers.sort_by_key(|(_, peer)| peer.is_doubtful());
+        peers.sort_by_key(|(_, peer)| peer.is_doubtful() || peer.is_unheard());
         let here = (peers.len() == 1 && least.is_none()) || self.hedge().is_none();
         let (say, heard) = channel();
         let mut next = peers.into_iter().peekable();
         let (mut waiting, mut begun, mut start, mut last) = (0, false, true, None);
         let mut failed: Vec<(u16, Fault)> = Vec::new();
+        let mut unanswered: Vec<(u16, &Arc<Peer>)> = Vec::new();
         loop {
             match next.next_if(|_| start) {
                 Some((at, peer)) => {
                     waiting += 1;
                     last = Some(peer);
+                    unanswered.push((at, peer));
                     ask(at, peer, request, &say, here);
                 }
                 None if waiting == 0 => {
@@ -113,6 +121,7 @@ impl Client {
                 }
                 Ok(Word::Answered(at, answered)) => {
                     (waiting, begun) = (waiting - 1, false);
+                    unanswered.retain(|(other, _)| *other != at);
                     match answered {
                         Ok((Answer::Bytes { .. }, blocks)) => return Some(Ok(Given { at, blocks, failed })),
                         Ok(_) => failed.push((at, self.peer(at).map_or_else(|fault| fault, nonsense))),
@@ -123,6 +132,7 @@ impl Client {
                 Err(_) => {
                     last.into_iter().for_each(|peer| peer.is_silent_now());
                     if !more && least.is_some() {
+                        unanswered.iter().for_each(|(_, peer)| peer.is_unheard_now());
                         return None;
                     }
                     true
@@ -145,5 +155,42 @@ fn ask(at: u16, peer: &Arc<Peer>, request: &Request, say: &Sender<Word>, here: b
     let begun = if here { Err(None) } else { std::thread::Builder::new().name("read".to_owned()).spawn(work.clone()).map_err(Some) };
     if begun.is_err() {
         work();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_data::space::{COPIES, FORMAT, Space, Striping, Target};
+    use mend_messages::job::Secret;
+    use std::time::Instant;
+
+    /// Nobody is asked.
+    fn client(hosts: &[u8]) -> Client {
+        let target = |host: &u8| Target { host: "node".into(), address: ([127, 0, 0, *host], 9).into(), directory: "/none".into() };
+        let (targets, striping) = (hosts.iter().map(target).collect(), Striping::default());
+        let space = Space { format: FORMAT, name: "tested".into(), id: [1; 16], targets, striping, copies: COPIES, job: None };
+        Client::new(space, &Secret([7; 32]), Duration::from_secs(1), false)
+    }
+
+    #[test]
+    fn targets_of_a_node_share_the_number_of_the_first_one() {
+        let client = client(&[1, 2, 1, 3, 2]);
+        assert_eq!((0..6).map(|at| client.node(at)).collect::<Vec<_>>(), [0, 1, 0, 3, 1, usize::MAX]);
+    }
+
+    #[test]
+    fn what_is_late_is_asked_later_and_what_gives_nothing_is_unheard_until_a_read_is_answered() {
+        let client = client(&[1, 2]);
+        let peer = client.shared_peer(0).unwrap();
+        peer.is_silent_now();
+        assert!(peer.is_doubtful() && client.any_answers(&[0]), "a moment's silence is none of its medium");
+        peer.is_unheard_now();
+        assert!(!client.any_answers(&[0]) && client.any_answers(&[0, 1]));
+        peer.took(&Request::Changes { after: 0, lease: false }, Instant::now());
+        peer.took(&Request::Look, Instant::now());
+        assert!(!client.any_answers(&[0]), "its process answers, its medium may stand still");
+        peer.took(&Request::Read { file: [1; 16], position: 0, offset: 0, length: 1 }, Instant::now());
+        assert!(client.any_answers(&[0]));
     }
 }

@@ -15,7 +15,7 @@ use super::peer::{Peer, nonsense};
 use super::writer::{Outcome, Refused, Writer, distinct, outcome};
 use crate::link::Fault;
 use mend_data::space::catalogue::Change;
-use mend_data::space::placement::NoPlace;
+use mend_data::space::placement::{NoPlace, RESERVE};
 use mend_data::space::target::{Answer, Claim, Failed, Request};
 use mend_data::space::written::{Shape, Written, range_sum, sum_of_pieces};
 use mend_data::space::{Entry, Id, Kind};
@@ -36,7 +36,7 @@ impl Writer {
     /// Makes copies of a file anew, on other targets if there are any.
     pub(super) fn move_away(&self, file: &Id, lost: &Lost<'_>, why: &Fault) -> Result<(), Refused> {
         let _turn = self.turn(file);
-        for _ in 0..TRIES {
+        for turn in 0..TRIES {
             let known = loop {
                 self.client.refresh();
                 let (entry, known) = self.now(file)?;
@@ -49,7 +49,7 @@ impl Writer {
                 }
                 std::thread::sleep(PAUSE);
             };
-            let map = |_: &str| self.make_map(file, lost).and_then(|(old, new)| self.tell_map(&new, &old));
+            let map = |_: &str| self.make_map(file, lost, turn == 0).and_then(|(old, new)| self.tell_map(&new, &old));
             let moved = self.as_named(file, map).and_then(|()| self.copy(file));
             self.release_move(file);
             match moved {
@@ -58,6 +58,8 @@ impl Writer {
                     return Ok(());
                 }
                 Err(Refused::Fault(Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Moved, .. })) => {}
+                // A target that was to get again what it has lost may not take it.
+                Err(Refused::Fault(Fault::Failed { .. })) if turn == 0 => {}
                 Err(Refused::NoPlace(NoPlace::NoTarget)) if known.written().is_some_and(Written::has_one_copy) => {
                     let name = &self.client.space.name;
                     return Err(Fault::Other(format!("{name}:{}: {why}; files of this space have one copy", known.path)).into());
@@ -132,8 +134,8 @@ impl Writer {
         self.client.each(&all, |_, peer: &Peer| if peer.is_lost() { Ok(()) } else { peer.ask(&request, &[]).map(drop) });
     }
 
-    /// What is known of a file, and what is to be.
-    fn make_map(&self, file: &Id, lost: &Lost<'_>) -> Result<(Entry, Entry), Refused> {
+    /// What is known of a file, and what is to be. With `apart` a target gets again what it has lost, if there is no other one but on the node of the copy that is left.
+    fn make_map(&self, file: &Id, lost: &Lost<'_>, apart: bool) -> Result<(Entry, Entry), Refused> {
         // A target that does not answer takes long here; meanwhile the file may get another name.
         let rooms = self.client.rooms();
         self.client.refresh_since(Instant::now());
@@ -148,18 +150,22 @@ impl Writer {
         };
         // If nobody tells how long it is, nobody can copy it.
         let size = self.shape(&old).map_or(0, |(size, _)| size);
-        let new =
-            match known.moved(&free, is_lost, is_there, |position| known.object_length(position.into(), size), |at| self.client.node(at)) {
-                // With two targets, one that has lost its objects and answers gets them again.
-                Err(no @ (NoPlace::TooFew { .. } | NoPlace::Full { .. })) => {
-                    let free: Vec<Option<u64>> =
-                        all().map(|at| free[usize::from(at)].or_else(|| room(at).filter(|_| lost.names(at)))).collect();
-                    known
-                        .again(&free, is_lost, is_there)
-                        .map_err(|refused| if let NoPlace::TooFew { .. } = refused { no } else { refused })?
-                }
-                other => other?.ok_or_else(|| self.moved_meanwhile(&known))?,
-            };
+        let length = |position: u16| known.object_length(position.into(), size);
+        let node = |at: u16| self.client.node(at);
+        // Not one that was asked to write just now and failed.
+        let takes = |position: u16, at: u16| {
+            let roomy = room(at).is_some_and(|free| free >= length(position).saturating_add(RESERVE));
+            apart && matches!(lost, Lost::Copies(_)) && roomy && is_lost(position, at) && self.client.takes_writes(at)
+        };
+        let new = match known.moved(&free, is_lost, is_there, length, node) {
+            // With two targets, one that has lost its objects and answers gets them again.
+            Err(no @ (NoPlace::TooFew { .. } | NoPlace::Full { .. })) => {
+                let free: Vec<Option<u64>> =
+                    all().map(|at| free[usize::from(at)].or_else(|| room(at).filter(|_| lost.names(at)))).collect();
+                known.again(&free, is_lost, is_there).map_err(|refused| if let NoPlace::TooFew { .. } = refused { no } else { refused })?
+            }
+            other => known.apart(other?.ok_or_else(|| self.moved_meanwhile(&known))?, takes, node),
+        };
         let new = Entry { version: old.version.saturating_add(1), kind: Kind::Written(new), ..old.clone() };
         Ok((old, new))
     }

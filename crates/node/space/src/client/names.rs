@@ -61,6 +61,8 @@ pub struct Client {
     /// What it is.
     pub space: Space,
     peers: Vec<Arc<Peer>>,
+    /// [`Self::node`] of each target.
+    nodes: Vec<usize>,
     catalogue: RwLock<Catalogue>,
     heard: Vec<Mutex<Heard>>,
     refreshed: Mutex<Option<Instant>>,
@@ -97,8 +99,10 @@ impl Client {
         };
         let peers: Vec<Arc<Peer>> = space.targets.iter().enumerate().map(peer).collect();
         let heard = peers.iter().map(|_| Mutex::default()).collect();
+        let mut first = HashMap::new();
+        let nodes = space.targets.iter().enumerate().map(|(at, target)| *first.entry(target.address.ip()).or_insert(at)).collect();
         let (refreshed, looked) = (Mutex::default(), Mutex::default());
-        Self { space, peers, catalogue: RwLock::default(), heard, refreshed, leased, looked, hedge: Some(HEDGE) }
+        Self { space, peers, nodes, catalogue: RwLock::default(), heard, refreshed, leased, looked, hedge: Some(HEDGE) }
     }
 
     /// The same, by which another target is asked when one that has the same says nothing for so long.
@@ -124,9 +128,7 @@ impl Client {
     /// A number that targets of one node share: the place of the first one there.
     #[must_use]
     pub fn node(&self, at: u16) -> usize {
-        let address = |target: &Target| target.address.ip();
-        let Some(own) = self.space.targets.get(usize::from(at)) else { return usize::MAX };
-        self.space.targets.iter().position(|other| address(other) == address(own)).unwrap_or(usize::MAX)
+        self.nodes.get(usize::from(at)).copied().unwrap_or(usize::MAX)
     }
 
     /// A target by its place.

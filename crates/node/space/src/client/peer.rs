@@ -15,7 +15,7 @@ use mend_messages::job::Secret;
 use mend_wire::{HandshakeError, connect};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -63,6 +63,28 @@ pub struct Peer {
     usual: AtomicU64,
     /// Somebody asked another one because this one said nothing, and it has said nothing since.
     silent: AtomicBool,
+    /// It did not give what can be had elsewhere, too, for longer than is usual of it, and has answered no read since. Its process may answer all else: a medium can stand still.
+    unheard: AtomicBool,
+    /// Reads whose answers are waited for.
+    reading: AtomicUsize,
+}
+
+/// A read whose answer is waited for.
+struct Reading<'a>(&'a AtomicUsize);
+
+impl<'a> Reading<'a> {
+    fn of(reading: &'a AtomicUsize, request: &Request) -> Option<Self> {
+        matches!(request, Request::Read { .. }).then(|| {
+            reading.fetch_add(1, Ordering::Relaxed);
+            Self(reading)
+        })
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What came of a request whose answer is not waited for long.
@@ -107,6 +129,8 @@ impl Peer {
             lost: Mutex::default(),
             usual: AtomicU64::new(0),
             silent: AtomicBool::new(false),
+            unheard: AtomicBool::new(false),
+            reading: AtomicUsize::new(0),
         }
     }
 
@@ -125,6 +149,7 @@ impl Peer {
     }
 
     fn ask_over_any(&self, request: &Request, payload: &[u8], begun: &dyn Fn()) -> Result<(Answer, Pieces), Fault> {
+        let _reading = Reading::of(&self.reading, request);
         let asked = Instant::now();
         let begun = &|| {
             self.silent.store(false, Ordering::Relaxed);
@@ -164,15 +189,33 @@ impl Peer {
 
     /// Waits on for an answer that is late, as long as for any.
     pub(super) fn wait_on(&self, request: &Request, link: Link, asked: Instant) {
+        let _reading = Reading::of(&self.reading, request);
         match self.end(link, asked) {
             Some(_) => self.took(request, asked),
             None => drop(self.ask_over_any(request, &[], &|| {})),
         }
     }
 
+    /// Reads from one that was [unheard](Self::is_unheard), so that it is known when it gives something again; not if somebody does so, or it is left alone.
+    pub(super) fn try_again(self: &Arc<Self>, request: &Request) {
+        let is_alone = || held(&self.lost).as_ref().is_some_and(|(until, _, _)| Instant::now() < *until);
+        if !self.is_unheard() || is_alone() || self.reading.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let (peer, request) = (self.clone(), request.clone());
+        let begun = std::thread::Builder::new().name("read".to_owned()).spawn(move || {
+            let _reading = Reading(&peer.reading);
+            drop(peer.ask_over_any(&request, &[], &|| {}));
+        });
+        if begun.is_err() {
+            self.reading.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Notes how long an answer took.
-    fn took(&self, request: &Request, asked: Instant) {
+    pub(super) fn took(&self, request: &Request, asked: Instant) {
         if matches!(request, Request::Read { .. }) {
+            self.unheard.store(false, Ordering::Relaxed);
             let took = u64::try_from(asked.elapsed().min(self.patience).as_micros()).unwrap_or(u64::MAX);
             let usual = self.usual.load(Ordering::Relaxed);
             // Of two that come at once either may count.
@@ -291,6 +334,17 @@ impl Peer {
     /// Notes that it has said nothing for a moment.
     pub(super) fn is_silent_now(&self) {
         self.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that it gives nothing for longer than is usual of it.
+    pub(super) fn is_unheard_now(&self) {
+        self.is_silent_now();
+        self.unheard.store(true, Ordering::Relaxed);
+    }
+
+    /// True if it gave nothing for so long, and has answered no read since.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.unheard.load(Ordering::Relaxed)
     }
 
     /// True if another one that has the same should be asked first: it is lost, or said nothing when it was asked last.

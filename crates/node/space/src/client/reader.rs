@@ -39,7 +39,7 @@ const WINDOW: u64 = 2 << 20;
 const THREADS: usize = 4;
 /// How old what is known of names may be when a target gives nothing: many reads fail at once.
 const HEARD: Duration = Duration::from_millis(500);
-/// How often who waits for a source looks whether the target says something again.
+/// How often who waits for a source looks whether the target gives something again.
 const GLANCE: Duration = Duration::from_millis(20);
 /// How long a file whose source gave nothing is waited for at its targets alone.
 const SOURCELESS: Duration = Duration::from_secs(10);
@@ -256,7 +256,7 @@ impl Shared {
         };
         let asked = match shortly {
             Some(asked) => asked,
-            None => match self.instead(entry, file, layout, &blocks, &copies) {
+            None => match self.instead(entry, file, layout, &blocks, (&copies, &request)) {
                 Some(content) => return Ok(Some(content)),
                 None => self.client.ask_any(&copies, &request),
             },
@@ -307,20 +307,20 @@ impl Shared {
         self.repairer.is_some() && !file.sources.is_empty() && !failed
     }
 
-    /// Blocks from the file's source in the place of targets that are silent. `None` if it does not give them, or one of these says something before it does.
+    /// Blocks from the file's source in the place of targets that are silent. `None` if it does not give them, or one of these gives something before it does.
     fn instead(
         self: &Arc<Self>,
         entry: &Entry,
         file: &File,
         layout: &Layout,
         blocks: &std::ops::Range<u64>,
-        copies: &[u16],
+        (copies, request): (&[u16], &Request),
     ) -> Option<Vec<Arc<Vec<u8>>>> {
         // Others may have healed the file meanwhile, and the target may be back.
         self.by_the_way(|shared| &shared.hearing, |shared| shared.client.refresh_if_older(HEARD));
         self.by_the_way(|shared| &shared.looking, |shared| shared.client.look_for_lost());
         let mut content = vec![None; (blocks.end - blocks.start) as usize];
-        let fetch = |range| self.fetch_unless_back(file, range, copies);
+        let fetch = |range| self.fetch_unless_back(file, range, (copies, request));
         match self.repair(entry, file, layout, blocks, &mut content, fetch) {
             Ok(fetched) => copies.first().into_iter().for_each(|first| self.tell_of_source(entry, fetched, *first)),
             Err(_) => {
@@ -349,7 +349,7 @@ impl Shared {
     }
 
     /// Fetches from a source as long as these targets are silent.
-    fn fetch_unless_back(self: &Arc<Self>, file: &File, range: Range, copies: &[u16]) -> Result<Vec<u8>, String> {
+    fn fetch_unless_back(self: &Arc<Self>, file: &File, range: Range, (copies, request): (&[u16], &Request)) -> Result<Vec<u8>, String> {
         let (say, heard) = channel();
         let wanted = Arc::new(AtomicBool::new(true));
         let (shared, still, sources, size) = (self.clone(), wanted.clone(), file.sources.clone(), file.size);
@@ -366,7 +366,7 @@ impl Shared {
                     wanted.store(false, Ordering::Relaxed);
                     return Err("a target answers again".to_owned());
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => self.client.try_again(copies, request),
                 Err(RecvTimeoutError::Disconnected) => return Err("nothing came of it".to_owned()),
             }
         }

@@ -70,6 +70,9 @@ fn places(paths: &[PathBytes]) -> Result<Vec<(Arc<Client>, String)>, Failure> {
 fn where_lost(client: &Client, examined: &Examined, found: &Found) -> String {
     let one = |at: &u16| match examined.rooms.get(usize::from(*at)) {
         Some(Err(fault)) => fault.to_string(),
+        _ if found.crowded == Some(*at) => {
+            format!("target {} keeps its checksums on the node that has their other copy", target(client, *at))
+        }
         _ => format!("target {} lacks some of it, or has it damaged", target(client, *at)),
     };
     found.blamed.iter().map(one).collect::<Vec<_>>().join("; ")
@@ -212,12 +215,17 @@ async fn heal(
         match one(client, &examined, found, fetcher).await {
             Ok(fetched) => {
                 if tells {
-                    let from = found.blamed.iter().map(|at| target(client, *at)).collect::<Vec<_>>().join(", ");
+                    let lacked: Vec<String> =
+                        found.blamed.iter().filter(|at| found.crowded != Some(**at)).map(|at| target(client, *at)).collect();
+                    let why = match lacked.is_empty() {
+                        true => "its checksums are on two nodes now".to_owned(),
+                        false => format!("{} lacked it", lacked.join(", ")),
+                    };
                     let how = match found.single {
                         0 => format!("fetched {}", report::size(fetched)),
                         single => format!("fetched {}, {} are left in one copy", report::size(fetched), report::size(single)),
                     };
-                    report::line(&format!("{name}: repaired, {how}: {from} lacked it"));
+                    report::line(&format!("{name}: repaired, {how}: {why}"));
                 }
                 healed.push(json!({ "name": name, "lost": ranges::total(&found.missing), "fetched": fetched }));
             }

@@ -419,11 +419,6 @@ impl Tiers {
         });
     }
 
-    /// Has something go as what is removed on this node does: it may take its time.
-    pub fn discard(&mut self, what: impl Send + 'static) {
-        self.removals.spawn_blocking(move || drop(what));
-    }
-
     /// See `TierOrder::Close`.
     pub fn close(&mut self) {
         self.cancel();

@@ -5,11 +5,13 @@
 //! Invariant: a directory whose lock (flock on itself) is held is in use. Faults assumed: no `/dev/shm`, or a full one:
 //! then the ranks share the node's.
 
+use crate::stay::Held;
 use mend_messages::agent::SHARED_MEMORY_PREFIX;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File, Permissions, read_dir, remove_dir_all, remove_file, rename, set_permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use tokio::task::JoinHandle;
 
 const SHARED_MEMORY_PATH: &str = "/dev/shm";
 
@@ -50,6 +52,14 @@ impl SharedMemory {
         // What a program has closed to its owner stays where it is.
         empty(&self.path);
         std::thread::spawn(move || drop(aside));
+    }
+
+    /// Removes it in a thread of its own, as much takes its time. The daemon is needed for that.
+    pub fn discard(self, work: Held) -> JoinHandle<()> {
+        tokio::task::spawn_blocking(move || {
+            drop(self);
+            drop(work);
+        })
     }
 
     /// Where it is.
@@ -139,6 +149,17 @@ mod tests {
         used.clear();
         assert_eq!(read_dir(used.path()).unwrap().count(), 0);
         std::fs::write(used.path().join("segment"), "y").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_daemon_is_not_done_before_it_is_removed() {
+        let (used, stay) = (SharedMemory::make().unwrap(), std::sync::Arc::new(crate::stay::Stay::default()));
+        let path = used.path().to_owned();
+        std::fs::write(path.join("segment"), "x").unwrap();
+        let removing = used.discard(stay.work());
+        stay.done().await;
+        assert!(!path.exists());
+        removing.await.unwrap();
     }
 
     #[test]

@@ -6,7 +6,6 @@ use crate::failure::RankFailure;
 use crate::put_files::put_files;
 use crate::sink::files_key;
 use crate::successor;
-use mend_messages::agent::{Reply, Saved};
 use mend_messages::daemon::FromDaemon;
 use mend_messages::job::Rank;
 use mend_messages::world::World;
@@ -18,10 +17,10 @@ use tracing::Instrument;
 impl Job {
     /// Does it. What the machine is to be told of it, if it waits for that.
     pub(super) fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+        self.tiers.follow(&effect);
         match effect {
             Effect::Send(message) => self.urgent.send(message),
             Effect::Refuse { seq, rank, why } => {
-                self.tiers.written(rank);
                 let reply = words::refusal(why, self.agentless.get(&rank));
                 self.urgent.send(FromDaemon::Agent { seq, rank, reply });
             }
@@ -51,7 +50,7 @@ impl Job {
             Effect::Release { rank, attempt } => {
                 if self.tasks.get(&rank).is_some_and(|(its, _)| *its == attempt) {
                     self.tasks.remove(&rank);
-                    self.tiers.written(rank);
+                    self.tiers.release(rank);
                 }
             }
             Effect::DropStanding(ranks) => self.drop_standing(&ranks),
@@ -66,16 +65,10 @@ impl Job {
             }
             Effect::Answer { seq, rank, reply } => self.agent_links.pass_back(seq, rank, reply),
             Effect::Keep { agent, number, seq, rank, reply } => {
-                if !matches!(reply, Reply::Saved(Saved { behind: true, .. })) {
-                    self.tiers.written(rank);
-                }
                 let commands = self.tasks.get(&rank).map(|(_, commands)| commands);
                 self.agent_links.keep(agent, number, (seq, rank), reply, commands);
             }
-            Effect::Written { agent, rank, image, result } => {
-                self.tiers.written(rank);
-                self.agent_links.written(agent, rank, image, result);
-            }
+            Effect::Written { agent, rank, image, result } => self.agent_links.written(agent, rank, image, result),
             Effect::Progress(progress) => self.agent_links.progress.note(progress),
             Effect::Traffic(traffic) => self.agent_links.progress.note_traffic(traffic),
             Effect::Compare { seq, rank, needs } => self.compare(seq, rank, needs),

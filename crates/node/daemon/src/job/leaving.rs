@@ -9,6 +9,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+/// How long a next life waits for the memory that ranks had in `/dev/shm`, which has a directory of its own; shorter than a life may take to leave.
+const REMOVING_TIME: Duration = Duration::from_secs(1);
+
 async fn renew(namespace: Arc<SharedNamespace>, lease: Duration) {
     loop {
         namespace.renew(Duration::ZERO);
@@ -33,10 +36,6 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
     }
     // From here on only ranks that stand still are in it: the lease is not about them. What is removed below may take longer than one.
     let renewing = (!paused.is_empty()).then(|| tokio::spawn(renew(job.namespace.clone(), job.lease)));
-    if paused.is_empty() {
-        let unused = job.shared_memory.take();
-        job.tiers.discard(unused);
-    }
     job.tiers.leave().await;
     let ranks = paused.iter().map(|(rank, _)| *rank).collect();
     // Behind the last output.
@@ -44,12 +43,20 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
         let _ = timeout(patience, job.ordered.send(FromDaemon::Paused { ranks })).await;
     }
     let _ = timeout(patience, job.ordered.send(FromDaemon::Left)).await;
+    // The controller does not wait for it: much of it takes longer than a job's end may.
+    let unused = job.shared_memory.take_if(|_| paused.is_empty());
+    let removing = unused.map(|unused| unused.discard(job.node.stay.work()));
     // With the last sender the queue ends, and with the queue the connection.
     job.leave_standing(paused, incoming.agents);
     renewing.inspect(JoinHandle::abort);
     if drained && timeout(patience, &mut carrying).await.is_err() {
         carrying.abort();
         tracing::warn!(job = id, "the controller did not take the last output");
+    }
+    if let Some(removing) = removing
+        && timeout(REMOVING_TIME, removing).await.is_err()
+    {
+        tracing::info!(job = id, "what ranks had in /dev/shm is still being removed");
     }
     let (read, given) = (progress.bytes_read(), progress.bytes_given());
     tracing::info!(job = id, ?end, read, given, "a job has left; bytes of images and files that mendd itself read and gave on for it");

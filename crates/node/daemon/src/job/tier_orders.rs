@@ -13,7 +13,7 @@ impl Job {
         match order {
             TierOrder::Open { stores, keep, rate } => self.tiers.open(stores, &keep, rate),
             TierOrder::Save { seq, rank, number, stores, needed, order } => {
-                let order = self.tiers.place(rank, number, &stores, needed, order);
+                let order = self.tiers.place((seq, rank), number, &stores, needed, order);
                 return Some(Event::Placed { seq, rank, order });
             }
             TierOrder::Manifest { task, number, to, text } => self.tiers.manifest(task, number, to, text),

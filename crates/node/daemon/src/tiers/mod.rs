@@ -7,6 +7,7 @@
 
 mod node_tiers;
 mod portable;
+mod reserved;
 mod room;
 mod turns;
 
@@ -14,7 +15,8 @@ pub use self::node_tiers::NodeTiers;
 use self::portable::OWNERS_TIME;
 pub use self::portable::opening::Offered;
 use self::portable::opening::Opening;
-use self::room::{Place, Promise};
+use self::reserved::Reserved;
+use self::room::Place;
 use crate::outbox::Urgent;
 use crate::stay::Stay;
 use mend_coordination::checkpoint::image_name;
@@ -23,6 +25,7 @@ use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
 use mend_messages::portable::{FileName, PortableOrder, PortableReport};
 use mend_messages::tier::{Destination, ImageLocation, ImageOrigin, ImageRef, NodeStore, TierDone, TierReport, TierSpec};
+use mend_node_job::event::Effect;
 use mend_report::with_causes;
 use mend_sealed::Key;
 use mend_transfer::image::{self, Mover};
@@ -33,7 +36,6 @@ use mend_transfer::peer_image::IncomingImage;
 use mend_transfer::progress::Progress;
 use mend_transfer::stage::Expected;
 use mend_transfer::{TransferError, object};
-use std::collections::HashMap;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -67,8 +69,7 @@ pub struct Tiers {
     paced: Mover,
     /// Of what others pace, or a restart waits for: only its end is asked for.
     unbounded: Mover,
-    /// Room for the image that each rank may still be writing, and of which checkpoint that is.
-    reserved: HashMap<Rank, (u64, Promise)>,
+    reserved: Reserved,
     /// Shared with other jobs.
     shared: NodeTiers,
     /// Files of portable checkpoints, if ranks have a place for them here.
@@ -90,7 +91,6 @@ impl Tiers {
         key: Option<Key>,
         progress: Arc<Progress>,
     ) -> Self {
-        let (stores, reserved) = Default::default();
         let (paced, unbounded) = (Mover::new(0, progress.clone()), Mover::new(0, progress.clone()));
         Self {
             job,
@@ -98,11 +98,11 @@ impl Tiers {
             urgent,
             patience,
             key,
-            stores,
+            stores: Vec::new(),
             progress,
             paced,
             unbounded,
-            reserved,
+            reserved: Reserved::default(),
             shared: shared.clone(),
             portable: None,
             work: JoinSet::new(),
@@ -144,10 +144,9 @@ impl Tiers {
     }
 
     /// Decides where a rank saves, tells the controller, and yields the order to carry out.
-    pub fn place(&mut self, rank: Rank, number: u64, stores: &[NodeStore], needed: u64, order: SaveOrder) -> SaveOrder {
-        // Space reserved for earlier checkpoints has been written, or never will be.
-        self.reserved.retain(|other, (its, _)| *its == number && *other != rank);
-        let chosen = stores.iter().find_map(|store| match self.try_place(rank, number, store, needed) {
+    pub fn place(&mut self, (seq, rank): (u64, Rank), number: u64, stores: &[NodeStore], needed: u64, order: SaveOrder) -> SaveOrder {
+        self.reserved.begin(rank, number);
+        let chosen = stores.iter().find_map(|store| match self.try_place((seq, rank), number, store, needed) {
             Ok(path) => Some((ImageLocation::NodeStore(store.clone()), SaveTarget::File(path))),
             Err(why) => {
                 self.pass_over(store, why);
@@ -163,17 +162,22 @@ impl Tiers {
         SaveOrder { target, ..order }
     }
 
-    fn try_place(&mut self, rank: Rank, number: u64, store: &NodeStore, needed: u64) -> Result<PathBuf, String> {
+    fn try_place(&mut self, (seq, rank): (u64, Rank), number: u64, store: &NodeStore, needed: u64) -> Result<PathBuf, String> {
         let open = self.store(store).map_err(|error| error.to_string())?;
         let promise = self.shared.promises.promise(&open, needed).map_err(|error| error.to_string())?;
         open.prepare(number).map_err(|error| error.to_string())?;
-        self.reserved.insert(rank, (number, promise));
+        self.reserved.keep((seq, rank), number, promise);
         Ok(open.image(number, rank))
     }
 
-    /// A rank's image is written, or won't be.
-    pub fn written(&mut self, rank: Rank) {
-        self.reserved.remove(&rank);
+    /// A rank is let go: it writes no image any more.
+    pub fn release(&mut self, rank: Rank) {
+        self.reserved.release(rank);
+    }
+
+    /// Gives room back that a save took which is over with this.
+    pub fn follow(&mut self, effect: &Effect) {
+        self.reserved.follow(effect);
     }
 
     /// See `TierOrder::Manifest`.
@@ -417,11 +421,6 @@ impl Tiers {
             });
             portable.taken(name, result.await);
         });
-    }
-
-    /// Has something go as what is removed on this node does: it may take its time.
-    pub fn discard(&mut self, what: impl Send + 'static) {
-        self.removals.spawn_blocking(move || drop(what));
     }
 
     /// See `TierOrder::Close`.

@@ -1,7 +1,10 @@
 use super::*;
 use crate::outbox::{Outbox, queues};
-use mend_messages::agent::Compression;
+use mend_messages::agent::{Compression, ImageId, Reply, Saved, Unasked, Unwritten};
+use mend_messages::health::NodeHealth;
 use mend_messages::job::{Program, Secret};
+use mend_node_job::NodeJob;
+use mend_node_job::event::{Event, Refusal, Setup};
 use mend_wire::Source;
 
 fn job(identity: [u8; 16]) -> Arc<JobIntroduction> {
@@ -33,8 +36,13 @@ fn tiers(identity: [u8; 16], shared: &NodeTiers) -> (Tiers, Outbox) {
     (Tiers::new(job(identity), ("n", &Arc::default(), shared), urgent, patience, None, Arc::default()), outbox)
 }
 
+/// Names the question.
+const SEQ: u64 = 7;
+const AGENT: u64 = 1;
+const IMAGE: ImageId = ImageId([5; 16]);
+
 async fn placed(tiers: &mut (Tiers, Outbox), store: &NodeStore, needed: u64) -> bool {
-    tiers.0.place(0, 1, std::slice::from_ref(store), needed, SaveOrder::full(SaveTarget::File("/last/resort".into())));
+    tiers.0.place((SEQ, 0), 1, std::slice::from_ref(store), needed, SaveOrder::full(SaveTarget::File("/last/resort".into())));
     loop {
         match tiers.1.next(true).await {
             Some(FromDaemon::Tier(TierReport::Placed { place, .. })) => return place == ImageLocation::NodeStore(store.clone()),
@@ -55,11 +63,88 @@ async fn what_one_job_is_about_to_write_is_not_there_for_another() {
     assert!(placed(&mut one, &store, most).await);
     assert!(!placed(&mut other, &store, most).await);
     // What is written counts in the file system.
-    one.0.written(0);
+    one.0.follow(&sent(SEQ, Unasked::Left));
     assert!(placed(&mut other, &store, most).await);
     assert!(!placed(&mut one, &store, most).await);
     drop(other);
     assert!(placed(&mut one, &store, most).await);
+}
+
+fn sent(seq: u64, why: Unasked) -> Effect {
+    Effect::Send(FromDaemon::Agent { seq, rank: 0, reply: Reply::Unasked(why) })
+}
+
+fn kept(reply: Reply) -> Effect {
+    Effect::Keep { agent: AGENT, number: 1, seq: SEQ, rank: 0, reply }
+}
+
+fn saved(behind: bool) -> Reply {
+    Reply::Saved(Saved {
+        id: IMAGE,
+        base: None,
+        sequence: 0,
+        behind,
+        bytes: 0,
+        spared: 0,
+        pages: 0,
+        checksum: 0,
+        park_us: 0,
+        write_us: 0,
+        note: None,
+    })
+}
+
+/// Other jobs had no room any more.
+#[tokio::test]
+async fn a_save_gives_its_room_back_however_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = NodeStore::Directory(directory.path().to_owned());
+    let shared = NodeTiers::default();
+    let (mut one, mut other) = (tiers([1; 16], &shared), tiers([2; 16], &shared));
+    let most = OpenNodeStore::open(store.clone(), "n", &[3; 16]).unwrap().room().unwrap() / 3 * 2;
+    let failed = || Reply::Failed { error: "no".into(), hint: String::new() };
+    let lost = |id| Effect::Send(FromDaemon::Written { rank: 0, id, result: Err(Unwritten::Ended) });
+    let written = |image| Effect::Written { agent: AGENT, rank: 0, image, result: Err("no".into()) };
+    let ends = [
+        vec![sent(SEQ, Unasked::NotHere)],
+        vec![Effect::Send(FromDaemon::Agent { seq: SEQ, rank: 0, reply: failed() })],
+        vec![Effect::Refuse { seq: SEQ, rank: 0, why: Refusal::Agentless }],
+        vec![kept(failed())],
+        vec![kept(saved(false))],
+        vec![kept(saved(true)), lost(IMAGE)],
+        vec![kept(saved(true)), written(IMAGE)],
+    ];
+    for mut end in ends {
+        assert!(placed(&mut one, &store, most).await, "{end:?}");
+        // Of other questions, and of an image before.
+        for effect in [sent(SEQ - 1, Unasked::Ended), lost(ImageId::default()), written(ImageId::default())] {
+            one.0.follow(&effect);
+        }
+        let last = end.pop().unwrap();
+        end.iter().for_each(|effect| one.0.follow(effect));
+        assert!(!placed(&mut other, &store, most).await, "{last:?}");
+        one.0.follow(&last);
+        assert!(placed(&mut other, &store, most).await, "{last:?}");
+        other.0.release(0);
+    }
+}
+
+/// The machine's answer for a rank that is not here.
+#[tokio::test]
+async fn a_save_of_a_rank_that_is_not_here_gives_its_room_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = NodeStore::Directory(directory.path().to_owned());
+    let shared = NodeTiers::default();
+    let (mut one, mut other) = (tiers([1; 16], &shared), tiers([2; 16], &shared));
+    let most = OpenNodeStore::open(store.clone(), "n", &[3; 16]).unwrap().room().unwrap() / 3 * 2;
+    assert!(placed(&mut one, &store, most).await);
+    let setup = Setup { size: 1, lease_us: 30_000_000, health: NodeHealth::default(), standing: Vec::new(), watches_traffic: false };
+    let (mut machine, _) = NodeJob::begin(setup);
+    let order = SaveOrder::full(SaveTarget::File("/".into()));
+    for effect in machine.handle(0, Event::Placed { seq: SEQ, rank: 0, order }) {
+        one.0.follow(&effect);
+    }
+    assert!(placed(&mut other, &store, most).await);
 }
 
 /// Copies fill all threads that the runtime has for what takes no time.

@@ -187,7 +187,7 @@ bool arrival_start(void) {
     app.newest = hello.newest;
     app.restarting = true;
     requests_move_taken(hello.taken);
-    if (requests_start(&app.settings, hello.looked_at, error) != 0)
+    if (requests_start(&app.settings, &hello.watched, error) != 0)
         return fail(MEND_APP_SYSTEM, "%s", error), false;
     /* What the old process had seen and not done yet. */
     request_raise((int)hello.requested & REQUEST_CHECKPOINT);

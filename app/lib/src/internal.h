@@ -265,9 +265,14 @@ bool place_is_target(uint64_t checkpoint);
 void places_look(void);
 
 /* ---- requests ---- */
-/* `looked_at`: the time of the file when it was last looked at, in another process; below 0: it asks for nothing yet. */
-int requests_start(const struct settings *s, double looked_at, char error[TEXT]);
-double requests_known(void);
+/* What a process knows of the file that asks for checkpoints, for the one that takes its place. */
+struct watched {
+    double looked_at, answered; /* its times: when it was last looked at, and at the newest request */
+    uint32_t taken, once_more;  /* a checkpoint was taken since that request; it was touched soon after both */
+};
+/* `old`: of the process in whose place this one is, or NULL: the file asks for nothing yet. */
+int requests_start(const struct settings *s, const struct watched *old, char error[TEXT]);
+struct watched requests_known(void);
 /* The time of the file that asks for a move; which one was taken; that what it asked for is over. */
 double requests_move_time(void);
 void requests_move_taken(double time);
@@ -373,7 +378,8 @@ struct move_message {
     uint64_t length; /* HELLO: of the outline, 0: it is on disk; FRAGMENT: of the image */
     uint64_t call, newest;
     int64_t number_offset;
-    double looked_at, taken, due; /* HELLO: what is known of requests; due: in so many seconds, or 0 */
+    struct watched watched; /* HELLO: what is known of requests */
+    double taken, due;      /* taken: the time of the file that asked for the move; due: in so many seconds, or 0 */
     uint64_t requested, scheduled_in;
     double seconds[STAGES];
 };

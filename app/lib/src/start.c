@@ -206,7 +206,7 @@ static int start_here(void) {
     if (done)
         return done;
     places_start();
-    done = requests_start(&app.settings, -1, error);
+    done = requests_start(&app.settings, NULL, error);
     return done ? fail(done, "%s", error) : 0;
 }
 

@@ -166,6 +166,21 @@ class Moved(Moving):
         self.assertIn("moved: rank 1 (localhost);", self.same((process.returncode, output), 2))
         self.assertEqual(len(self.checkpoints()), 1, output)
 
+    def test_a_request_that_rank_0_cancels_after_it_moved_is_over_for_all(self):
+        process = start(2, [program("moves"), "1000", "60", "-p", "10000", "-u", "2", "-l"], self.directory, watch_seconds=0.02, restart="none", join_seconds=0.3)
+        until = time.monotonic() + PATIENCE
+        while not os.path.exists(self.path("log-1")) and time.monotonic() < until:
+            time.sleep(0.02)
+        for name, text in (("request", ""), ("move", "ranks = 0\n")):
+            os.rename(self.write(f"{name}.part", text), self.path("checkpoints", name))
+        # Both are seen by then.
+        time.sleep(0.3)
+        self.write("go", "")
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertIn("moved: rank 0;", self.same((process.returncode, output), 2))
+        self.assertEqual(sorted(re.findall(r"rank (\d): no checkpoint", output)), ["0", "1"], output)
+        self.assertEqual(self.checkpoints(), [])
+
     def ask_the_old_process(self, until):
         """The signal that asks for a checkpoint is sent to the process that isn't a rank any more, as mpirun does when it is sent to the job."""
         while time.monotonic() < until and (all_of_them := processes(program("moves"))):

@@ -474,6 +474,8 @@ void saved_drop_all(void);
 int restore_pointers(bool all);
 /* `complete`: at the safe point, where it gets its position. Before that one that is written stands at its end, any other one at its start. */
 int restore_file(struct open_file *f, bool complete);
+/* Cuts off what was written on the way, as long as the old process stands at its safe point: it may go on from there. */
+void restore_undo(struct open_file *f);
 int restore_check_complete(void);
 uint64_t dimension_global(const struct dimension *d, uint64_t index);
 uint64_t where_hash(void);

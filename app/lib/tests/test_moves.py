@@ -328,10 +328,14 @@ class Refused(Moving):
         self.refused("\"-o\" isn't the name of a host", "-m", "5", "1", "-o")
 
     def test_programs_that_do_otherwise_in_the_new_process(self):
+        self.expected(2, steps=25)
         for what, word in (("missing", "`total`: the program hasn't registered that"), ("more", "has no variable `more`"), ("spread", "`u` in context main is spread otherwise than in the old process"), ("early", "ended before it came to the safe point where rank 1 moved"),
                            ("silent", "hasn't made communicator `ring`")):
             with self.subTest(what):
                 self.assertIn("can't go on from its state", self.refused(word, "-m", "5", "1", "", "-a", what))
+                # What the new process wrote on the way isn't in the old one's file.
+                with open(self.path("log-1"), encoding="utf-8") as log:
+                    self.assertEqual(log.read(), "".join(f"step {step}\n" for step in range(25)))
 
     def test_communicators_that_fail_in_one_old_process(self):
         """The new process is there and waits for a word from it: it hears that it isn't wanted, and the program goes on where it was."""

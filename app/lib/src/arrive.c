@@ -1,5 +1,6 @@
 /* A move of ranks, as the new processes see it: the program runs from its start, as in a restart, and its data come from the old process. See move.c. */
 #include <inttypes.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,6 +18,10 @@ static double seconds[STAGES], started;
 static void go(void) {
     app.departed = true;
     requests_leave();
+    /* The old process may write to these by now. */
+    for (struct open_file *f = app.files; f; f = f->next)
+        if (f->restored)
+            __fpurge(f->stream);
     app.transport.settle(app.transport.state, 0);
     fflush(NULL);
     app.transport.depart(app.transport.state, 0);
@@ -187,7 +192,7 @@ bool arrival_start(void) {
     app.newest = hello.newest;
     app.restarting = true;
     requests_move_taken(hello.taken);
-    if (requests_start(&app.settings, hello.looked_at, error) != 0)
+    if (requests_start(&app.settings, &hello.watched, error) != 0)
         return fail(MEND_APP_SYSTEM, "%s", error), false;
     /* What the old process had seen and not done yet. */
     request_raise((int)hello.requested & REQUEST_CHECKPOINT);
@@ -232,6 +237,11 @@ static bool conclude(uint32_t kind) {
 }
 
 void arrival_failed(void) {
+    /* Where it couldn't send what was asked for it doesn't stand there any more. */
+    if (asked && app.transport.done(app.transport.state, SLOT_HEARD) > 0 && coming.kind == MOVE_DROP)
+        go();
+    for (struct open_file *f = app.files; f; f = f->next)
+        restore_undo(f);
     conclude(MOVE_FAILED);
     go();
     __builtin_unreachable();

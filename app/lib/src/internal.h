@@ -265,9 +265,14 @@ bool place_is_target(uint64_t checkpoint);
 void places_look(void);
 
 /* ---- requests ---- */
-/* `looked_at`: the time of the file when it was last looked at, in another process; below 0: it asks for nothing yet. */
-int requests_start(const struct settings *s, double looked_at, char error[TEXT]);
-double requests_known(void);
+/* What a process knows of the file that asks for checkpoints, for the one that takes its place. */
+struct watched {
+    double looked_at, answered; /* its times: when it was last looked at, and at the newest request */
+    uint32_t taken, once_more;  /* a checkpoint was taken since that request; it was touched soon after both */
+};
+/* `old`: of the process in whose place this one is, or NULL: the file asks for nothing yet. */
+int requests_start(const struct settings *s, const struct watched *old, char error[TEXT]);
+struct watched requests_known(void);
 /* The time of the file that asks for a move; which one was taken; that what it asked for is over. */
 double requests_move_time(void);
 void requests_move_taken(double time);
@@ -373,7 +378,8 @@ struct move_message {
     uint64_t length; /* HELLO: of the outline, 0: it is on disk; FRAGMENT: of the image */
     uint64_t call, newest;
     int64_t number_offset;
-    double looked_at, taken, due; /* HELLO: what is known of requests; due: in so many seconds, or 0 */
+    struct watched watched; /* HELLO: what is known of requests */
+    double taken, due;      /* taken: the time of the file that asked for the move; due: in so many seconds, or 0 */
     uint64_t requested, scheduled_in;
     double seconds[STAGES];
 };
@@ -468,6 +474,8 @@ void saved_drop_all(void);
 int restore_pointers(bool all);
 /* `complete`: at the safe point, where it gets its position. Before that one that is written stands at its end, any other one at its start. */
 int restore_file(struct open_file *f, bool complete);
+/* Cuts off what was written on the way, as long as the old process stands at its safe point: it may go on from there. */
+void restore_undo(struct open_file *f);
 int restore_check_complete(void);
 uint64_t dimension_global(const struct dimension *d, uint64_t index);
 uint64_t where_hash(void);

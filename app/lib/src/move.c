@@ -299,7 +299,7 @@ static int answer(struct source *s, struct cursor from, char error[TEXT]) {
 static int serve(struct source *s, char error[TEXT]) {
     static struct move_message heard;
     struct move_message hello = {.kind = MOVE_HELLO, .attempt = app.rank.attempt, .call = app.call, .newest = app.newest, .number_offset = app.number_offset,
-                                 .looked_at = requests_known(), .taken = taken, .due = requests_clock(), .scheduled_in = app.scheduled_in, .requested = (uint64_t)atomic_load(&request_raised)};
+                                 .watched = requests_known(), .taken = taken, .due = requests_clock(), .scheduled_in = app.scheduled_in, .requested = (uint64_t)atomic_load(&request_raised)};
     bool disk = strcmp(app.settings.move_through, "disk") == 0;
     sending = 0;
     int done = disk ? 0 : rank_file_outline(s->table, &s->outline, error);

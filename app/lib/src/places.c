@@ -403,8 +403,9 @@ void places_look(void) {
     for (int i = 0; i < lanes_count; i++) {
         struct lane *lane = &lanes[i];
         struct chain found;
-        /* What partners had may be lost with one of them. */
-        bool counted = lane->target != 0, over = !counted || lane->target == lane->had.newest || complete(lane->name, lane->target, of_partners(lane) ? nothing : lane->had, &progress, &found);
+        /* What partners had may be lost with one of them: they are asked again before the next one is copied. */
+        bool counted = lane->target != 0, known = lane->target == lane->had.newest && (!of_partners(lane) || lane->target == newest);
+        bool over = !counted || known || complete(lane->name, lane->target, of_partners(lane) ? nothing : lane->had, &progress, &found);
         if (over && counted && lane->target != lane->had.newest)
             lane->had = found;
         if (!over && progress != lane->progress) {

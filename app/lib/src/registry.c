@@ -381,6 +381,9 @@ int files_flush(void) {
 EXPORT int mend_app_fclose(FILE *stream) {
     for (struct open_file **at = &app.files; *at; at = &(*at)->next)
         if ((*at)->stream == stream) {
+            /* Should the move fail, this file couldn't be cut any more. */
+            if (app.arriving)
+                restore_undo(*at);
             drop_file(at);
             break;
         }

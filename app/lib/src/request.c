@@ -246,11 +246,14 @@ void requests_move_over(void) {
         request_raise(REQUEST_MOVE);
 }
 
-double requests_known(void) {
-    return atomic_load(&known);
+struct watched requests_known(void) {
+    pthread_mutex_lock(&looking);
+    struct watched now = {atomic_load(&known), answered, taken, once_more};
+    pthread_mutex_unlock(&looking);
+    return now;
 }
 
-int requests_start(const struct settings *s, double looked_at, char error[TEXT]) {
+int requests_start(const struct settings *s, const struct watched *old, char error[TEXT]) {
     static double move_at_start;
     if (s->watch[0])
         snprintf(watched, sizeof watched, "%s", s->watch);
@@ -273,12 +276,13 @@ int requests_start(const struct settings *s, double looked_at, char error[TEXT])
     pthread_cond_init(&changed, &clock);
     pthread_condattr_destroy(&clock);
     plan_path(watched_moves);
-    atomic_store(&known, looked_at < 0 ? touched(watched) : looked_at);
-    answered = 0;
-    taken = once_more = false;
+    atomic_store(&known, old ? old->looked_at : touched(watched));
+    answered = old ? old->answered : 0;
+    taken = old && old->taken;
+    once_more = old && old->once_more;
     noticed = -SAME_REQUEST_SECONDS * 2;
     /* A new process knows which one was taken. */
-    move_at_start = looked_at < 0 ? touched(watched_moves) : 0;
+    move_at_start = old ? 0 : touched(watched_moves);
     atomic_store(&ending, 0);
     /* A process that arrives says that it is there when the move counts: until then the old one is asked. */
     if (app.transport.rank == 0 && !app.arriving)

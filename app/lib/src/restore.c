@@ -195,6 +195,10 @@ static bool is_cut(const struct saved_file *file) {
     return true;
 }
 
+static int64_t whole_length(const struct saved_file *saved) {
+    return saved->length < 0 ? saved->position : saved->length;
+}
+
 int restore_file(struct open_file *f, bool complete) {
     const struct table *t = app.saved.own;
     for (size_t i = 0; i < t->files_count; i++) {
@@ -203,7 +207,7 @@ int restore_file(struct open_file *f, bool complete) {
             continue;
         if (!app.saved.same_ranks)
             return fail_restore(MEND_APP_REFUSED, "file `%s` was open on each of %" PRIu32 " ranks, and these are %d", f->name, app.saved.manifest.ranks, app.transport.size);
-        int64_t whole = saved->length < 0 ? saved->position : saved->length;
+        int64_t whole = whole_length(saved);
         int64_t needed = saved->mode[0] != 'r' || whole < saved->position ? whole : saved->position;
         int64_t position = complete ? saved->position : saved->mode[0] == 'r' ? 0 : whole;
         struct stat status;
@@ -220,6 +224,19 @@ int restore_file(struct open_file *f, bool complete) {
         return MEND_APP_RESTORED;
     }
     return MEND_APP_OK;
+}
+
+void restore_undo(struct open_file *f) {
+    struct stat status;
+    for (size_t i = 0; f->restored && i < app.saved.own->files_count; i++) {
+        const struct saved_file *saved = &app.saved.own->files[i];
+        if (strcmp(saved->name, f->name) != 0 || saved->mode[0] == 'r')
+            continue;
+        /* What can't be written now is dropped when the process ends. */
+        fflush(f->stream);
+        if (fstat(fileno(f->stream), &status) == 0 && status.st_size > whole_length(saved) && ftruncate(fileno(f->stream), whole_length(saved)) != 0)
+            complain("what the new process has written to file `%s` (%s) can't be cut off: %s: it begins at byte %" PRId64, f->name, f->path, strerror(errno), whole_length(saved));
+    }
 }
 
 /* What was one memory must be one again: a program may count on it. */

@@ -144,6 +144,15 @@ static int check_part(uint64_t checkpoint, char why[TEXT]) {
     return 0;
 }
 
+/* Each rank's own: the ranks of one job may be of several programs. */
+static int check_program(const struct table *t, char why[TEXT]) {
+    if (strcmp(app.program, t->program) == 0)
+        return 0;
+    snprintf(why, TEXT, "it is of program \"%.360s\", and this is \"%.360s\": set restart = none to start anew, or directory to another one%s", t->program, app.program,
+             strstr(t->program, OF_SOURCES) && strstr(app.program, OF_SOURCES) ? "; or have mend-cc --name build it with the saved name, if what is saved means the same in both" : "");
+    return MEND_APP_REFUSED;
+}
+
 static bool names_a_number(void) {
     return app.settings.restart[0] >= '0' && app.settings.restart[0] <= '9';
 }
@@ -206,7 +215,7 @@ static int start_here(void) {
     if (done)
         return done;
     places_start();
-    done = requests_start(&app.settings, -1, error);
+    done = requests_start(&app.settings, NULL, error);
     return done ? fail(done, "%s", error) : 0;
 }
 
@@ -217,6 +226,8 @@ static int judge(const struct proposal *p, bool passed_over, char why[TEXT]) {
     if (p->checkpoint == 0)
         return passed_over || p->set_aside ? none_is_good(p) : 0;
     int done = check_part(p->checkpoint, why);
+    if (done == 0)
+        done = check_program(app.saved.own, why);
     /* Before the other ranks hear of it: they end the job then, and what is said later may be lost. */
     if (done)
         fail(done, "checkpoint %" PRIu64 " can't be %s: %s", p->checkpoint, done == MEND_APP_DAMAGED ? "used" : "restored here", why);
@@ -269,9 +280,6 @@ static int choose(int done) {
         return 0;
     }
     const struct table *t = app.saved.own;
-    if (strcmp(app.program, t->program) != 0)
-        return fail_restore(MEND_APP_REFUSED, "checkpoint %" PRIu64 " is of program \"%s\", and this is \"%s\": set restart = none to start anew, or directory to another one%s", p.checkpoint, t->program, app.program,
-                            strstr(t->program, OF_SOURCES) && strstr(app.program, OF_SOURCES) ? "; or have mend-cc --name build it with the saved name, if what is saved means the same in both" : "");
     /* Else it would be kept in the older one's place. */
     for (size_t i = 0; i < passed_over && app.transport.rank == 0; i++)
         if (store_set_aside(app.settings.directory, damaged[i]) != 0 && errno != ENOENT)

@@ -32,7 +32,7 @@ with mend_app.Session(program="parts") as session, session.context("main"):
             copy(4)
 """
 
-# The partner has the first checkpoint; of the second it gets no copy. Rank 0 moves, takes the third, and is started again.
+# The partner has the first checkpoint; of the second it gets no copy. Rank 0 moves, takes the third, and is started again, also after the partner's node was lost.
 NOT_COPIED_YET = """
 import mend_app, os, sys, time
 from mpi4py import MPI
@@ -52,6 +52,7 @@ with mend_app.Session(MPI.COMM_WORLD, program="held") as session, session.contex
         session.migrate("0")
     while session.checkpoint() != "restored":
         time.sleep(0.01)
+    until_targets(f"newest = {session.newest}")
     session.checkpoint(now=True)
     until_targets(f"newest = {session.newest}")
     print("targets", *open("checkpoints/targets").read().splitlines(), flush=True)
@@ -69,6 +70,11 @@ class Offered(InDirectory):
             _, output = run(1, [PYTHON, "-c", NOT_COPIED_YET], self.directory, keep=1, watch_seconds=0.02, requests=self.path("offered"))
             self.assertRegex(output, r"targets newest = \d+ partner = \d+ keep = 1\n")
             self.assertIn(1, self.checkpoints())
+        # The first is lost, and copied anew before a newer one is.
+        os.remove(self.path("checkpoints", "checkpoint-000001", "rank-00000.partner"))
+        _, output = run(1, [PYTHON, "-c", NOT_COPIED_YET], self.directory, keep=1, restart=1, watch_seconds=0.02, requests=self.path("offered"))
+        self.assertRegex(output, r"targets newest = \d+ partner = 1\n")
+        self.assertIn(1, self.checkpoints())
 
     def test_what_the_directory_has_in_part_takes_the_place_of_nothing_whole(self):
         os.makedirs(self.path("offered", "fast"))

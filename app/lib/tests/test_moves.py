@@ -166,6 +166,21 @@ class Moved(Moving):
         self.assertIn("moved: rank 1 (localhost);", self.same((process.returncode, output), 2))
         self.assertEqual(len(self.checkpoints()), 1, output)
 
+    def test_a_request_that_rank_0_cancels_after_it_moved_is_over_for_all(self):
+        process = start(2, [program("moves"), "1000", "60", "-p", "10000", "-u", "2", "-l"], self.directory, watch_seconds=0.02, restart="none", join_seconds=0.3)
+        until = time.monotonic() + PATIENCE
+        while not os.path.exists(self.path("log-1")) and time.monotonic() < until:
+            time.sleep(0.02)
+        for name, text in (("request", ""), ("move", "ranks = 0\n")):
+            os.rename(self.write(f"{name}.part", text), self.path("checkpoints", name))
+        # Both are seen by then.
+        time.sleep(0.3)
+        self.write("go", "")
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertIn("moved: rank 0;", self.same((process.returncode, output), 2))
+        self.assertEqual(sorted(re.findall(r"rank (\d): no checkpoint", output)), ["0", "1"], output)
+        self.assertEqual(self.checkpoints(), [])
+
     def ask_the_old_process(self, until):
         """The signal that asks for a checkpoint is sent to the process that isn't a rank any more, as mpirun does when it is sent to the job."""
         while time.monotonic() < until and (all_of_them := processes(program("moves"))):
@@ -313,10 +328,14 @@ class Refused(Moving):
         self.refused("\"-o\" isn't the name of a host", "-m", "5", "1", "-o")
 
     def test_programs_that_do_otherwise_in_the_new_process(self):
+        self.expected(2, steps=25)
         for what, word in (("missing", "`total`: the program hasn't registered that"), ("more", "has no variable `more`"), ("spread", "`u` in context main is spread otherwise than in the old process"), ("early", "ended before it came to the safe point where rank 1 moved"),
                            ("silent", "hasn't made communicator `ring`")):
             with self.subTest(what):
                 self.assertIn("can't go on from its state", self.refused(word, "-m", "5", "1", "", "-a", what))
+                # What the new process wrote on the way isn't in the old one's file.
+                with open(self.path("log-1"), encoding="utf-8") as log:
+                    self.assertEqual(log.read(), "".join(f"step {step}\n" for step in range(25)))
 
     def test_communicators_that_fail_in_one_old_process(self):
         """The new process is there and waits for a word from it: it hears that it isn't wanted, and the program goes on where it was."""

@@ -388,6 +388,24 @@ print(f"rank {{rank}} ends", flush=True)
         self.assertNotIn("another run uses", output)
         self.assertEqual(output.count(" ends"), 2, output)
 
+    def test_a_program_that_has_another_name_on_one_rank(self):
+        script = """
+import os, mend_app
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+with mend_app.Session(world, program=f"p{world.rank}") as session:
+    session.checkpoint(now=True)
+try:
+    mend_app.Session(world, program=f"p{world.rank}{world.rank}"[:2 + world.rank])
+    print("started", flush=True)
+    world.Abort(1)
+except mend_app.Error as error:
+    print(f"rank {world.rank} has: {error}", flush=True)
+"""
+        output = self.good(run(2, [PYTHON, "-c", script], self.directory, restart="newest", on_error="return"))
+        self.assertIn('rank 1 has: rank 1: checkpoint 1: it is of program "p1", and this is "p11": set restart = none to start anew', output)
+        self.assertIn("rank 0 has: rank 0: another rank couldn't start, or can't restore checkpoint 1 here, and says why", output)
+
 
 class Named(InDirectory):
     def test_communicators_that_can_not_be_made(self):

@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
             usleep((useconds_t)pause);
         if (still && rank == 1 && call == 9)
             sleep(1);
-        if (!early && !still && ranks > 1) {
+        if (!early && !late && !still && ranks > 1) {
             int left = (rank + ranks - 1) % ranks, right = (rank + 1) % ranks, out = 1, in;
             MPI_Sendrecv(&out, 1, MPI_INT, left, 0, &in, 1, MPI_INT, right, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             MPI_Sendrecv(&out, 1, MPI_INT, right, 0, &in, 1, MPI_INT, left, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

@@ -1,13 +1,14 @@
 /* Heat on a rod and sums over rows, columns and a ring, on ranks that move. The last line is the same with moves and without.
  *
- *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP] [-n STEP] [-b STEP]
+ *   moves CELLS STEPS [-m STEP RANKS HOSTS] [-o WHAT STEP] [-a WHAT] [-c STEP] [-k STEP] [-p MICROSECONDS] [-u STEP] [-n STEP] [-b STEP] [-l]
  *
  * -m: rank 0 asks for a move at STEP (several times). -o: from STEP on rank 1 or 0 has something open for forty steps: window, request, persistent, exscan, communicator, graph, inter, file. -a: in a new process:
- * order (registers in another order), missing (doesn't register `total`), more (registers another variable), spread (`u` with another halo), early (ends before the safe point), silent (leaves out a
- * communicator). -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step. -u: rank 0 waits at STEP until there is a file `go`.
+ * order (registers in another order), missing (doesn't register `total`, and closes its file), more (registers another variable), spread (`u` with another halo), early (ends before the safe point), silent (leaves out a
+ * communicator); each that opens its file writes to it on the way. -c: a checkpoint is asked for. -k: rank 0 kills itself in a first run. -p: pause at each step. -u: rank 0 waits at STEP until there is a file `go`.
  * -n: a checkpoint is taken at STEP by mend_app_checkpoint_now(). -b: the library is
- * abandoned at STEP and started anew, and the program ends.
+ * abandoned at STEP and started anew, and the program ends. -l: after a move the other ranks make no call before rank 0 has made calls for half a second.
  */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <mend_app_mpi.h>
 #include <signal.h>
@@ -105,7 +106,7 @@ static uint64_t mixed(const void *value, uint64_t index) {
 
 int main(int argc, char **argv) {
     struct request asks[MOST];
-    int asked = 0, done;
+    int asked = 0, done, alone = 0;
     int64_t steps, open_at = -1, checkpoint_at = -1, kill_at = -1, pause = 0, until = -1, now_at = -1, abandon_at = -1;
     cells = argc > 1 ? atoll(argv[1]) : 1000;
     steps = argc > 2 ? atoll(argv[2]) : 60;
@@ -130,6 +131,8 @@ int main(int argc, char **argv) {
             now_at = atoll(argv[++i]);
         } else if (is(argv[i], "-b") && i + 1 < argc) {
             abandon_at = atoll(argv[++i]);
+        } else if (is(argv[i], "-l")) {
+            alone = 1;
         }
     }
     atexit(at_exit);
@@ -187,11 +190,18 @@ int main(int argc, char **argv) {
     if (!is(what_else, "order"))
         mend_app_array("u", u, MEND_APP_DOUBLE, 1, &rod);
     mend_app_variable("middle", &middle, MEND_APP_POINTER, 0, NULL, MEND_APP_PRIVATE);
-    if (is(what_else, "more"))
-        mend_app_variable("more", &moved, MEND_APP_INT64, 0, NULL, MEND_APP_PRIVATE);
     char name[32];
     snprintf(name, sizeof name, "log-%d", rank);
     log = mend_app_fopen("log", name, "w");
+    if (*what_else) {
+        fprintf(log, "%1000s\n", "written");
+        fflush(log);
+        fprintf(log, "on the way\n");
+    }
+    if (is(what_else, "missing"))
+        mend_app_fclose(log);
+    if (is(what_else, "more"))
+        mend_app_variable("more", &moved, MEND_APP_INT64, 0, NULL, MEND_APP_PRIVATE);
     for (; step < steps; step++) {
         for (int i = 0; i < asked && rank == 0; i++)
             if (asks[i].step == step && !mend_app_restarting() && mend_app_migrate(asks[i].ranks, asks[i].hosts) < 0)
@@ -205,6 +215,14 @@ int main(int argc, char **argv) {
             printf("moves: at step %" PRId64 " others have moved\n", step);
         if (done == MEND_APP_RESTORED && rank == 0)
             fprintf(stderr, "moves: goes on at step %" PRId64 "\n", step);
+        if (alone && (done == MEND_APP_MOVED || done == MEND_APP_RESTORED)) {
+            for (int i = 0; i < 50 && rank == 0; i++) {
+                usleep(10000);
+                mend_app_checkpoint();
+            }
+            while (rank == 0 ? close(creat("alone", 0600)) != 0 : access("alone", F_OK) != 0)
+                usleep(5000);
+        }
         if (step == open_at + 40)
             close_it(mend_app_world());
         if (step == kill_at && rank == 0 && !restarted)

@@ -92,6 +92,18 @@ class Arrays(InFortran):
         read = self.names("    s%t = s%t + maxval(abs(s%now - s%old))\n    s%old = s%now\n    s%now = s%now * 2", "type(state) :: s\n  real(8) :: u(1000)", "  u = 1\n  s%now = 1\n  s%old = 0\n  s%t = 0", outside, "  use m", "s%t, u")
         self.assertEqual(read - {"step"}, {"s.now", "s.old", "s.t"})
 
+    def test_part_of_a_text_is_not_all_of_it(self):
+        outside = "module m\n  type state\n    character(10) :: name\n  end type\ncontains\n  subroutine put(s, k)\n    character(10) :: s\n    integer :: k\n    s(1:1) = achar(65 + mod(k, 26))\n  end subroutine\nend module\n"
+        declared = DECLARED + "\n  character(10) :: w, words(3)\n  type(state) :: s"
+        before = BEFORE + "\n  w = 'abc'\n  words = w\n  s%name = w"
+        for write, name, whole in (("call put(w, step)", "w", "w"), ("w(1:1) = achar(65 + step)", "w", "w"), ("write (w(1:1), *) step", "w", "w"), ("s%name(1:1) = achar(65 + step)", "s.name", "s%name"),
+                                   ("words(2)(1:1) = achar(65 + step)", "words", "words(2)")):
+            with self.subTest(write=write):
+                # A text can't be registered: the program is refused.
+                with self.assertRaisesRegex(Refused, rf" {name} is of a type that can't be registered \(text\)"):
+                    self.names(f"    {write}\n    if (rank == 0) print *, {whole}\n    if (step == 7) {whole} = 'z'", declared, before, outside, "  use m")
+        self.assertNotIn("w", self.names("    w = achar(65 + step)\n    if (rank == 0) print *, w(2:3)\n    u = u + 1", declared, before, outside, "  use m"))
+
     def test_procedures_of_a_type_are_not_seen(self):
         outside = "module m\n  type solver\n    real(8) :: a = 0\n  contains\n    procedure :: go\n  end type\ncontains\n  real(8) function go(self)\n    class(solver) :: self\n    self%a = self%a + 1\n    go = self%a\n  end function\nend module\n"
         self.refused("messages", "    u(1) = u(1) + s%go()", "type(solver) :: s\n  real(8) :: u(1000)", outside=outside, uses="  use m", before="  u = 1")

@@ -167,6 +167,9 @@ class Expressions:
             return self.reference(node, place)
         if isinstance(node, F.Data_Ref):
             return self.component(node, place)
+        if isinstance(node, (F.Array_Section, F.Substring)):
+            text = self.aside(lambda: self.location(node.items[0]))
+            return self.part_of(text, [node.items[1]], place) if text.op in LOCATIONS else text
         if isinstance(node, BinaryOpBase):
             return self.operation(node, place)
         if isinstance(node, UnaryOpBase):
@@ -227,7 +230,7 @@ class Expressions:
 
     def bounds(self, arguments):
         """What subscripts read."""
-        return [self.expr(one) for part in arguments for one in (part.items if isinstance(part, F.Subscript_Triplet) else (part,)) if one is not None]
+        return [self.expr(one) for part in arguments for one in (part.items if isinstance(part, (F.Subscript_Triplet, F.Substring_Range)) else (part,)) if one is not None]
 
     def elements(self, variable, arguments, place, located):
         """An element, or a section."""

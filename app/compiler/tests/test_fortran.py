@@ -93,15 +93,15 @@ class Arrays(InFortran):
         self.assertEqual(read - {"step"}, {"s.now", "s.old", "s.t"})
 
     def test_part_of_a_text_is_not_all_of_it(self):
-        outside = "module m\n  type state\n    character(10) :: name\n  end type\ncontains\n  subroutine put(s, k)\n    character(10) :: s\n    integer :: k\n    s(1:1) = achar(65 + mod(k, 26))\n  end subroutine\nend module\n"
+        outside = "module m\n  type state\n    character(10) :: name, list(3)\n  end type\ncontains\n  subroutine put(s, k)\n    character(10) :: s\n    integer :: k\n    s(1:1) = achar(65 + mod(k, 26))\n  end subroutine\nend module\n"
         declared = DECLARED + "\n  character(10) :: w, words(3)\n  type(state) :: s"
-        before = BEFORE + "\n  w = 'abc'\n  words = w\n  s%name = w"
+        before = BEFORE + "\n  w = 'abc'\n  words = w\n  s%name = w\n  s%list = w"
         for write, name, whole in (("call put(w, step)", "w", "w"), ("w(1:1) = achar(65 + step)", "w", "w"), ("write (w(1:1), *) step", "w", "w"), ("s%name(1:1) = achar(65 + step)", "s.name", "s%name"),
-                                   ("words(2)(1:1) = achar(65 + step)", "words", "words(2)")):
-            with self.subTest(write=write):
-                # A text can't be registered: the program is refused.
-                with self.assertRaisesRegex(Refused, rf" {name} is of a type that can't be registered \(text\)"):
-                    self.names(f"    {write}\n    if (rank == 0) print *, {whole}\n    if (step == 7) {whole} = 'z'", declared, before, outside, "  use m")
+                                   ("words(2)(1:1) = achar(65 + step)", "words", "words(2)"), ("s%list(2)(1:1) = achar(65 + step)", "s.list", "s%list(2)")):
+            last = "" if "(2)" in whole else f"if (step == 7) {whole} = 'z'"
+            # A text can't be registered: the program is refused.
+            with self.subTest(write=write), self.assertRaisesRegex(Refused, rf" {name} is of a type that can't be registered \(text\)"):
+                self.names(f"    {write}\n    if (rank == 0) print *, {whole}\n    {last}", declared, before, outside, "  use m")
         self.assertNotIn("w", self.names("    w = achar(65 + step)\n    if (rank == 0) print *, w(2:3)\n    u = u + 1", declared, before, outside, "  use m"))
 
     def test_procedures_of_a_type_are_not_seen(self):

@@ -133,10 +133,11 @@ class Naming:
 @dataclass(frozen=True)
 class Unit:
     """What a statement does with a unit of Fortran's. kind: open, empty (it is opened, and its file emptied), write, record (written by its number), close.
-    `key`: its number, the variable that has it, or a Naming; None: it isn't told which one it is."""
+    `key`: its number, the variable that has it, or a Naming; None: it isn't told which one it is. `new`: it gets a number that no source has (newunit=)."""
 
     kind: str
     key: "object | None"
+    new: bool = False
 
 
 @dataclass(eq=False)

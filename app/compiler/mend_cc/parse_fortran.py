@@ -294,7 +294,7 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
         hidden = [own[text_of(one)] for one in walk(named, F.Name) if text_of(one) in own]
         if text_of(named) == "*" or any(hidden) or (kind in ("write", "record") and not hidden and self.text_unit(named) is not None):
             return None
-        return Unit(kind, None if hidden else self.unit_key(named))
+        return Unit(kind, None if hidden else self.unit_key(named), "newunit" in dict(parts))
 
     def unit_key(self, node):
         """What Unit.key is of a unit."""
@@ -305,6 +305,9 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
             value = CONSTANTS.get(name) if value is None and not self.scope.parameter(name)[0] else value
             if value is not None:
                 return value
+        elif not variable.declared and variable is not self.scope.result and self.scope.declares_all():
+            # Of a module that isn't among the sources.
+            return None
         elif variable.scope != "param" and variable not in self.shapes:
             return variable
         kept, self.before = self.before, []

@@ -20,7 +20,7 @@ def written_across(flow, chain, name, stmt, cycle):
         mine = states.key(write)
         for key, opening in sorted(opened, key=lambda one: one[1].place.start):
             # Records stay where they are in a file that isn't emptied.
-            if (key == mine or not _is_told(key) or not _is_told(mine)) and (write.unit.kind == "write" or opening.unit.kind == "empty"):
+            if _may_be(key, mine, opening) and (write.unit.kind == "write" or opening.unit.kind == "empty"):
                 return write, opening
     return next(((write, None) for write in writes if write in states.untold), None)
 
@@ -28,6 +28,11 @@ def written_across(flow, chain, name, stmt, cycle):
 def _is_told(key):
     """Whether it is one unit in the whole program."""
     return key is not None and not isinstance(key, Naming)
+
+
+def _may_be(key, mine, opening):
+    """Whether a unit that was opened may be the one that is written."""
+    return key == mine or not _is_told(mine) or not (_is_told(key) or (opening.unit.new and isinstance(mine, int)))
 
 
 def _root(expr):
@@ -98,7 +103,7 @@ class _Units:
         if unit is not None and unit.kind == "close" and self._is_one(key):
             return frozenset(one for one in state if one[0] != key)
         if node.expr is not None:
-            state = frozenset((None if isinstance(other, Naming) and self._may_change(other, node) else other, stmt) for other, stmt in state)
+            state = frozenset((None if isinstance(other, Naming) and self._may_change(other, node, stmt) else other, stmt) for other, stmt in state)
             for access in self.flow.steps(node):
                 for target in access.targets:
                     if target in self.flow.graphs and target not in stack:
@@ -111,8 +116,10 @@ class _Units:
         """A state where another call of a function begins or ends: what it has named means something else there."""
         return frozenset((None if isinstance(key, Naming) and key.function == function else key, stmt) for key, stmt in state)
 
-    def _may_change(self, key, node):
-        """Whether what names a unit may name another one after an expression."""
+    def _may_change(self, key, node, opening):
+        """Whether what names a unit may name another one after an expression, which isn't what the opening itself sets."""
+        if opening.unit.new and node.stmt is not None and node.stmt.place.start == opening.place.start:
+            return False
         called, here = self.flow.called([node]), set(node.expr.walk())
         return any(part in here or self.within[part] in called for variable in key.variables for part in self._changed(variable))
 

@@ -57,7 +57,7 @@ class _Units:
     def __init__(self, flow):
         self.flow, self.program = flow, flow.program
         self.changes, self.within, self.given, self.handed = {}, {}, {}, {}
-        self.untold, self.values, self._known, self._keys = set(), set(), {}, {}
+        self.untold, self.values, self._known, self._keys, self._numbers = set(), set(), {}, {}, {}
         callees = set()
         for function in self.program.functions.values():
             for part in (part for expr in function.body.expressions() for part in expr.walk()):
@@ -72,6 +72,11 @@ class _Units:
                         self.handed[argument] = dummy
                 elif part.op == "func" and part not in callees:
                     self.values.add(part.value)
+        # Variables that something changes: what is passed to a dummy that nothing changes isn't.
+        self.altered, found = set(), None
+        while found != set():
+            found = {variable for variable in self.changes if variable not in self.altered and self._changed(variable)}
+            self.altered |= found
 
     def at(self, name, before, stack=()):
         """For each node of a function what may be open before it, where `before` is at its start."""
@@ -123,12 +128,9 @@ class _Units:
         called, here = self.flow.called([node]), set(node.expr.walk())
         return any(part in here or self.within[part] in called for variable in key.variables for part in self._changed(variable))
 
-    def _changed(self, variable, seen=()):
-        """What may change a variable: what is passed to a dummy that nothing changes doesn't."""
-        return [part for part in self.changes.get(variable, ()) if part.op != "addr" or not self._stays(self.handed.get(part), (*seen, variable))]
-
-    def _stays(self, dummy, seen):
-        return dummy is not None and (dummy in seen or not self._changed(dummy, seen))
+    def _changed(self, variable):
+        """What may change a variable."""
+        return [part for part in self.changes.get(variable, ()) if part.op != "addr" or part not in self.handed or self.handed[part] in self.altered]
 
     def key(self, stmt):
         """A statement's unit: its number where its variable, or dummy, has only one, else as Unit.key has it."""
@@ -139,23 +141,30 @@ class _Units:
             self._keys[stmt] = key if number is None else number
         return self._keys[stmt]
 
-    def _only(self, variable, seen=()):
+    def _only(self, variable):
         """The one number that a variable has, or None."""
+        if variable not in self._numbers:
+            # Where functions call each other in a circle it isn't told.
+            self._numbers[variable] = None
+            numbers = {self._number(source) for source in self._sources(variable)}
+            self._numbers[variable] = numbers.pop() if len(numbers) == 1 else None
+        return self._numbers[variable]
+
+    def _sources(self, variable):
+        """All that a variable gets its value from; none: that isn't told."""
         changed = self._changed(variable)
-        if variable in seen or getattr(variable, "undefined", False) or any(part.op != "assign" or part.value != "=" for part in changed):
-            return None
-        sources = [part.args[1] for part in changed] + [one for one in [getattr(variable, "initial", None)] if one is not None]
+        if getattr(variable, "undefined", False) or any(part.op != "assign" or part.value != "=" for part in changed):
+            return []
         if variable.scope == "param":
             # Whoever calls a function through a pointer isn't known.
-            sources = [] if sources or variable.function in self.values else self.given.get(variable, [])
-        numbers = {self._number(source, (*seen, variable)) for source in sources}
-        return numbers.pop() if len(numbers) == 1 else None
+            return [] if changed or variable.function in self.values else self.given.get(variable, [])
+        return [part.args[1] for part in changed] + [one for one in [getattr(variable, "initial", None)] if one is not None]
 
-    def _number(self, expr, seen):
+    def _number(self, expr):
         expr = expr.args[0] if expr.op == "addr" else expr
         expr = expr.args[0] if expr.op == "deref" else expr
         if expr.op == "var" and isinstance(expr.value, Variable):
-            return self._only(expr.value, seen)
+            return self._only(expr.value)
         return expr.value if expr.op == "const" and isinstance(expr.value, int) else None
 
     def _is_one(self, key):

@@ -108,7 +108,8 @@ install: ## install under PREFIX (default /usr/local): bin/mend, bin/mendd, lib/
 	$(INSTALL) $(PARTS)/mend-source-tar $(DESTDIR)$(PREFIX)/lib/mend/mend-source-tar
 	$(INSTALL) $(PARTS)/libmend-fi.so $(DESTDIR)$(PREFIX)/lib/mend/libmend-fi.so
 	for name in $(RESTORERS); do $(INSTALL) $(PARTS)/$$name $(DESTDIR)$(PREFIX)/lib/mend/$$name; done
-	@[ ! -e target/app/lib/libmend-app.so ] || $(MAKE) --no-print-directory -C app/lib install OUT=$(abspath target/app) PREFIX=$(abspath $(PREFIX)) DESTDIR=$(if $(DESTDIR),$(abspath $(DESTDIR)))
+	@if [ -e target/app/bin/mend-cc ]; then $(MAKE) --no-print-directory -C app/lib install OUT=$(abspath target/app) PREFIX=$(abspath $(PREFIX)) DESTDIR=$(if $(DESTDIR),$(abspath $(DESTDIR))); \
+	elif [ -e target/app/lib/libmend-app.so ]; then echo 'install: libmend-app and mend-cc are not installed: target/app is of an older release. Run `make app` again' >&2; fi
 
 clean: ## remove what was built; .venv stays
 	cargo clean

@@ -101,8 +101,15 @@ class Control:
         more = [one for inner in walk(node, (F.Allocate_Stmt, F.Deallocate_Stmt)) for one in self.allocation(inner, hidden)]
         if not type(node).__name__.startswith(("Where", "Forall")):
             more += [made for one in walk(node, F.Assignment_Stmt) for made in self.growth(one.items[0], one.items[2], hidden)]
+        more += [Stmt("empty", hidden, unit=unit) for unit in self.units_within(node)]
         self.before = []
         return [Stmt("expr", place, expr=Expr("call", (Expr("func", (), kind, None, place), *parts), None, Type("void"), place)), *more]
+
+    def units_within(self, node):
+        """What it does with units, but for closing them, which it may not come to. A unit by a name of its own may be any."""
+        own = {text_of(one.items[0]): self.text_unit(one.items[2]) is not None for one in walk(node, F.Association)}
+        own.update((text_of(one.items[0]), text_of(kind.items[0]).startswith("character")) for kind in walk(node, F.Type_Declaration_Stmt) for one in walk(kind, F.Entity_Decl))
+        return [unit for unit in (self.unit_of(one, own) for one in walk(node, (F.Open_Stmt, F.Write_Stmt))) if unit is not None]
 
     @staticmethod
     def stays_within(jump, node):

@@ -167,6 +167,9 @@ class Expressions:
             return self.reference(node, place)
         if isinstance(node, F.Data_Ref):
             return self.component(node, place)
+        if isinstance(node, (F.Array_Section, F.Substring)):
+            text = self.aside(lambda: self.location(node.items[0]))
+            return self.part_of(text, [node.items[1]], place) if text.op in LOCATIONS else text
         if isinstance(node, BinaryOpBase):
             return self.operation(node, place)
         if isinstance(node, UnaryOpBase):
@@ -212,16 +215,22 @@ class Expressions:
         arguments = list(node.items[1].children) if node.items[1] is not None else []
         variable = self.scope.find(name)
         if variable in self.shapes or (variable is not None and variable.base.kind == "text" and variable is not self.scope.result):
-            return self.elements(variable, arguments, place, located) if variable in self.shapes else self.variable(variable, place)
+            return self.elements(variable, arguments, place, located) if variable in self.shapes else self.part_of(self.variable(variable, place), arguments, place)
         if variable is None and self.scope.parameter(name)[0]:
             return Expr("call", (Expr("func", (), "mend_cc intrinsic", None, place), *self.aside(lambda: self.bounds(arguments))), None, Type("float", 8), place)
         if variable is None and name in self.structures and self.scope.procedure(name) is None:
             return Expr("list", tuple(self.expr(one.items[1] if isinstance(one, F.Component_Spec) else one) for one in arguments), None, self.structures[name], place)
         return self.call(name, arguments, place)
 
+    def part_of(self, text, arguments, place):
+        """A substring: characters of a text, of which isn't told which."""
+        bounds = tuple(self.aside(lambda: self.bounds(arguments)))
+        whole = Expr(text.op, text.args, text.value, Type("array", text.type.size, text.type), place)
+        return Expr("index", (whole, Expr("opaque", bounds, "part of a text", INT, place)), None, text.type, place)
+
     def bounds(self, arguments):
         """What subscripts read."""
-        return [self.expr(one) for part in arguments for one in (part.items if isinstance(part, F.Subscript_Triplet) else (part,)) if one is not None]
+        return [self.expr(one) for part in arguments for one in (part.items if isinstance(part, (F.Subscript_Triplet, F.Substring_Range)) else (part,)) if one is not None]
 
     def elements(self, variable, arguments, place, located):
         """An element, or a section."""
@@ -259,4 +268,6 @@ class Expressions:
             made = Expr("member", (made,), name, part, place)
             if part.kind == "array" and (arguments or (field is fields[-1] and not located)):
                 made = Expr("index", (made, Expr("opaque", bounds, "a component's element", INT, place)), None, part.element, place)
+            elif part.kind == "text" and arguments:
+                made = self.part_of(made, arguments, place)
         return made

@@ -11,7 +11,8 @@ from .parse_c import CannotParse
 
 KINDS = {"real32": 4, "real64": 8, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "c_int": 4, "c_long": 8, "c_size_t": 8, "c_double": 8, "c_float": 4, "c_int64_t": 8, "c_int32_t": 4,
          "mpi_address_kind": 8, "mpi_offset_kind": 8, "mpi_integer_kind": 4}
-CONSTANTS = {"mpi_proc_null": -1, "mpi_any_source": -2, "mpi_any_tag": -1, "mpi_undefined": -32766, "mpi_comm_world": 1140850688, "mpi_success": 0}
+UNITS = {"output_unit": 6, "error_unit": 0}
+CONSTANTS = {"mpi_proc_null": -1, "mpi_any_source": -2, "mpi_any_tag": -1, "mpi_undefined": -32766, "mpi_comm_world": 1140850688, "mpi_success": 0, **UNITS}
 HANDLES = {"mpi_comm": "MPI_Comm", "mpi_request": "MPI_Request", "mpi_datatype": "MPI_Datatype", "mpi_op": "MPI_Op", "mpi_win": "MPI_Win", "mpi_file": "MPI_File", "mpi_group": "MPI_Group",
            "mpi_status": "MPI_Status", "mpi_info": "MPI_Info", "mpi_message": "MPI_Message"}
 POINTER_BYTES = 8
@@ -162,8 +163,9 @@ class Declarations:
                 module = self.modules.get(text_of(node.items[2]))
                 if module is None:
                     # Of MPI's and the compiler's own modules.
+                    known = {**KINDS, **UNITS} if text_of(node.items[2]) == "iso_fortran_env" else KINDS
                     for ours, theirs in re.findall(r"(\w+)=>(\w+)", text_of(node)):
-                        scope.parameters[ours] = KINDS.get(theirs)
+                        scope.parameters[ours] = known.get(theirs)
                 if module is not None:
                     head, only, listed = text_of(node).partition(",only:")
                     words = listed.split(",") if only else head.split(",")[1:]

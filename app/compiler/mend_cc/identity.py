@@ -10,10 +10,10 @@ from .build import pairs
 DIGITS = 12
 # Other MPI libraries have others.
 OF_MPI = {"mpi.h", "mpif.h"}
-C_TOKEN = re.compile(r"""(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<line>^[ \t]*\#)|(?P<end>\n)|(?P<blank>\s+)
+C_TOKEN = re.compile(r"""(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<line>^[ \t]*\#)|(?P<end>\n)|(?P<blank>[^\S\n]+)
     |\w+|<<=|>>=|\.\.\.|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\#\#|.""", re.X | re.S | re.M)
-FORTRAN_TOKEN = re.compile(r"""(?P<text>"(?:""|[^"\n])*"|'(?:''|[^'\n])*')|(?P<more>&[ \t]*(?:![^\n]*)?\n(?:[ \t]*(?:![^\n]*)?\n)*[ \t]*&?)|(?P<comment>![^\n]*)|(?P<end>[\n;])|(?P<blank>\s+)
-    |\w+|\*\*|//|==|/=|<=|>=|=>|::|.""", re.X | re.S)
+FORTRAN_TOKEN = re.compile(r"""(?P<text>"(?:""|[^"\n])*"|'(?:''|[^'\n])*')|(?P<more>&[ \t]*(?:![^\n]*)?\n(?:[ \t]*(?:!(?!\$[ \t])[^\n]*)?\n)*(?:[ \t]*&)?)|(?P<threads>^[ \t]*!\$[ \t])
+    |(?P<comment>![^\n]*)|(?P<end>[\n;])|(?P<blank>[^\S\n]+)|\w+|\*\*|//|==|/=|<=|>=|=>|::|.""", re.X | re.S | re.M)
 C_INCLUDE, FORTRAN_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"\n]+)[>"]', re.M), re.compile(r"""^\s*\#?\s*include\s*['"]([^'"\n]+)['"]""", re.M | re.I)
 
 
@@ -42,8 +42,7 @@ def identity(units):
 
 def _tokens(text, fortran):
     """The words and signs of a source. In Fortran lines end statements, and large letters are small ones; in C lines end what the preprocessor is told, where blanks count."""
-    told = False
-    last = "\n"
+    told, begun, gap = False, False, ""
     for match in (FORTRAN_TOKEN if fortran else C_TOKEN).finditer(text if fortran else text.replace("\\\n", "")):
         kind, token = match.lastgroup, match.group()
         if kind == "line":
@@ -52,8 +51,16 @@ def _tokens(text, fortran):
             token = " " if told else ""
         elif kind == "end":
             token, told = "\n" if told or fortran else "", False
+        elif kind == "threads":
+            # What compilers for threads take for a statement.
+            token = "!$"
         elif fortran and kind != "text":
             token = token.lower()
-        if token and not (token.isspace() and last.isspace()):
-            last = token
+        if token.isspace():
+            # A blank at a line's end doesn't count.
+            gap = "\n" if "\n" in (gap, token) else token
+        elif token:
+            if gap and begun:
+                yield gap
+            begun, gap = True, ""
             yield token

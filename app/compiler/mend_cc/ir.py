@@ -122,11 +122,22 @@ class Expr:
 
 
 @dataclass(frozen=True)
+class Naming:
+    """An expression for a unit, or a dummy: within its function it names the same unit as long as its variables keep their values."""
+
+    function: str
+    text: str
+    variables: frozenset
+
+
+@dataclass(frozen=True)
 class Unit:
-    """What a statement does with a unit of Fortran's. kind: open, empty (it is opened, and its file emptied), write, record (written by its number), close. `key`: its number, or the variable that has it; None: it isn't told which one it is."""
+    """What a statement does with a unit of Fortran's. kind: open, empty (it is opened, and its file emptied), write, record (written by its number), close.
+    `key`: its number, the variable that has it, or a Naming; None: it isn't told which one it is. `new`: it gets a number that no source has (newunit=)."""
 
     kind: str
     key: "object | None"
+    new: bool = False
 
 
 @dataclass(eq=False)

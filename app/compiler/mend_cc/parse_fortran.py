@@ -15,9 +15,12 @@ from .fortran_control import Control, specifiers
 from .fortran_expressions import INT, REFERENCES, Expressions, listed
 from .fortran_names import CONSTANTS, Declarations, Scope, constant, text_of
 from .fortran_source import compiled_text, reader, span
-from .ir import Directive, Expr, Function, Place, Program, Stmt, Type, Unit
+from .ir import Directive, Expr, Function, Naming, Place, Program, Stmt, Type, Unit
 from .parse_c import BadDirective, CannotParse
 from .pragmas import turned_on
+
+# What an expression for a unit may be made from, so that it is the same as long as its variables are.
+NAMING = ("const", "var", "index", "deref", "member", "binary", "unary")
 
 
 class _Reader(Declarations, Calls, Expressions, Arrays, Control):
@@ -274,30 +277,45 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
             return Stmt("expr", place, expr=self.with_temporaries(Expr("assign", (inside, Expr("list", tuple(values), None, inside.type, place)), "=", inside.type, place)))
         if inside is not None:
             return Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), "sprintf", None, place), self.address(inside), *values), None, Type("void"), place)))
-        name = "mend_cc record" if unit is not None and text_of(unit) not in ("*", "6", "0", "output_unit", "error_unit") else "mend_cc output"
+        name = "mend_cc record" if unit is not None and text_of(unit) != "*" and self.unit_key(unit) not in (0, 6) else "mend_cc output"
         made = Stmt("expr", place, expr=self.with_temporaries(Expr("call", (Expr("func", (), name, None, place), *values), None, Type("void"), place)))
-        made.unit = Unit("record" if "rec" in dict(controls) else "write", self.unit_key(unit)) if unit is not None and text_of(unit) != "*" else None
+        made.unit = self.unit_of(node)
         return made
 
-    def unit_of(self, node):
-        """What `open` or `close` does, or None."""
-        kind = "open" if isinstance(node, F.Open_Stmt) else "close" if isinstance(node, F.Close_Stmt) else None
+    def unit_of(self, node, own=()):
+        """What a statement does with a unit, or None. `own`: names of a construct around it, which hide others -> whether that is a text."""
+        kind = "open" if isinstance(node, F.Open_Stmt) else "close" if isinstance(node, F.Close_Stmt) else "write" if isinstance(node, F.Write_Stmt) else None
         parts = specifiers(node) if kind else []
         if kind == "open" and text_of(dict(parts).get("status", "'unknown'")).strip("'\"") not in ("unknown", "old"):
             kind = "empty"
-        named = [value for word, value in parts if word in ("", "unit", "newunit")]
-        return Unit(kind, self.unit_key(named[0])) if named else None
+        elif kind == "write" and "rec" in dict(parts):
+            kind = "record"
+        named = next((value for word, value in parts if word in ("", "unit", "newunit")), "*")
+        hidden = [own[text_of(one)] for one in walk(named, F.Name) if text_of(one) in own]
+        if text_of(named) == "*" or any(hidden) or (kind in ("write", "record") and not hidden and self.text_unit(named) is not None):
+            return None
+        return Unit(kind, None if hidden else self.unit_key(named), "newunit" in dict(parts))
 
     def unit_key(self, node):
-        """What Unit.key is of a unit: a dummy may be any."""
-        if isinstance(node, F.Int_Literal_Constant):
-            return int(str(node.items[0]))
-        name = text_of(node) if isinstance(node, F.Name) else None
-        if name in ("output_unit", "error_unit"):
-            return 6 if name == "output_unit" else 0
-        variable = self.scope.find(name) if name else None
-        known = self.scope.parameter(name)[1] if name and variable is None else None
-        return known if isinstance(known, int) else variable if variable is not None and variable.scope != "param" else None
+        """What Unit.key is of a unit."""
+        name = text_of(node)
+        variable = self.scope.find(name)
+        if variable is None:
+            value = self.number(node, self.scope)
+            value = CONSTANTS.get(name) if value is None and not self.scope.parameter(name)[0] else value
+            if value is not None:
+                return value
+        elif not variable.declared and variable is not self.scope.result and self.scope.declares_all():
+            # Of a module that isn't among the sources.
+            return None
+        elif variable.scope != "param" and variable not in self.shapes:
+            return variable
+        kept, self.before = self.before, []
+        expr = self.aside(lambda: self.location(node))
+        self.before = kept
+        if any(part.op not in NAMING for part in expr.walk()):
+            return None
+        return Naming(self.function.name, name, frozenset(part.value for part in expr.walk() if part.op == "var"))
 
     def text_unit(self, unit):
         """A text that is written to or read from in the place of a unit, or None."""

@@ -440,6 +440,9 @@ class Planner(Skips):
         found = written_across(self.flow, point.chain, point.function, point.stmt, cycle)
         if found is not None:
             write, opening = found
+            if opening is None:
+                point.warnings.append(f"{write.place}: it can't be told which unit is written: if it has a file, a restart writes over it unless it is opened with position='append'")
+                return
             where = "without open" if write is opening else f"opened at line {opening.place.line}"
             self._object(point, f"{write.place}: a unit is written between checkpoints and is open at them ({where}): a restart would open it anew and write over its file. Open it with position='append', write and close it within a step")
 

@@ -23,11 +23,13 @@ class Identity(InDirectory):
     def test_comments_and_white_space_do_not_count(self):
         self.assertEqual(self.told("a.c", "int f(void) { /* it's one */ return 1+2; }\n"), self.told("b.c", "int f(void)\n{\n    return 1 + \\\n 2; // \"two\n}\n"))
         self.assertEqual(self.told("a.f90", "do i = 1, 3\n  x = x + & ! a sum\n  ! of two\n  & y ! it's\nend do\n"), self.told("b.f90", "DO I=1,3; X=X+Y\nend do\n"))
+        self.assertEqual(self.told("a.c", "#define A 1  \n#define B 2 /* two */\n\nA \n"), self.told("b.c", "#define A 1\n#define B 2\nA"))
+        self.assertEqual(self.told("a.f90", "x = 1  \n  \ny = 2 ! two\nend\t\n"), self.told("b.f90", "x = 1\ny = 2\nend"))
 
     def test_all_else_counts(self):
-        for one, other in (("a + 1", "a + 2"), ("a+ +b", "a++b"), ('"a b"', '"a  b"'), ("#define A 1\n2", "#define A 1 2"), ("#define f(x) x", "#define f (x) x"), ("'/*' + a /* */", "'/*' + b /* */")):
+        for one, other in (("a + 1", "a + 2"), ("a+ +b", "a++b"), ('"a b"', '"a  b"'), ("#define A 1\n2", "#define A 1 2"), ("#define A 1 \n2", "#define A 1 2"), ("#define f(x) x", "#define f (x) x"), ("'/*' + a /* */", "'/*' + b /* */")):
             self.assertNotEqual(self.told("a.c", one), self.told("a.c", other))
-        for one, other in (("x = 1", "x = 2"), ("x = 1\ny = 2", "x = 1y = 2"), ("print *, 'A'", "print *, 'a'"), ("print *, '!', a", "print *, '!', b")):
+        for one, other in (("x = 1", "x = 2"), ("x = 1\ny = 2", "x = 1y = 2"), ("print *, 'A'", "print *, 'a'"), ("print *, '!', a", "print *, '!', b"), ("!$ x = 1", "!$ x = 2"), ("x = y + &\n  !$ a +&\n z", "x = y + &\n  !$ b +&\n z")):
             self.assertNotEqual(self.told("a.f90", one), self.told("a.f90", other))
         self.assertNotEqual(self.told("a.c", "A", ["-DA=1"]), self.told("a.c", "A", ["-DA=2"]))
         self.assertEqual(self.told("a.c", "A", ["-O2"]), self.told("a.c", "A", ["-O3"]))

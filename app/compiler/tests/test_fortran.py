@@ -92,6 +92,18 @@ class Arrays(InFortran):
         read = self.names("    s%t = s%t + maxval(abs(s%now - s%old))\n    s%old = s%now\n    s%now = s%now * 2", "type(state) :: s\n  real(8) :: u(1000)", "  u = 1\n  s%now = 1\n  s%old = 0\n  s%t = 0", outside, "  use m", "s%t, u")
         self.assertEqual(read - {"step"}, {"s.now", "s.old", "s.t"})
 
+    def test_part_of_a_text_is_not_all_of_it(self):
+        outside = "module m\n  type state\n    character(10) :: name, list(3)\n  end type\ncontains\n  subroutine put(s, k)\n    character(10) :: s\n    integer :: k\n    s(1:1) = achar(65 + mod(k, 26))\n  end subroutine\nend module\n"
+        declared = DECLARED + "\n  character(10) :: w, words(3)\n  type(state) :: s"
+        before = BEFORE + "\n  w = 'abc'\n  words = w\n  s%name = w\n  s%list = w"
+        for write, name, whole in (("call put(w, step)", "w", "w"), ("w(1:1) = achar(65 + step)", "w", "w"), ("write (w(1:1), *) step", "w", "w"), ("s%name(1:1) = achar(65 + step)", "s.name", "s%name"),
+                                   ("words(2)(1:1) = achar(65 + step)", "words", "words(2)"), ("s%list(2)(1:1) = achar(65 + step)", "s.list", "s%list(2)")):
+            last = "" if "(2)" in whole else f"if (step == 7) {whole} = 'z'"
+            # A text can't be registered: the program is refused.
+            with self.subTest(write=write), self.assertRaisesRegex(Refused, rf" {name} is of a type that can't be registered \(text\)"):
+                self.names(f"    {write}\n    if (rank == 0) print *, {whole}\n    {last}", declared, before, outside, "  use m")
+        self.assertNotIn("w", self.names("    w = achar(65 + step)\n    if (rank == 0) print *, w(2:3)\n    u = u + 1", declared, before, outside, "  use m"))
+
     def test_procedures_of_a_type_are_not_seen(self):
         outside = "module m\n  type solver\n    real(8) :: a = 0\n  contains\n    procedure :: go\n  end type\ncontains\n  real(8) function go(self)\n    class(solver) :: self\n    self%a = self%a + 1\n    go = self%a\n  end function\nend module\n"
         self.refused("messages", "    u(1) = u(1) + s%go()", "type(solver) :: s\n  real(8) :: u(1000)", outside=outside, uses="  use m", before="  u = 1")
@@ -173,7 +185,7 @@ class Units(InFortran):
 
     MODULE = """module logs
   integer, parameter :: results = 20
-  integer :: log
+  integer :: log, units(3)
 contains
   subroutine start()
     open (newunit=log, file='log')
@@ -183,18 +195,34 @@ contains
     real(8) :: x
     write (unit, *) x
   end subroutine
+  subroutine put(unit, x)
+    integer :: unit
+    real(8) :: x
+    open (unit, file='b', position='append')
+    write (unit, *) x
+    close (unit)
+  end subroutine
+  subroutine next(unit)
+    integer :: unit
+    unit = unit + 1
+  end subroutine
 end module
 """
 
     def taken(self, before, inside):
-        found = self.found(self.text(f"    u(1) = u(1) * 0.5d0 + step\n    {inside}", DECLARED, f"{BEFORE}\n  {before}", self.MODULE, "  use logs"))
+        found = self.found(self.text(f"    u(1) = u(1) * 0.5d0 + step\n    {inside}", DECLARED, f"{BEFORE}\n  {before}", self.MODULE, "  use logs\n  use, intrinsic :: iso_fortran_env, only: output => output_unit, output_unit\n  use elsewhere, only: screen"))
+        self.warnings = [warning for point in found.plan.points for warning in point.warnings]
         return len(found.plan.points) == 1, str([why for _, _, why in found.plan.considered])
 
     def test_a_unit_that_is_open_at_the_place(self):
-        for before, inside, where in (("open (10, file='a')", "write (10, *) u(1)", "opened at line 27"), ("call start()", "write (log, *) u(1)", "opened at line 6"), ("call start()", "call say(log, x)", "opened at line 6"),
-                                      ("open (10, file='a')\n  if (x > 3) close (10)", "write (10, *) u(1)", "opened at line 27"), ("", "write (11, *) u(1)", "without open"), ("open (6, file='a')", "write (6, *) x", "opened"),
+        for before, inside, where in (("open (10, file='a')", "write (10, *) u(1)", "opened at line 40"), ("call start()", "write (log, *) u(1)", "opened at line 6"), ("call start()", "call say(log, x)", "opened at line 6"),
+                                      ("open (10, file='a')\n  if (x > 3) close (10)", "write (10, *) u(1)", "opened at line 40"), ("", "write (11, *) u(1)", "without open"), ("open (6, file='a')", "write (6, *) x", "opened"),
                                       ("", "if (step == 3) open (results, file='a')\n    if (step > 3) write (results, *) x", "opened"), ("open (10, file='a', access='direct', recl=8, status='replace')", "write (10, rec=step) x", "opened"),
-                                      ("log = 11\n  open (log)\n  log = 12\n  open (log)\n  close (log)", "write (11, *) x", "")):
+                                      ("open (10, file='a')", "associate (t => x)\n    write (10, *) t\n    end associate", "opened at line 40"), ("", "block\n    open (10, file='a')\n    write (10, *) x\n    close (10)\n    end block", "opened"),
+                                      ("open (newunit=log, file='a')", "associate (l => log)\n    write (l, *) x\n    end associate", "opened"), ("open (100 + rank, file='a')", "write (100 + rank, *) x", "opened at line 40"),
+                                      ("", "open (100 + i, file='a')\n    write (100 + i, *) x\n    i = i + 1\n    close (100 + i)", "opened"), ("call start()", "call say(6, x)\n    call say(log, x)", "opened at line 6"),
+                                      ("", "open (newunit=units(1), file='a')\n    write (units(1), *) x\n    units(1) = 7\n    close (units(1))", "opened"),
+                                      ("", "open (100 + i, file='a')\n    call next(i)\n    close (100 + i)\n    write (100 + i, *) x", "opened"), ("log = 11\n  open (log)\n  log = 12\n  open (log)\n  close (log)", "write (11, *) x", "")):
             with self.subTest(before=before, inside=inside):
                 taken, why = self.taken(before, inside)
                 self.assertFalse(taken)
@@ -202,10 +230,20 @@ end module
 
     def test_other_units(self):
         for before, inside in (("", "open (10, file='a', position='append')\n    write (10, *) u(1)\n    close (10)"), ("", "call start()\n    write (log, *) x\n    close (log)"), ("open (10, file='a')", "x = x + 1"), ("", "print *, x"),
-                               ("i = 6", "write (i, *) x"), ("open (10, file='a', access='direct', recl=8)", "write (10, rec=step) x"), ("open (10, file='a')\n  read (10, *) x", "x = x + 1")):
+                               ("i = 6", "write (i, *) x"), ("", "write (output, *) x"), ("", "call say(6, x)\n    call say(output_unit, x)"), ("i = 6", "call say(i, x)"),
+                               ("", "open (100 + rank, file='a', position='append')\n    write (100 + rank, *) x\n    close (100 + rank)"), ("", "call put(step, x)"), ("", "call put(12, x)"), ("open (newunit=units(1), file='a')", "write (6, *) x"),
+                               ("", "open (newunit=units(2), file='a', position='append')\n    write (units(2), *) x\n    close (units(2))"), ("", "associate (t => x)\n    write (6, *) t\n    end associate"), ("open (10, file='a', access='direct', recl=8)", "write (10, rec=step) x"), ("open (10, file='a')\n  read (10, *) x", "x = x + 1")):
             with self.subTest(before=before, inside=inside):
                 taken, why = self.taken(before, inside)
                 self.assertTrue(taken, why)
+                self.assertEqual(self.warnings, [])
+
+    def test_a_unit_of_which_is_not_told_which(self):
+        for inside in ("call say(step, x)", "write (screen, *) x", "write (step + 10, *) x", "block\n      integer :: mine\n      mine = 6\n      write (mine, *) x\n    end block"):
+            with self.subTest(inside=inside):
+                taken, why = self.taken("", inside)
+                self.assertTrue(taken, why)
+                self.assertRegex(str(self.warnings), "it can't be told which unit is written: if it has a file, a restart writes over it unless it is opened with position='append'")
 
 
 class Spread(InFortran):

@@ -252,6 +252,21 @@ with mend_app.Session(program="names") as session:
             self.assertEqual(done.stdout.split(), [home, os.path.join(home, "share", "mend-cc", "mend-cc"), "mpicc"], done.stderr)
             self.assertTrue(os.path.exists(os.path.join(home, "share", "mend-cc", "mend_cc", "runtime", "mend_cc.c")))
 
+    def test_what_an_older_release_has_built_is_not_installed(self):
+        os.makedirs(self.path("target/app/lib"))
+        os.mkdir(self.path("target/mend"))
+        self.write("target/app/lib/libmend-app.so", "")
+        self.write("target/mend/mend", "")
+        os.chmod(self.path("target/mend/mend"), 0o755)
+        # Without cargo nothing is built.
+        os.mkdir(self.path("commands"))
+        os.symlink(shutil.which("true"), self.path("commands", "true"))
+        done = subprocess.run([shutil.which("make"), "--silent", "-f", os.path.join(ROOT, "Makefile"), "install", "INSTALL=true"], cwd=self.directory, env={"PATH": self.path("commands")}, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, "install: libmend-app and mend-cc are not installed: target/app is of an older release. Run `make app` again\n"))
+        done = subprocess.run(["make", "--silent", "-C", os.path.join(ROOT, "app", "lib"), "install", f"OUT={self.path('target', 'app')}", f"DESTDIR={self.directory}"], capture_output=True, text=True, check=False)
+        self.assertIn(f"install: {self.path('target', 'app')} is of an older release: run `make app` again\n", done.stderr)
+        self.assertNotEqual(done.returncode, 0)
+
 
 THROWS = """
 #include <cstdio>

@@ -185,11 +185,11 @@ impl Output {
     /// What a lost controller has taken of such streams is compared again: what it held back, and what it may not have printed. To be called when it
     /// is known what makes durable what is printed.
     pub fn compare_again(&mut self, compared: &[((Rank, Stream), Compared)]) {
-        for ((rank, stream), Compared { bytes, .. }) in compared {
+        for ((rank, stream), Compared { bytes, ended, .. }) in compared {
             self.take((*rank, *stream), bytes, None, true);
-        }
-        for ((rank, _), _) in compared.iter().filter(|(_, compared)| compared.ended) {
-            self.ended(*rank);
+            if *ended {
+                self.stream_ended(*rank, *stream);
+            }
         }
     }
 
@@ -246,18 +246,20 @@ impl Output {
 
     /// A rank ended by itself: what it printed and could not be compared any more is printed.
     pub fn ended(&mut self, rank: Rank) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let Some(replay) = self.streams.get_mut(&(rank, stream)).filter(|replay| !replay.ahead.is_empty()) else { continue };
-            let missing = replay.ahead.back().map_or(0, |end| end.at - replay.now.at);
-            let (start, (bytes, anew)) = (replay.agreed, replay.differ());
-            let what = named(stream);
-            self.tell(false, move || {
-                mend_report::tell!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
-            });
-            if !bytes.is_empty() {
-                let printing = self.keep((rank, stream), Compared { start, bytes: bytes.clone(), ended: true }, None);
-                self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: Some(anew), printing: Some(printing) }));
-            }
+        [Stream::Stdout, Stream::Stderr].into_iter().for_each(|stream| self.stream_ended(rank, stream));
+    }
+
+    fn stream_ended(&mut self, rank: Rank, stream: Stream) {
+        let Some(replay) = self.streams.get_mut(&(rank, stream)).filter(|replay| !replay.ahead.is_empty()) else { return };
+        let missing = replay.ahead.back().map_or(0, |end| end.at - replay.now.at);
+        let (start, (bytes, anew)) = (replay.agreed, replay.differ());
+        let what = named(stream);
+        self.tell(false, move || {
+            mend_report::tell!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
+        });
+        if !bytes.is_empty() {
+            let printing = self.keep((rank, stream), Compared { start, bytes: bytes.clone(), ended: true }, None);
+            self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: Some(anew), printing: Some(printing) }));
         }
     }
 
@@ -455,6 +457,25 @@ mod tests {
         lost.finish().await;
         assert_eq!(unprinted.strong_count(), 0);
         assert_eq!(shown_output::load(&directory).digests[&(0, Stream::Stderr)].end(), Mark::default().after(b"a\nX\nY\n"));
+    }
+
+    /// Its controller was lost before it had printed the rest.
+    #[tokio::test]
+    async fn what_is_held_back_of_a_rank_that_has_ended_is_printed() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = crate::record::JobDirectory::at(place.path());
+        let lock = directory.lock("a-job").unwrap();
+        let begin = || Output::new(place.path(), lock.identity(), &BTreeMap::new(), found(&directory, &BTreeMap::new(), false)).unwrap();
+        let mut output = begin();
+        output.write(0, Stream::Stderr, b"a\nlonger\n", None);
+        output.finish().await;
+        for ended in [false, true] {
+            let mut output = begin();
+            output.compare_again(&[((0, Stream::Stderr), Compared { start: Mark::default(), bytes: b"a\nlo".to_vec(), ended })]);
+            output.finish().await;
+            let whole: &[u8] = if ended { b"a\nlo" } else { b"a\nlonger\n" };
+            assert_eq!(shown_output::load(&directory).digests[&(0, Stream::Stderr)].end(), Mark::default().after(whole));
+        }
     }
 
     /// The printer, which goes on after a message that panicked, and has no message waiting then.

@@ -6,7 +6,7 @@
 //!    │ ◄─ the job's id, when the ranks run ──┘      then the caller returns, with 0
 //!    └─ SIGINT, SIGTERM ─► controller               and waits for its end: the user gave the job up before it ran
 //! ```
-//! If the controller ends before the ranks run, the caller ends with its exit code; if it is killed when it may have a successor, the caller waits for what that
+//! If the controller ends before the ranks run, the caller ends with its exit code; if it is killed when it may have a successor, or has one, the caller waits for what that
 //! makes of the job. Standard error of the controller is a pipe to a thread of its
 //! own. This writes what comes to the job's spool, as standard error, and before the ranks run also to the caller's. So what
 //! `mend run` would have told is told, in the order in which it would have been.

@@ -351,8 +351,6 @@ async fn restart_from(
         let lock = directory.lock(&manifest.job)?;
         being_restarted::note(&directory, lock.identity());
         let lock = last_controller::replace(&directory, lock, named).await?;
-        // It may be another file.
-        being_restarted::note(&directory, lock.identity());
         notes.lock = Some((manifest.job.clone(), lock));
     }
     let record = directory.record().ok();

@@ -169,7 +169,7 @@ async fn ranks_on(node: &str, silent: &mut BTreeMap<String, String>) -> Result<V
         if !running && !failover::awaits_successor(&directory) {
             continue;
         }
-        let restarted = being_restarted::is(&directory, &record);
+        let restarted = being_restarted::is(&directory);
         // It has no ranks any more; what they wrote may still be sent away.
         let over = record.ended.is_some() && !restarted;
         if over || silent.contains_key(&record.id) {
@@ -189,8 +189,10 @@ async fn ranks_on(node: &str, silent: &mut BTreeMap<String, String>) -> Result<V
                 // They have not begun; or its controller answers no verb any more, as its ranks end.
                 Ok(Ok(_)) => unsettled = true,
                 _ if !directory.is_running() => unsettled = failover::awaits_successor(&directory),
-                // It has ended just now, or is about to go on.
-                _ if directory.record().is_ok_and(|now| now.ended.is_some() || now.goes_on) => unsettled = true,
+                // It is about to go on.
+                _ if directory.record().is_ok_and(|now| now.goes_on || being_restarted::is(&directory)) => unsettled = true,
+                // It has ended just now.
+                _ if directory.record().is_ok_and(|now| now.ended.is_some()) => {}
                 Ok(Err(error)) => drop(silent.insert(record.id.clone(), mend_report::with_causes(&error))),
                 Err(_) => {
                     let why = format!("its controller on {} has not answered for {} s", record.controller_host, STATUS_TIMEOUT.as_secs());

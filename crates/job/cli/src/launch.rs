@@ -153,7 +153,7 @@ pub fn detach(quiet: bool, controller: impl FnOnce() -> i32) -> Result<i32, Fail
         Started::Accepted(id) => Ok(accepted(quiet, &id)),
         Started::Ended(code) => Ok(code),
         Started::Lost(id, code) => {
-            mend_report::tell!("mend: the controller of job {id} was killed before all ranks ran: another one is waited for");
+            mend_report::tell!("mend: the controller of job {id} was lost before all ranks ran: another one is waited for");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| Failure::new(format!("cannot wait for job {id}: {error}"), "", 1))?;
             match runtime.block_on(job_end::wait_for_ranks(&id))? {

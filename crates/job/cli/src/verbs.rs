@@ -123,7 +123,7 @@ pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
         let state = match (&status, &record.ended) {
             (Some(status), _) => status.state.clone(),
             (None, _) if running && record.goes_on => "restarting".into(),
-            (None, Some(_)) if being_restarted::is(&directory, &record) => "restarting".into(),
+            (None, _) if being_restarted::is(&directory) => "restarting".into(),
             // Its controller stays for that.
             (None, Some((_, how))) if running && !record.unsent.is_empty() => format!("ended: {how}; its output is being sent away"),
             (None, Some((_, how))) if running => format!("ending: {how}"),

@@ -1,27 +1,30 @@
-//! Whether a job whose record still says how it ended is being restarted: a file in its directory says so from when the restart has the lock until the job's next life is on record. One
-//! that a killed restart has left says nothing: nobody has the lock then.
+//! Whether a job is being restarted, whatever its record says of its last life: a file in its directory says so from when the restart has the lock until the job's next life is on record.
+//! It names the lock. One that a killed restart has left says nothing: nobody has that lock then, or its next holder has removed the file.
 
-use crate::record::{JobDirectory, JobRecord};
+use crate::lock_identity::LockIdentity;
+use crate::record::JobDirectory;
 use std::fs;
 
 const FILE_NAME: &str = "restarting";
 
-/// A restart has the job's lock.
-pub(crate) fn note(directory: &JobDirectory) {
-    if let Err(error) = fs::write(directory.path().join(FILE_NAME), "") {
+/// A restart has this lock of the job.
+pub(crate) fn note(directory: &JobDirectory, lock: LockIdentity) {
+    if let Err(error) = fs::write(directory.path().join(FILE_NAME), lock.text()) {
         tracing::warn!(%error, "that the job is being restarted is not on record");
     }
 }
 
-/// Its next life is on record.
+/// Its next life is on record, or the one before goes on.
 pub(crate) fn forget(directory: &JobDirectory) {
     let _ = fs::remove_file(directory.path().join(FILE_NAME));
 }
 
-/// Whether a job of this record has ended and is being restarted.
+/// Whether a job is being restarted: the life of this record is its last one, ended or not.
 #[must_use]
-pub fn is(directory: &JobDirectory, record: &JobRecord) -> bool {
-    record.ended.is_some() && directory.path().join(FILE_NAME).exists() && directory.is_running()
+pub fn is(directory: &JobDirectory) -> bool {
+    let lock = || LockIdentity::of(directory.path()).map(LockIdentity::text);
+    let noted = fs::read_to_string(directory.path().join(FILE_NAME)).ok();
+    noted.is_some_and(|noted| lock() == Some(noted)) && directory.is_running()
 }
 
 #[cfg(test)]
@@ -32,20 +35,18 @@ mod tests {
     fn what_a_killed_restart_has_left_says_nothing() {
         let place = tempfile::tempdir().unwrap();
         let directory = JobDirectory::at(place.path());
-        let text = r#"{"id": "a-job", "command": [], "size": 1, "hosts": [], "controller_host": "a", "controller_port": 1, "controller_pid": 1,
-            "started": 1, "ended": [2, "exit code 0"], "checkpoints": "/nonexistent"}"#;
-        let mut record: JobRecord = serde_json::from_str(text).unwrap();
         let lock = directory.lock("a-job").unwrap();
-        assert!(!is(&directory, &record), "it is about to end");
-        note(&directory);
-        assert!(is(&directory, &record));
-        drop(lock);
-        assert!(!is(&directory, &record));
+        assert!(!is(&directory), "it runs, or is about to end");
+        note(&directory, lock.identity());
+        assert!(is(&directory));
+        let successor = directory.seize_lock("a-job", lock.identity()).unwrap();
+        assert!(!is(&directory), "it is another's");
+        note(&directory, successor.identity());
+        assert!(is(&directory));
+        drop((lock, successor));
+        assert!(!is(&directory));
         let _lock = directory.lock("a-job").unwrap();
-        record.ended = None;
-        assert!(!is(&directory, &record), "it runs");
         forget(&directory);
-        record.ended = Some((2, "exit code 0".into()));
-        assert!(!is(&directory, &record));
+        assert!(!is(&directory));
     }
 }

@@ -39,7 +39,7 @@ pub enum AskError {
         /// Whether it has a checkpoint.
         restartable: bool,
     },
-    /// It has ended and is being restarted.
+    /// It is being restarted.
     #[error("job {id} is being restarted, and its ranks have not begun")]
     Restarted {
         /// The job that was asked.
@@ -108,7 +108,7 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
     let (mut request, mut unanswered) = (None, None);
     'asked: loop {
         let mut connection = loop {
-            let restarted = being_restarted::is(directory, &record);
+            let restarted = being_restarted::is(directory);
             if record.ended.is_some() && !restarted {
                 return if request.is_some() { Ok(Answer::Killed) } else { Err(AskError::of_an_ended_job(&record)) };
             }
@@ -128,6 +128,8 @@ pub async fn ask(directory: &JobDirectory, record: &JobRecord, ask: &Ask, mut me
                     // A successor takes its place.
                     Err(AskError::NotRunning { .. } | AskError::Unreachable { .. })
                         if failover::is_expected(directory) && unanswered.get_or_insert_with(Instant::now).elapsed() < SUCCESSION_TIME => {}
+                    // The restart that was asked has ended.
+                    Err(AskError::NotRunning { .. }) if request.is_some() => return Ok(Answer::Killed),
                     Err(error) => return Err(error),
                 }
             }

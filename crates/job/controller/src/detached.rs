@@ -6,7 +6,7 @@
 //!    │ ◄─ the job's id, when the ranks run ──┘      then the caller returns, with 0
 //!    └─ SIGINT, SIGTERM ─► controller               and waits for its end: the user gave the job up before it ran
 //! ```
-//! If the controller ends before the ranks run, the caller ends with its exit code; if it is killed when it may have a successor, the caller waits for what that
+//! If the controller ends before the ranks run, the caller ends with its exit code; if it is killed when it may have a successor, or has one, the caller waits for what that
 //! makes of the job. Standard error of the controller is a pipe to a thread of its
 //! own. This writes what comes to the job's spool, as standard error, and before the ranks run also to the caller's. So what
 //! `mend run` would have told is told, in the order in which it would have been.
@@ -15,6 +15,7 @@
 //! is killed, or its terminal goes away, at any moment (the job goes on); the controller is killed (messages that are still in the pipe are lost).
 
 use crate::error::RunError;
+use crate::failover::watch::TAKEN_OVER;
 use crate::spool::Spool;
 use mend_kernel::namespaces::{close_other_files, fork_and_run};
 use mend_kernel::signal_queue::SignalQueue;
@@ -190,7 +191,7 @@ pub enum Started {
     Accepted(String),
     /// The controller has ended, with this exit code, before they did. It has said why.
     Ended(i32),
-    /// The controller was killed before they did, and another one may go on with the job of this id. The exit code says by what.
+    /// The controller was killed before they did, or has lost the job to a successor: another one may go on with the job of this id. The exit code says by what.
     Lost(String, i32),
 }
 
@@ -314,7 +315,8 @@ fn accepted(mut report: PipeReader, controller: Pid, signals: &SignalQueue) -> i
         given_up = next_signal(signals, &process)?;
         if given_up.is_none() {
             let (code, killed) = exit_code(controller);
-            return Ok(match job(BEGUN).filter(|_| killed) {
+            // One that stood still may have a successor, and ends by itself then.
+            return Ok(match job(BEGUN).filter(|_| killed || code == TAKEN_OVER) {
                 Some(id) => Started::Lost(id, code),
                 None => Started::Ended(code),
             });
@@ -367,6 +369,9 @@ mod tests {
         assert_eq!(started("?job-1\n!job-1\n", "exit 0"), Started::Accepted("job-1".into()));
         assert_eq!(started("?job-1\n", "exit 75"), Started::Ended(75));
         assert_eq!(started("?job-1\n", "kill -KILL $$"), Started::Lost("job-1".into(), 137));
+        // It stood still, and sees that another one goes on with it.
+        assert_eq!(started("?job-1\n", "exit 137"), Started::Lost("job-1".into(), 137));
+        assert_eq!(started("", "exit 137"), Started::Ended(137));
         // Nobody can go on with it yet.
         assert_eq!(started("", "kill -KILL $$"), Started::Ended(137));
     }

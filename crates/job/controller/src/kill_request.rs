@@ -70,7 +70,7 @@ pub(crate) async fn wanted_of_restart(id: &str) {
     let Ok((before, directory)) = found.and_then(|directory| Ok((directory.record()?, directory))) else {
         return std::future::pending().await;
     };
-    wanted_while(&directory, |record| record.epoch == before.epoch && being_restarted::is(&directory, record)).await;
+    wanted_while(&directory, |record| record.epoch == before.epoch && being_restarted::is(&directory)).await;
 }
 
 /// Returns when somebody asks for the job's end while it stands so.

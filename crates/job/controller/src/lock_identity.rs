@@ -29,6 +29,12 @@ impl LockIdentity {
         Ok(Self::from(&file.metadata()?))
     }
 
+    /// As text, in which no two files are the same.
+    pub(crate) fn text(self) -> String {
+        let (seconds, nanoseconds) = self.made;
+        format!("{} {seconds} {nanoseconds}", self.inode)
+    }
+
     /// What names files that are being written for the holder.
     pub(crate) fn number(self) -> u64 {
         self.inode

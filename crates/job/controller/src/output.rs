@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendError;
 use tokio::task::JoinHandle;
@@ -32,6 +32,8 @@ use tokio::task::JoinHandle;
 #[derive(Debug)]
 pub struct Output {
     streams: BTreeMap<(Rank, Stream), Replay>,
+    /// Streams that have differed, or were compared again, of which the log alone has what is about to be printed.
+    unprinted: BTreeMap<(Rank, Stream), Unprinted>,
     /// Nobody waits for room there. Daemons keep what is not printed, and hold ranks back when that is much, so that no more than that waits here.
     waiting: mpsc::UnboundedSender<Waiting>,
     /// Messages of ours go there from here, so that nobody but the printer waits for whoever reads standard error.
@@ -45,6 +47,20 @@ pub struct Output {
     dead: bool,
     /// Makes durable what is printed, if daemons keep it until then.
     flushed: Arc<OnceLock<Flush>>,
+}
+
+/// What is about to be printed of a stream, and what has come since.
+#[derive(Debug)]
+struct Unprinted {
+    /// Goes when it is printed, and durable.
+    printing: Weak<()>,
+    all: Compared,
+}
+
+impl Unprinted {
+    fn is_so(&self) -> bool {
+        self.printing.strong_count() > 0
+    }
 }
 
 /// What the printer does next.
@@ -140,7 +156,7 @@ impl Output {
                 record.close();
             }
         });
-        Ok(Self { streams, waiting, teller, messages, printer, over, dead: false, flushed })
+        Ok(Self { streams, unprinted: BTreeMap::new(), waiting, teller, messages, printer, over, dead: false, flushed })
     }
 
     /// From now on what is printed is made durable by this.
@@ -149,24 +165,39 @@ impl Output {
         let _ = self.flushed.set(flush);
     }
 
-    /// Whether what comes on a stream is compared with what was shown: it may be held back, and nobody else keeps it.
+    /// Whether what comes on a stream is compared with what was shown, or follows what was and is not printed yet: nobody else keeps it all.
     #[must_use]
     pub fn compares(&self, rank: Rank, stream: Stream) -> bool {
-        self.streams.get(&(rank, stream)).is_some_and(|replay| !replay.ahead.is_empty())
+        let key = (rank, stream);
+        self.streams.get(&key).is_some_and(|replay| !replay.ahead.is_empty()) || self.unprinted.get(&key).is_some_and(Unprinted::is_so)
     }
 
-    /// What is held back of such streams.
+    /// What is held back of such streams, or not printed yet.
     #[must_use]
     pub fn compared(&self) -> Vec<((Rank, Stream), Compared)> {
         let compared = self.streams.iter().filter(|(_, replay)| !replay.ahead.is_empty());
-        compared.map(|(key, replay)| (*key, Compared { start: replay.agreed, bytes: replay.held.clone() })).collect()
+        let held = compared.map(|(key, replay)| (*key, Compared { start: replay.agreed, bytes: replay.held.clone(), ended: false }));
+        // A stream is one or the other.
+        let unprinted = self.unprinted.iter().filter(|(_, unprinted)| unprinted.is_so());
+        held.chain(unprinted.map(|(key, unprinted)| (*key, unprinted.all.clone()))).collect()
     }
 
-    /// What a lost controller has taken of such streams is compared again: what it held back, and what it may not have printed.
+    /// What a lost controller has taken of such streams is compared again: what it held back, and what it may not have printed. To be called when it
+    /// is known what makes durable what is printed.
     pub fn compare_again(&mut self, compared: &[((Rank, Stream), Compared)]) {
-        for ((rank, stream), Compared { bytes, .. }) in compared {
-            self.write(*rank, *stream, bytes, None);
+        for ((rank, stream), Compared { bytes, ended, .. }) in compared {
+            self.take((*rank, *stream), bytes, None, true);
+            if *ended {
+                self.stream_ended(*rank, *stream);
+            }
         }
+    }
+
+    /// This is about to be printed, and the log alone has it.
+    fn keep(&mut self, key: (Rank, Stream), all: Compared, printing: Option<Printing>) -> Printing {
+        let held = Arc::new(());
+        self.unprinted.insert(key, Unprinted { printing: Arc::downgrade(&held), all });
+        printing.unwrap_or_else(Printing::of_no_message).holding(held)
     }
 
     /// Where a stream will stand behind these bytes.
@@ -182,10 +213,26 @@ impl Output {
 
     /// Takes what a rank wrote. `printing` goes when it is printed.
     pub fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8], printing: Option<Printing>) {
+        self.take((rank, stream), bytes, printing, false);
+    }
+
+    /// `again`: a lost controller had it.
+    fn take(&mut self, (rank, stream): (Rank, Stream), bytes: &[u8], mut printing: Option<Printing>, again: bool) {
         let replay = self.streams.entry((rank, stream)).or_default();
         let (bytes, anew) = replay.take(bytes);
+        let (start, lines) = (replay.agreed, replay.lines);
+        if (again || anew.is_some()) && !bytes.is_empty() {
+            let all = Compared { start, bytes: bytes.clone(), ended: false };
+            printing = Some(self.keep((rank, stream), all, printing));
+        } else if let Some(unprinted) = self.unprinted.get_mut(&(rank, stream)) {
+            if unprinted.is_so() {
+                unprinted.all.bytes.extend_from_slice(&bytes);
+            } else {
+                self.unprinted.remove(&(rank, stream));
+            }
+        }
         if let Some(Divergence { at, .. }) = anew {
-            let (line, stream, at) = (replay.lines + 1, named(stream), at.at);
+            let (line, stream, at) = (lines + 1, named(stream), at.at);
             self.tell(false, move || {
                 mend_report::tell!(
                     "mend: rank {rank}: its {stream} is not what it was before the restart, from byte {at} on (line {line} since the checkpoint); it is printed from there"
@@ -199,17 +246,20 @@ impl Output {
 
     /// A rank ended by itself: what it printed and could not be compared any more is printed.
     pub fn ended(&mut self, rank: Rank) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let Some(replay) = self.streams.get_mut(&(rank, stream)).filter(|replay| !replay.ahead.is_empty()) else { continue };
-            let missing = replay.ahead.back().map_or(0, |end| end.at - replay.now.at);
-            let (bytes, anew) = replay.differ();
-            let what = named(stream);
-            self.tell(false, move || {
-                mend_report::tell!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
-            });
-            if !bytes.is_empty() {
-                self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: Some(anew), printing: None }));
-            }
+        [Stream::Stdout, Stream::Stderr].into_iter().for_each(|stream| self.stream_ended(rank, stream));
+    }
+
+    fn stream_ended(&mut self, rank: Rank, stream: Stream) {
+        let Some(replay) = self.streams.get_mut(&(rank, stream)).filter(|replay| !replay.ahead.is_empty()) else { return };
+        let missing = replay.ahead.back().map_or(0, |end| end.at - replay.now.at);
+        let (start, (bytes, anew)) = (replay.agreed, replay.differ());
+        let what = named(stream);
+        self.tell(false, move || {
+            mend_report::tell!("mend: rank {rank} ended and has printed {missing} bytes less to {what} than it had before the restart");
+        });
+        if !bytes.is_empty() {
+            let printing = self.keep((rank, stream), Compared { start, bytes: bytes.clone(), ended: true }, None);
+            self.put(Waiting::Print(Chunk { rank, stream, bytes, anew: Some(anew), printing: Some(printing) }));
         }
     }
 
@@ -371,7 +421,7 @@ mod tests {
             assert!(lost.compares(0, Stream::Stderr));
             lost.write(0, Stream::Stderr, b"e\ntook ", None);
             let compared = lost.compared();
-            assert_eq!(compared[0].1, Compared { start: Mark::default().after(b"one\n"), bytes: b"took ".to_vec() });
+            assert_eq!(compared[0].1, Compared { start: Mark::default().after(b"one\n"), bytes: b"took ".to_vec(), ended: false });
             lost.finish().await;
             let mut output = begin(compared[0].1.start);
             output.compare_again(&compared);
@@ -380,6 +430,51 @@ mod tests {
             output.finish().await;
             let whole = if printed.is_empty() { "one\ntook 5 s\nend\n".to_owned() } else { format!("one\n{printed}") };
             assert_eq!(shown_output::load(&directory).digests[&(0, Stream::Stderr)].end(), Mark::default().after(whole.as_bytes()));
+        }
+    }
+
+    /// The printer waits, and the stream goes on: who takes over has it all.
+    #[tokio::test]
+    async fn what_differs_is_kept_until_it_is_printed() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = crate::record::JobDirectory::at(place.path());
+        let lock = directory.lock("a-job").unwrap();
+        let begin = || Output::new(place.path(), lock.identity(), &BTreeMap::new(), found(&directory, &BTreeMap::new(), false)).unwrap();
+        let mut output = begin();
+        output.write(0, Stream::Stderr, b"a\nb\nc\nd\n", None);
+        output.finish().await;
+        let mut lost = begin();
+        let (let_go, may_go) = std::sync::mpsc::channel::<()>();
+        lost.tell(true, move || may_go.recv().unwrap());
+        lost.write(0, Stream::Stderr, b"a\n", None);
+        lost.write(0, Stream::Stderr, b"X\n", None);
+        assert!(lost.compares(0, Stream::Stderr));
+        lost.write(0, Stream::Stderr, b"Y\n", None);
+        let kept = Compared { start: Mark::default().after(b"a\n"), bytes: b"X\nY\n".to_vec(), ended: false };
+        assert_eq!(lost.compared(), [((0, Stream::Stderr), kept)]);
+        let unprinted = lost.unprinted[&(0, Stream::Stderr)].printing.clone();
+        let_go.send(()).unwrap();
+        lost.finish().await;
+        assert_eq!(unprinted.strong_count(), 0);
+        assert_eq!(shown_output::load(&directory).digests[&(0, Stream::Stderr)].end(), Mark::default().after(b"a\nX\nY\n"));
+    }
+
+    /// Its controller was lost before it had printed the rest.
+    #[tokio::test]
+    async fn what_is_held_back_of_a_rank_that_has_ended_is_printed() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = crate::record::JobDirectory::at(place.path());
+        let lock = directory.lock("a-job").unwrap();
+        let begin = || Output::new(place.path(), lock.identity(), &BTreeMap::new(), found(&directory, &BTreeMap::new(), false)).unwrap();
+        let mut output = begin();
+        output.write(0, Stream::Stderr, b"a\nlonger\n", None);
+        output.finish().await;
+        for ended in [false, true] {
+            let mut output = begin();
+            output.compare_again(&[((0, Stream::Stderr), Compared { start: Mark::default(), bytes: b"a\nlo".to_vec(), ended })]);
+            output.finish().await;
+            let whole: &[u8] = if ended { b"a\nlo" } else { b"a\nlonger\n" };
+            assert_eq!(shown_output::load(&directory).digests[&(0, Stream::Stderr)].end(), Mark::default().after(whole));
         }
     }
 

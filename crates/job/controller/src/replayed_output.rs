@@ -1,6 +1,7 @@
 //! Output that a rank prints again after a restart: held back, and compared line by line with what was shown.
 
 use crate::stream_digest::{Mark, StreamDigest};
+use mend_job::replay::Compared;
 use std::collections::VecDeque;
 
 /// Bytes of a stream that are held back at most while they are compared.
@@ -79,6 +80,15 @@ impl Replay {
     }
 }
 
+/// What of this end of a stream is to be compared again, or printed, where so much was shown; and whether some of it is to be printed.
+pub(crate) fn left_of(Compared { start, bytes, ended }: &Compared, found: Option<&StreamDigest>) -> (Compared, bool) {
+    let mut replay = Replay::new(*start, found);
+    let (printed, _) = replay.take(bytes);
+    let prints = !printed.is_empty() || *ended && !replay.held.is_empty();
+    let bytes = if printed.is_empty() { replay.held } else { printed };
+    (Compared { start: replay.agreed, bytes, ended: *ended }, prints)
+}
+
 fn newlines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
@@ -128,6 +138,24 @@ mod tests {
     fn of_output_that_is_only_counted_so_much_is_dropped() {
         let mut replay = Replay::new(Mark { at: 4, sum: None }, Some(&StreamDigest::of_length(9)));
         assert_eq!(replay.take(b"other\nmore\n").0, b"\nmore\n");
+    }
+
+    #[test]
+    fn what_a_lost_controller_has_not_printed_is_found() {
+        let begins = |text: &str| Mark::default().after(text.as_bytes());
+        let left = |before: &str, bytes: &str, ended| {
+            let all = Compared { start: Mark::default(), bytes: bytes.into(), ended };
+            let (left, prints) = left_of(&all, Some(&shown(before)));
+            (left.start, String::from_utf8(left.bytes).unwrap(), prints)
+        };
+        // It differs in its second line, and goes on.
+        assert_eq!(left("a\nb\nc\nd\n", "a\nX\nY\n", false), (begins("a\n"), "X\nY\n".into(), true));
+        // That was printed in part.
+        assert_eq!(left("a\nX\n", "a\nX\nY\n", false), (begins("a\nX\n"), "Y\n".into(), true));
+        assert_eq!(left("a\nX\nY\n", "a\nX\nY\n", false), (begins("a\nX\nY\n"), String::new(), false));
+        // The middle of a line is printed if no more comes.
+        assert_eq!(left("a\nlonger\n", "a\nlo", false), (begins("a\n"), "lo".into(), false));
+        assert_eq!(left("a\nlonger\n", "a\nlo", true), (begins("a\n"), "lo".into(), true));
     }
 
     #[test]

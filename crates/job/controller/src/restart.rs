@@ -352,7 +352,7 @@ async fn restart_from(
     if !notes.has_lock(&manifest.job) {
         let named = names(&spec.hosts).into_iter().chain(names(&spec.spares)).collect();
         let lock = directory.lock(&manifest.job)?;
-        being_restarted::note(&directory);
+        being_restarted::note(&directory, lock.identity());
         let lock = last_controller::replace(&directory, lock, named).await?;
         notes.lock = Some((manifest.job.clone(), lock));
     }
@@ -450,6 +450,7 @@ async fn restart_from(
         batch: spec.batch.clone(),
         notes: std::mem::take(&mut notes.events),
         stage: Vec::new(),
+        by_user: spec.run_began.is_none(),
         begins: spec.begins,
         options: spec.healing,
         any_owner: spec.any_owner,

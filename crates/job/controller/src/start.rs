@@ -143,6 +143,8 @@ pub(crate) struct JobStart {
     pub(crate) notes: Vec<Happened>,
     /// What is staged before its ranks start.
     pub(crate) stage: Vec<Wanted>,
+    /// A user waits for it: it has not begun again by itself.
+    pub(crate) by_user: bool,
     /// Whether it is a first life, and who wants it, if not.
     pub(crate) begins: Begins,
     /// What the user wrote about failures.
@@ -277,8 +279,8 @@ pub(crate) async fn begin(
     for node in &reached {
         journal.record_of(Some(&node.name), None, Happened::NodeReached { address: node.address.to_string() });
     }
-    // `mend drain` finds the job from now on. Who is restarted by itself is waited for there.
-    if beginning.from.is_none()
+    // `mend drain` finds the job on these nodes from now on, and has found it on others until now. A job that goes on by itself is waited for there.
+    if beginning.by_user
         && embedded.is_none()
         && let Some(host) = drained::any_of(places.iter().filter_map(|node| record.hosts.get(*node as usize)))?
     {
@@ -547,6 +549,7 @@ pub(crate) async fn first_life(mut spec: RunSpec, in_batch: Option<InBatch>, sig
         batch: in_batch.clone(),
         notes,
         stage: spec.stage,
+        by_user: true,
         begins: Begins::Anew,
         options: spec.healing,
         any_owner: false,

@@ -10,7 +10,7 @@
 //! and a daemon says how many it has had.
 //!
 //! What ranks print is not written down, only how far each stream came by it: the daemon keeps the bytes until they are printed. What a rank prints again
-//! after a restart is, as long as it is compared with what was shown: nobody else keeps what is held back until a line is complete.
+//! after a restart is, as long as it is compared with what was shown, and where it differs until that is printed: nobody else keeps what is held back until a line is complete.
 //!
 //! Faults assumed: the controller is killed between any two steps; the end of its log is missing, as its machine has lost power ([`crate::durable`]). What a daemon has had of orders
 //! is then more than is known here, and the daemon's node counts as lost.
@@ -115,10 +115,12 @@ pub struct Compared {
     /// What the rank has printed from there on.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
+    /// No more comes: what is held back of it is printed.
+    pub ended: bool,
 }
 
-/// Bytes of a stream that are kept so at least; twice as many at most. More is not held back either.
-const MIN_COMPARED_BYTES: usize = 256 << 10;
+/// Bytes of a stream that are kept so at least; twice as many at most. More is not held back, and, where it differs, not sent either before it is printed.
+const MIN_COMPARED_BYTES: usize = 8 << 20;
 
 impl Compared {
     fn add(&mut self, bytes: &[u8]) {
@@ -266,13 +268,18 @@ impl Standing {
             None if bytes.is_empty() => {}
             None => {
                 let start = self.printed.iter().find(|(of, _)| *of == key).map(|(_, mark)| *mark).unwrap_or_default();
-                self.compared.push((key, Compared { start, bytes: bytes.to_vec() }));
+                self.compared.push((key, Compared { start, bytes: bytes.to_vec(), ended: false }));
             }
         }
     }
 
     fn handle(&mut self, event: Event, printed: Option<Mark>) {
         let effects = self.job.handle(self.at_us, event);
+        for effect in &effects {
+            if let Effect::OutputEnds { rank: ended } = effect {
+                self.compared.iter_mut().filter(|((rank, _), _)| rank == ended).for_each(|(_, compared)| compared.ended = true);
+            }
+        }
         self.undone.extend(effects.into_iter().map(|effect| (effect, printed)));
     }
 
@@ -380,9 +387,9 @@ mod tests {
 
     #[test]
     fn what_is_compared_is_bounded_and_begins_at_a_known_mark() {
-        let (mut compared, mut all) = (Compared { start: Mark::default(), bytes: Vec::new() }, Vec::new());
-        for piece in 0..1000u32 {
-            let bytes = piece.to_le_bytes().repeat(256);
+        let (mut compared, mut all) = (Compared { start: Mark::default(), bytes: Vec::new(), ended: false }, Vec::new());
+        for piece in 0..40u32 {
+            let bytes = piece.to_le_bytes().repeat(256 << 10);
             compared.add(&bytes);
             all.extend_from_slice(&bytes);
             let begins = all.len() - compared.bytes.len();

@@ -34,15 +34,31 @@ pub struct Confirmations(Arc<Mutex<Vec<OfNode>>>);
 /// Output that is being printed. It is printed, and durable, when this is dropped.
 #[derive(Debug)]
 pub struct Printing {
-    confirmations: Confirmations,
-    node: NodeIndex,
-    number: u64,
+    /// The daemon's message that it came with.
+    message: Option<(Confirmations, NodeIndex, u64)>,
+    /// Goes with it.
+    held: Option<Arc<()>>,
+}
+
+impl Printing {
+    /// Of output that comes with no message, or of one that was confirmed.
+    pub fn of_no_message() -> Self {
+        Self { message: None, held: None }
+    }
+
+    /// Has this go with it.
+    pub fn holding(self, held: Arc<()>) -> Self {
+        let mut printing = self;
+        printing.held = Some(held);
+        printing
+    }
 }
 
 impl Drop for Printing {
     fn drop(&mut self) {
-        self.confirmations.with(self.node, |node| {
-            node.printing.remove(&self.number);
+        let Some((confirmations, node, number)) = &self.message else { return };
+        confirmations.with(*node, |node| {
+            node.printing.remove(number);
         });
     }
 }
@@ -74,7 +90,7 @@ impl Confirmations {
         self.with(node, |node| {
             node.printing.insert(number, output);
         });
-        Printing { confirmations: self.clone(), node, number }
+        Printing { message: Some((self.clone(), node, number)), held: None }
     }
 
     /// Number of the last message of each node that the machine was told: for [`Confirmations::durable`] when all that was written until now is durable.

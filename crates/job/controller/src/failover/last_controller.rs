@@ -6,6 +6,7 @@
 //! nodes are gone, or cannot be reached; the job has no log.
 
 use super::{age, log};
+use crate::being_restarted;
 use crate::client;
 use crate::error::RunError;
 use crate::failover::log::LifeRecord;
@@ -64,6 +65,8 @@ pub(crate) async fn replace(directory: &JobDirectory, lock: JobLock, named: Vec<
 async fn outlasted(directory: &JobDirectory, record: &JobRecord, life: &LifeRecord, lock: JobLock) -> Result<JobLock, RunError> {
     let (id, mark) = (&record.id, directory.path().join(FILE_NAME));
     let lock = replaced(directory, id, lock).await.ok_or_else(|| RecordError::Running { id: id.clone() })?;
+    // It is another file now.
+    being_restarted::note(directory, lock.identity());
     let votes = votes(life, 0).await?;
     // One that has left the job cannot confirm anybody, nor one that has voted.
     let unknown = votes.iter().filter(|vote| !matches!(vote, Some(Vote::Absent | Vote::Successor | Vote::LeaseOver))).count();

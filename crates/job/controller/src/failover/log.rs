@@ -36,7 +36,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The file's name in the job's directory.
 const FILE_NAME: &str = "told";
 /// First bytes of the file; the number is the format's.
-const HEAD: &[u8; 8] = b"mendtol8";
+const HEAD: &[u8; 8] = b"mendtol9";
 /// Length from which on the log is begun anew, bytes.
 const MAX_BYTES: u64 = 8 << 20;
 
@@ -172,6 +172,14 @@ pub fn read(directory: &Path) -> Option<Found> {
         rest = more;
     }
     Some(Found { life, standing, told })
+}
+
+/// Makes durable what is there of that of a lost controller, so that daemons may forget what it has.
+///
+/// # Errors
+/// Those of the file system.
+pub fn make_durable(directory: &Path) -> io::Result<()> {
+    File::open(directory.join(FILE_NAME))?.sync_all()
 }
 
 /// When that of the job of this directory was written last; `None` if there is none.

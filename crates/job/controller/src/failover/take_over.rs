@@ -2,6 +2,7 @@
 
 use crate::arrival::Arrival;
 use crate::batch::BatchSession;
+use crate::being_restarted;
 use crate::client;
 use crate::detached;
 use crate::embedded::Embedded;
@@ -22,8 +23,10 @@ use crate::nodes::{JobOnNode, Node, begin};
 use crate::offload::Offloads;
 use crate::output::{self, Output};
 use crate::record::{JobDirectory, JobRecord};
+use crate::replayed_output::left_of;
 use crate::run::{Earlier, Parts, Shell, by_rank, end_of_lost, go_on};
 use crate::serve;
+use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
 use crate::start::{MAX_WAITING_EVENTS, load_key};
 use crate::watchers::{self, Watchers};
@@ -31,7 +34,7 @@ use mend_coordination::renewal::confirmed_us;
 use mend_job::event::{Effect, Record};
 use mend_job::input::InputAt;
 use mend_job::phase::NodeLoss;
-use mend_job::replay::{Standing, UnknownOrders};
+use mend_job::replay::{SentOutput, Standing, UnknownOrders};
 use mend_job::safeguard::Kept;
 use mend_journal::Entry;
 use mend_messages::daemon::Succession;
@@ -58,6 +61,8 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
     detached::seize();
     directory.hold(lock.identity());
     last_controller::forget(&directory);
+    // Of a restart that was killed.
+    being_restarted::forget(&directory);
     let mut record = directory.record()?;
     if record.ended.is_some() {
         return Ok(None);
@@ -77,12 +82,13 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         batch: batch.clone(),
         quiet: life.quiet,
     };
-    let standing = found.stand(&record);
+    let mut standing = found.stand(&record);
     mend_report::tell!(
         "mend: the controller of job {id} on {} was lost; another one on {} goes on in its place",
         record.controller_host,
         client::host_name()
     );
+    look_again(&mut standing, &output::found(&directory, &BTreeMap::new(), false));
     if standing.job.is_over() {
         // It was lost between two lives of the job, or at its end.
         record.controller_host = client::host_name();
@@ -93,6 +99,11 @@ pub async fn take_over(id: &str, silent: bool) -> Result<Option<i32>, RunError> 
         let embedded = daemon_of_lost(&life);
         let life = Life { end, embedded, lock, id, checkpoints, tiers, signals, offloads, spaces };
         return see_through_in_batch(Ok((life, constants)), batch, strays).await.map(Some);
+    }
+    if !standing.compared.is_empty()
+        && let Err(error) = log::make_durable(directory.path())
+    {
+        tracing::warn!(%error, "what the lost controller was told cannot be made durable");
     }
     // In a life that began since then nodes may confirm its controller.
     let voted = voted == Some(life.epoch);
@@ -131,9 +142,25 @@ async fn ask_nodes(life: &LifeRecord, standing: &Standing, confirmed: &[u64], se
 
 /// Number of each daemon's last message that, like all before it, is not needed any more.
 fn confirmed(standing: &Standing, shown: &output::ShownStreams) -> Vec<u64> {
-    let is_shown = |output: &mend_job::replay::SentOutput| shown.get(&(output.rank, output.stream)).is_some_and(|at| *at >= output.end.at);
     let heard = standing.heard.iter().zip(&standing.outputs);
-    heard.map(|(heard, outputs)| outputs.iter().find(|(_, output)| !is_shown(output)).map_or(*heard, |(number, _)| number - 1)).collect()
+    heard
+        .map(|(heard, outputs)| {
+            outputs.iter().find(|(_, output)| !is_shown(standing, output, shown)).map_or(*heard, |(number, _)| number - 1)
+        })
+        .collect()
+}
+
+/// Whether this was printed, or the log has it: a lost controller may have confirmed what is compared.
+fn is_shown(standing: &Standing, output: &SentOutput, shown: &output::ShownStreams) -> bool {
+    let key = (output.rank, output.stream);
+    standing.compared.iter().any(|(of, _)| *of == key) || shown.get(&key).is_some_and(|at| *at >= output.end.at)
+}
+
+/// Leaves of what the lost controller compared what is to be compared again.
+fn look_again(standing: &mut Standing, shown: &ShownOutput) {
+    for (key, compared) in &mut standing.compared {
+        *compared = left_of(compared, shown.digests.get(key)).0;
+    }
 }
 
 async fn go_on_in_place(
@@ -214,8 +241,7 @@ async fn go_on_in_place(
             shown.insert(*key, end.at);
         }
     }
-    let mut output = Output::new(directory.path(), lock.identity(), &by_rank(&printed.into_iter().collect::<Vec<_>>()), found)?;
-    output.compare_again(&standing.compared);
+    let output = Output::new(directory.path(), lock.identity(), &by_rank(&printed.into_iter().collect::<Vec<_>>()), found)?;
     let earlier = Earlier { heard: standing.heard.clone(), outputs: std::mem::take(&mut standing.outputs), shown };
     let (tiers, checkpoints, heard) = (life.tiers.clone(), record.checkpoints.clone(), Some(confirmed));
     let branch = record.branch.clone();
@@ -226,8 +252,9 @@ async fn go_on_in_place(
     let spaces = MadeSpaces::of(&life.program);
     let (local, embedded) = (life.local, daemon_of_lost(&life));
     let watch = Some(watch);
-    let shell =
+    let mut shell =
         Shell::of(life, Parts { directory, record, journal, local, key, nodes, input, output, arrivals, told, heard, watch, traffic });
+    shell.output.compare_again(&standing.compared);
     let end = go_on(shell, standing, left, earlier, incoming).await;
     reading.abort();
     let _ = reading.await;

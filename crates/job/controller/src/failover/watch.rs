@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time;
 
 /// The exit code of a controller whose job goes on under another one: as if it had been killed (128 + SIGKILL), and not one that the job may have.
-const TAKEN_OVER: i32 = 137;
+pub const TAKEN_OVER: i32 = 137;
 /// Which part of a lease it may be since the job was seen to be this controller's for it to renew the lease.
 pub const LEASES: u32 = 4;
 /// Looks, and questions to each node, in that time.

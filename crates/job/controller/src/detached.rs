@@ -14,8 +14,7 @@
 //! Invariant: nobody writes a message while he has the spool, or both would wait for each other once the pipe is full. Faults assumed: the caller
 //! is killed, or its terminal goes away, at any moment (the job goes on); the controller is killed (messages that are still in the pipe are lost).
 
-use crate::error::RunError;
-use crate::failover::watch::TAKEN_OVER;
+use crate::error::{RunError, TAKEN_OVER};
 use crate::spool::Spool;
 use mend_kernel::namespaces::{close_other_files, fork_and_run};
 use mend_kernel::signal_queue::SignalQueue;

@@ -17,6 +17,8 @@ use std::path::PathBuf;
 
 /// The exit code of `mend run` for a lost node: EX_TEMPFAIL.
 pub const NODE_LOST: i32 = 75;
+/// The exit code of a controller whose job goes on under another one: as if it had been killed (128 + SIGKILL), and not one that the job may have.
+pub const TAKEN_OVER: i32 = 137;
 
 /// Errors of `run` and `restart`. See [`RunError::hint`] and [`RunError::exit_code`].
 #[derive(Debug, thiserror::Error)]

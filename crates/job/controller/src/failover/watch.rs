@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time;
 
-/// The exit code of a controller whose job goes on under another one: as if it had been killed (128 + SIGKILL), and not one that the job may have.
-pub const TAKEN_OVER: i32 = 137;
 /// Which part of a lease it may be since the job was seen to be this controller's for it to renew the lease.
 pub const LEASES: u32 = 4;
 /// Looks, and questions to each node, in that time.
@@ -218,5 +216,5 @@ pub fn leave(id: &str) -> ! {
     if !is_detached() {
         mend_report::tell!("mend: another controller has taken job {id} over: this one was silent; `mend attach {id}` follows it");
     }
-    std::process::exit(TAKEN_OVER);
+    std::process::exit(crate::error::TAKEN_OVER);
 }

@@ -30,6 +30,8 @@ pub fn is(directory: &JobDirectory) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn what_a_killed_restart_has_left_says_nothing() {
@@ -44,7 +46,12 @@ mod tests {
         note(&directory, successor.identity());
         assert!(is(&directory));
         drop((lock, successor));
-        assert!(!is(&directory));
+        // A process that another test has just forked may have the locks until it runs its program.
+        let dropped = Instant::now();
+        while is(&directory) {
+            assert!(dropped.elapsed() < Duration::from_secs(10));
+            sleep(Duration::from_millis(5));
+        }
         let _lock = directory.lock("a-job").unwrap();
         forget(&directory);
         assert!(!is(&directory));

@@ -24,7 +24,7 @@ fn use_written(entry: &Entry) {
         (0..file.objects.len() as u16).map(|position| Shape { position, length: entry.version, changed_ns: 0 }).collect();
     assert!(i64::try_from(written::size(file, &shapes)).is_ok());
     let free = [Some(1 << 40), Some(1 << 41), None];
-    if let Ok(Some(moved)) = file.moved(&free, |_, at| at > 1, |_, at| at < 2, |_| 1 << 20) {
+    if let Ok(Some(moved)) = file.moved(&free, |_, at| at > 1, |_, at| at < 2, |_| 1 << 20, usize::from) {
         assert!(moved.objects.iter().all(|copies| copies.iter().all(|at| *at < 2)));
     }
     assert!(!entry.path.split('/').any(|name| matches!(name, "" | "." | "..")));

@@ -153,7 +153,7 @@ def unit_steps():
 # Crates with tests of what root does otherwise: namespaces without a user namespace, capabilities, networks.
 ROOT_CRATES = ("crates/job/lab", "crates/node/daemon", "crates/platform/kernel")
 # Programs of other crates in which root sets, mounts or owns what nobody else may.
-ROOT_PROGRAMS = tuple(("crates/rank/agent", name) for name in ("attributes", "background_writer", "refusals"))
+ROOT_PROGRAMS = tuple(("crates/rank/agent", name) for name in ("attributes", "refusals"))
 # Lab tests of the same: starting and moving ranks, refusing other users, private memory, mounts and devices, media that fail,
 # control groups.
 ROOT_LAB = ("test_run.", "test_migration.", "test_private.", "test_pending_handshakes.", "test_rdma.", "test_many.Room.", "test_slurm.", "test_data_medium.",

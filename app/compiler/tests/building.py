@@ -1,7 +1,6 @@
 """Programs that mend-cc builds, beside the same built without it; run by real ranks in directories of their own."""
 
 import glob
-import hashlib
 import os
 import re
 import shutil
@@ -9,11 +8,10 @@ import subprocess
 import sys
 import tempfile
 
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Behind this directory, whose tests have names of their own.
 sys.path.append(os.path.join(os.path.dirname(os.path.dirname(HERE)), "lib", "tests"))
-from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory  # noqa: E402
+from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory, digest  # noqa: E402
 
 PROGRAMS = os.path.join(HERE, "programs")
 RUNTIME = os.path.join(ROOT, "app", "compiler", "mend_cc", "runtime")
@@ -38,11 +36,8 @@ _compilers = tempfile.TemporaryDirectory()
 
 def _common():
     """Where objects of the runtime as it is now are for all."""
-    digest = hashlib.sha256()
-    for path in sorted([MPI_PART, *glob.glob(os.path.join(RUNTIME, "*")), *glob.glob(os.path.join(OUT, "include", "*"))]):
-        with open(path, "rb") as file:
-            digest.update(file.read() + b"\0")
-    return os.path.join(OUT, "tests", "mend-cc", digest.hexdigest()[:32])
+    built_from = [MPI_PART, *glob.glob(os.path.join(RUNTIME, "*")), *glob.glob(os.path.join(OUT, "include", "*"))]
+    return os.path.join(OUT, "tests", "mend-cc", digest(built_from)[:32])
 
 
 def compiled_once(compiler, own=_compilers.name):

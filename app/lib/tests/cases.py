@@ -1,5 +1,6 @@
 """What the tests of this library and of mend-cc share: where things are, a fresh directory for each test, READMEs whose commands are executed."""
 
+import hashlib
 import os
 import re
 import subprocess
@@ -17,6 +18,15 @@ def skip(what, why):
     """A line past the capture of the test's output, and unittest's own word."""
     print(f"skipped: {what}: {why}", file=sys.__stdout__, flush=True)
     raise unittest.SkipTest(f"{what}: {why}")
+
+
+def digest(paths):
+    """Of what files hold: what was compiled from them is good as long as it is the same."""
+    summed = hashlib.sha256()
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            summed.update(file.read() + b"\0")
+    return summed.hexdigest()
 
 
 def matches(expected, found):

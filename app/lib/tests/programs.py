@@ -4,14 +4,13 @@ Run as a command it builds those that several files of tests use, once for all o
 """
 
 import glob
-import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory, skip
+from cases import OUT, PATIENCE, ROOT, VENV, InDirectory as InFreshDirectory, digest, skip
 
 SOURCES = os.path.join(ROOT, "app", "lib", "tests", "programs")
 PYTHON = os.path.join(VENV, "bin", "python3")
@@ -68,11 +67,7 @@ def _compile(name, directory):
 
 def _digest(name):
     """Of a program's sources and of what is compiled with them. Those who run tests may not write where it is built, and compile their own if it is another one."""
-    digest = hashlib.sha256()
-    for path in sorted([os.path.join(SOURCES, f"{name}.c"), *glob.glob(os.path.join(OUT, "include", "*")), os.path.join(OUT, "share", "mend-app", "mend_app_mpi.c")]):
-        with open(path, "rb") as file:
-            digest.update(file.read() + b"\0")
-    return digest.hexdigest()
+    return digest([os.path.join(SOURCES, f"{name}.c"), *glob.glob(os.path.join(OUT, "include", "*")), os.path.join(OUT, "share", "mend-app", "mend_app_mpi.c")])
 
 
 def _is_common(name):

@@ -22,7 +22,7 @@ pub struct Reserved(HashMap<Rank, Save>);
 struct Save {
     /// The controller's question.
     seq: u64,
-    /// Its checkpoint.
+    /// Number of the checkpoint that the image belongs to.
     number: u64,
     /// The image, as soon as it is written behind its rank.
     behind: Option<ImageId>,

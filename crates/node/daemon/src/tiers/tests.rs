@@ -52,14 +52,19 @@ async fn placed(tiers: &mut (Tiers, Outbox), store: &NodeStore, needed: u64) -> 
     }
 }
 
+/// Two jobs on a node, its store in this directory, and more bytes than half of the store's room.
+fn two_jobs(directory: &tempfile::TempDir) -> (NodeStore, [(Tiers, Outbox); 2], u64) {
+    let store = NodeStore::Directory(directory.path().to_owned());
+    let shared = NodeTiers::default();
+    let most = OpenNodeStore::open(store.clone(), "n", &[3; 16]).unwrap().room().unwrap() / 3 * 2;
+    (store, [[1; 16], [2; 16]].map(|identity| tiers(identity, &shared)), most)
+}
+
 /// Both wrote, and ranks were killed for want of memory.
 #[tokio::test]
 async fn what_one_job_is_about_to_write_is_not_there_for_another() {
     let directory = tempfile::tempdir().unwrap();
-    let store = NodeStore::Directory(directory.path().to_owned());
-    let shared = NodeTiers::default();
-    let (mut one, mut other) = (tiers([1; 16], &shared), tiers([2; 16], &shared));
-    let most = OpenNodeStore::open(store.clone(), "n", &[3; 16]).unwrap().room().unwrap() / 3 * 2;
+    let (store, [mut one, mut other], most) = two_jobs(&directory);
     assert!(placed(&mut one, &store, most).await);
     assert!(!placed(&mut other, &store, most).await);
     // What is written counts in the file system.
@@ -98,10 +103,7 @@ fn saved(behind: bool) -> Reply {
 #[tokio::test]
 async fn a_save_gives_its_room_back_however_it_ends() {
     let directory = tempfile::tempdir().unwrap();
-    let store = NodeStore::Directory(directory.path().to_owned());
-    let shared = NodeTiers::default();
-    let (mut one, mut other) = (tiers([1; 16], &shared), tiers([2; 16], &shared));
-    let most = OpenNodeStore::open(store.clone(), "n", &[3; 16]).unwrap().room().unwrap() / 3 * 2;
+    let (store, [mut one, mut other], most) = two_jobs(&directory);
     let failed = || Reply::Failed { error: "no".into(), hint: String::new() };
     let lost = |id| Effect::Send(FromDaemon::Written { rank: 0, id, result: Err(Unwritten::Ended) });
     let written = |image| Effect::Written { agent: AGENT, rank: 0, image, result: Err("no".into()) };
@@ -133,10 +135,7 @@ async fn a_save_gives_its_room_back_however_it_ends() {
 #[tokio::test]
 async fn a_save_of_a_rank_that_is_not_here_gives_its_room_back() {
     let directory = tempfile::tempdir().unwrap();
-    let store = NodeStore::Directory(directory.path().to_owned());
-    let shared = NodeTiers::default();
-    let (mut one, mut other) = (tiers([1; 16], &shared), tiers([2; 16], &shared));
-    let most = OpenNodeStore::open(store.clone(), "n", &[3; 16]).unwrap().room().unwrap() / 3 * 2;
+    let (store, [mut one, mut other], most) = two_jobs(&directory);
     assert!(placed(&mut one, &store, most).await);
     let setup = Setup { size: 1, lease_us: 30_000_000, health: NodeHealth::default(), standing: Vec::new(), watches_traffic: false };
     let (mut machine, _) = NodeJob::begin(setup);

@@ -43,12 +43,14 @@ const STANDING: [fn(&Event) -> bool; 2] =
     [|event| matches!(event, Event::IntervalChosen { .. }), |event| matches!(event, Event::TiersStaggered { .. })];
 
 /// The entries to keep instead of these: the newest, up to `budget` bytes of frames, with what the others add up to before them. At
-/// least one entry is folded away if there are two.
+/// least the first entry and an earlier compaction's sum are among the others.
 #[must_use]
 pub fn compact(entries: &[Entry], budget: usize) -> Vec<Entry> {
+    // An earlier one's sum covers all before it, so that is summed up anew: two would not agree about what was left out.
+    let summed = entries.iter().rposition(|entry| matches!(entry.event, Event::Compacted { .. })).map_or(0, |at| at + 1);
     let mut room = budget;
     let mut first = entries.len();
-    while first > 1 {
+    while first > summed.max(1) {
         let length = frame::encode(&entries[first - 1]).map_or(0, |frame| frame.len());
         let Some(left) = room.checked_sub(length) else { break };
         (room, first) = (left, first - 1);

@@ -8,11 +8,12 @@
 //!                   └─ nonsense ──► lost
 //! ```
 //! A task of its own carries them, so that a slow terminal or a busy event loop never looks like a dead node. It pings some fifteen times within the silence that a
-//! node may keep, and at least every second. Silence
+//! node may keep, and at least every second, but never before the daemon has said something since the last ping: one that is lost got its last ping just before. Silence
 //! is counted only while it waits, and of that only the time in which this process could run. After a fifth of that silence the connection is
 //! given up for another one, which a daemon that lives accepts: so the job's lease on the node ends soon if it does not.
 //! Invariants: messages are delivered once and in order ([`Link`]); after [`NodeLoss`] none come; what a daemon has not had when its
-//! connection is given up never reaches it, so that its lease ends by [`Lost::last_word`]. Faults assumed: the connection breaks at any
+//! connection is given up never reaches it, and a ping that reaches it late counts from when it was sent ([`mend_coordination::lease`]), so that its lease is
+//! over when one that began at [`Lost::last_word`] is. Faults assumed: the connection breaks at any
 //! byte; the daemon dies, stands still, or has given the job up.
 
 use crate::failover::pulse::NodePulse;
@@ -25,7 +26,7 @@ use mend_wire::{Connection, HandshakeError, Link, LinkEnd, Source, connect};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
@@ -58,7 +59,7 @@ pub enum NodeEvent {
 pub struct Lost {
     /// How that showed.
     pub how: NodeLoss,
-    /// No word from here reaches its daemon after this.
+    /// No word from here renews its lease from later on.
     pub last_word: Instant,
 }
 
@@ -123,6 +124,43 @@ struct Commands {
     pushed: u64,
     orders: Arc<SentOrders>,
     pulse: Option<NodePulse>,
+    link: Arc<Link<ToDaemon>>,
+    pings: Pings,
+}
+
+/// The pings that were put on the link.
+#[derive(Debug, Default)]
+struct Pings {
+    /// The first one's number on the link.
+    first: u64,
+    /// When the last one was sent, and how many messages of the daemon's had come before.
+    last: Option<(Instant, u64)>,
+    /// The daemon has had one: it can tell how old the next ones are.
+    heard: bool,
+    /// What the daemon said is being taken here, which may take long: what it says next is not heard meanwhile.
+    taking: Arc<AtomicBool>,
+}
+
+impl Pings {
+    /// This message is one.
+    fn sent(&mut self, number: u64, link: &Link<ToDaemon>) {
+        if self.last.is_none() {
+            self.first = number;
+        }
+        self.last = Some((Instant::now(), link.delivered()));
+    }
+
+    /// Whether the daemon has said something since the last one, or may have.
+    fn answered(&mut self, link: &Link<ToDaemon>) -> bool {
+        let Some((_, delivered)) = self.last else { return true };
+        self.heard |= link.acknowledged() >= self.first;
+        self.taking.load(Ordering::Acquire) || link.delivered() > delivered
+    }
+
+    /// When the last one was sent that renews the lease, if the daemon can tell how old it is.
+    fn last_word(&self) -> Option<Instant> {
+        self.last.filter(|_| self.heard).map(|(sent, _)| sent)
+    }
 }
 
 impl Commands {
@@ -134,9 +172,12 @@ impl Commands {
 }
 
 /// Returns when a ping is due, and may be sent: the time to send with it.
-async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&NodePulse>) -> u64 {
+async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&NodePulse>, mut answered: impl FnMut() -> bool) -> u64 {
     loop {
         ping.tick().await;
+        if !answered() {
+            continue;
+        }
         let at_us = match pulse {
             Some(pulse) => pulse.ping_us(),
             None => Some(began.elapsed().as_micros() as u64),
@@ -157,8 +198,9 @@ impl Source for Commands {
         }
         let message = tokio::select! {
             message = self.queue.recv() => message,
-            at_us = next_ping(&mut self.ping, self.began, self.pulse.as_ref()) => {
+            at_us = next_ping(&mut self.ping, self.began, self.pulse.as_ref(), || self.pings.answered(&self.link)) => {
                 self.pushed += 1;
+                self.pings.sent(self.pushed, &self.link);
                 return Some(ToDaemon::Ping { at_us });
             }
         };
@@ -236,18 +278,25 @@ impl JobLink {
     ) -> NodeLoss {
         let mut ping = interval(PINGS.0.min(self.silence.min(self.lease) / PINGS.1));
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (orders, pulse, link) = (self.orders.clone(), self.pulse.clone(), self.link.clone());
         let mut commands =
-            Commands { earlier, queue, ping, began: Instant::now(), pushed: 0, orders: self.orders.clone(), pulse: self.pulse.clone() };
+            Commands { earlier, queue, ping, began: Instant::now(), pushed: 0, orders, pulse, link, pings: Pings::default() };
+        let taking = commands.pings.taking.clone();
         loop {
+            taking.store(false, Ordering::Release);
             let deliver = |message| async {
-                match message {
+                taking.store(true, Ordering::Release);
+                let more = match message {
                     FromDaemon::Left => false,
                     message => tell(NodeEvent::Message(self.link.delivered() + 1, message)).await,
-                }
+                };
+                taking.store(false, Ordering::Release);
+                more
             };
             let suspicion = SUSPICION.0.min(self.silence / SUSPICION.1);
             let end = self.link.run(connection, Some(suspicion), &mut commands, deliver).await;
-            *last_word = Instant::now();
+            // What was agreed on at its beginning counts, too.
+            *last_word = commands.pings.last_word().map_or_else(Instant::now, |sent| sent.max(*last_word));
             let silent = matches!(end, LinkEnd::Silent(_));
             let (why, limit) = match end {
                 LinkEnd::Finished | LinkEnd::Unwanted => return NodeLoss::Left,
@@ -412,4 +461,62 @@ pub async fn succeed(address: SocketAddr, secret: &Secret, succession: Successio
         }
     };
     patiently(limit, attempt).await.unwrap_or(Err(NodeLoss::Silent(limit.as_millis() as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mend_messages::health::NodeRoom;
+    use tokio::net::TcpListener;
+
+    const SECRET: Secret = Secret([7; 32]);
+    /// So many pings the daemon answers.
+    const ANSWERED: usize = 3;
+
+    struct Answers(mpsc::UnboundedReceiver<NodeRoom>);
+
+    impl Source for Answers {
+        type Message = FromDaemon;
+
+        async fn next(&mut self, _room: bool) -> Option<FromDaemon> {
+            self.0.recv().await.map(FromDaemon::Pong)
+        }
+    }
+
+    /// A daemon that answers some pings, then says nothing more. Returns when it got which pings.
+    async fn daemon(listener: TcpListener) -> Vec<Instant> {
+        let (stream, _) = listener.accept().await.unwrap();
+        let connection = mend_wire::accept(stream, Purpose::Job, &SECRET).await.unwrap();
+        let (answers, received) = mpsc::unbounded_channel();
+        let mut pings = Vec::new();
+        let deliver = |message: ToDaemon| {
+            assert!(matches!(message, ToDaemon::Ping { .. }));
+            pings.push(Instant::now());
+            if pings.len() <= ANSWERED {
+                answers.send(NodeRoom::default()).unwrap();
+            }
+            async { true }
+        };
+        Link::<FromDaemon>::default().run(connection, None, &mut Answers(received), deliver).await;
+        pings
+    }
+
+    /// Whatever was sent to a node that is lost may have renewed its lease: the job waits until that is over.
+    #[tokio::test]
+    async fn a_node_that_is_silent_gets_one_more_ping() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let daemon = tokio::spawn(daemon(listener));
+        let connection = connect(address, Purpose::Job, &SECRET).await.unwrap();
+        let (silence, lease) = (Duration::from_secs(2), Duration::from_secs(2));
+        let (link, orders) = (Arc::new(Link::confirming(0)), Arc::default());
+        let carrier =
+            JobLink { address, secret: SECRET, silence, lease, identity: [1; 16], epoch: 1, session: [2; 16], link, orders, pulse: None };
+        let (_commands, queue) = mpsc::unbounded_channel();
+        let lost = carrier.carry(Opening::Succeeded(connection, VecDeque::new()), queue, &|_| async { true }).await;
+        assert!(matches!(lost.how, NodeLoss::Gone(_)), "{lost:?}");
+        let pings = daemon.await.unwrap();
+        assert_eq!(pings.len(), ANSWERED + 1);
+        assert!(lost.last_word <= pings[ANSWERED]);
+    }
 }

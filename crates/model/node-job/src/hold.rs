@@ -26,7 +26,7 @@ const SUSPICION: u64 = 2;
 /// How long the lease goes on after the controller's process closed the connection, at most: it has ended, or is back at once.
 const CLOSED_LEASE_US: u64 = 2 * SECOND_US;
 /// Looks within a lease.
-const LOOKS_PER_LEASE: u64 = 20;
+const LOOKS_PER_LEASE: u64 = 10;
 /// Bounds of the pause between two of them.
 const PAUSE_BOUNDS_US: (u64, u64) = (10 * MILLISECOND_US, 250 * MILLISECOND_US);
 
@@ -127,10 +127,11 @@ impl Hold {
         self.lease_us * KIND_END / 10
     }
 
-    /// A word of the controller's that renews the lease.
-    pub fn heard(&mut self, now_us: u64) {
+    /// A word of the controller's that renews the lease from when it was sent, so long ago.
+    pub fn heard(&mut self, age_us: u64, now_us: u64) {
         self.spoke(now_us);
-        self.silence = Patience::new(self.silence.limit_us, now_us);
+        self.silence.look(now_us, self.pause_us);
+        self.silence.spent_us = self.silence.spent_us.min(age_us);
     }
 
     /// Any other one: there is a controller.
@@ -267,18 +268,19 @@ mod tests {
         assert_eq!(hold.look(1000 * SECOND_US), Look::default());
         assert_eq!(hold.stood_still_us(), 1000 * SECOND_US);
         // What was said meanwhile is heard late.
-        hold.heard(1000 * SECOND_US);
+        hold.heard(1000 * SECOND_US, 1000 * SECOND_US);
         assert_eq!(hold.stood_still_us(), 1000 * SECOND_US);
         first(&mut hold, 1000 * SECOND_US, |look| look.over);
         assert_eq!(hold.stood_still_us(), 1000 * SECOND_US);
-        (1010..=1020).for_each(|second| hold.heard(second * SECOND_US));
+        (1010..=1020).for_each(|second| hold.heard(0, second * SECOND_US));
         assert_eq!(hold.stood_still_us(), SECOND_US);
     }
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Look,
-        Heard,
+        /// So old.
+        Heard(u64),
         Spoke,
         Link(LinkState),
         Successor(bool),
@@ -288,7 +290,7 @@ mod tests {
         let link = prop_oneof![Just(LinkState::Closed), Just(LinkState::Connected), Just(LinkState::Succeeded)];
         let step = prop_oneof![
             8 => Just(Step::Look),
-            2 => Just(Step::Heard),
+            2 => (0u64..2_000_000).prop_map(Step::Heard),
             2 => Just(Step::Spoke),
             2 => link.prop_map(Step::Link),
             1 => any::<bool>().prop_map(Step::Successor),
@@ -313,14 +315,16 @@ mod tests {
                 }
                 match step {
                     Step::Look => {}
-                    Step::Heard => hold.heard(now_us),
+                    Step::Heard(age_us) => hold.heard(age_us, now_us),
                     Step::Spoke => hold.spoke(now_us),
                     Step::Link(state) => prop_assert_eq!(hold.linked(state, now_us), state == LinkState::Closed),
                     Step::Successor(started) => hold.succeeds(started, false),
                 }
-                // Who comes back or takes over has spoken.
-                if matches!(step, Step::Heard | Step::Link(LinkState::Connected | LinkState::Succeeded)) {
-                    heard_us = now_us;
+                match step {
+                    Step::Heard(age_us) => heard_us = heard_us.max(now_us.saturating_sub(age_us)),
+                    // Who comes back or takes over has spoken.
+                    Step::Link(LinkState::Connected | LinkState::Succeeded) => heard_us = now_us,
+                    _ => {}
                 }
             }
         }
@@ -333,7 +337,7 @@ mod tests {
             for wait_thousandths in waits {
                 now_us += hold.lease_us() * wait_thousandths / 1000;
                 prop_assert_eq!(hold.look(now_us), Look::default());
-                hold.heard(now_us);
+                hold.heard(0, now_us);
             }
         }
     }

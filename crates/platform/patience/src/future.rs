@@ -15,7 +15,15 @@ pub struct OutOfPatience;
 /// # Errors
 /// [`OutOfPatience`].
 pub async fn patiently<F: Future>(limit: Duration, future: F) -> Result<F::Output, OutOfPatience> {
-    waited(limit, future, || false).await
+    waited(Patience::new(limit), future, || false).await
+}
+
+/// The same by fewer looks, one every `pause`: for a wait that goes on all the time, so that its looks cost less. Of an own delay, as much as a pause counts.
+///
+/// # Errors
+/// [`OutOfPatience`].
+pub async fn patiently_paced<F: Future>(limit: Duration, pause: Duration, future: F) -> Result<F::Output, OutOfPatience> {
+    waited(Patience::with_pause(limit, pause), future, || false).await
 }
 
 /// The same for what another process of this machine does: as long as that has a processor now and then, or waits for one, or for a
@@ -25,11 +33,11 @@ pub async fn patiently<F: Future>(limit: Duration, future: F) -> Result<F::Outpu
 /// [`OutOfPatience`].
 pub async fn while_active<F: Future>(limit: Duration, pid: u32, future: F) -> Result<F::Output, OutOfPatience> {
     let mut activity = Activity::of(pid);
-    waited(limit, future, || activity.seen()).await
+    waited(Patience::new(limit), future, || activity.seen()).await
 }
 
-async fn waited<F: Future>(limit: Duration, future: F, mut progress: impl FnMut() -> bool) -> Result<F::Output, OutOfPatience> {
-    let (mut patience, mut future) = (Patience::new(limit), pin!(future));
+async fn waited<F: Future>(mut patience: Patience, future: F, mut progress: impl FnMut() -> bool) -> Result<F::Output, OutOfPatience> {
+    let mut future = pin!(future);
     loop {
         match timeout(patience.pause(), &mut future).await {
             Ok(output) => return Ok(output),

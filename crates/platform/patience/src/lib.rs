@@ -12,7 +12,7 @@ mod future;
 mod process;
 
 #[cfg(feature = "tokio")]
-pub use future::{OutOfPatience, patiently, while_active};
+pub use future::{OutOfPatience, patiently, patiently_paced, while_active};
 pub use process::Activity;
 
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@
 
 use crate::connection::{Connection, ReceiveError, Receiver, SendError, Sender};
 use mend_messages::delivery::{Delivered, Segment, SendWindow, SequenceError};
-use mend_patience::patiently;
+use mend_patience::patiently_paced;
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +21,9 @@ const MESSAGES_PER_ACKNOWLEDGEMENT: u64 = 16;
 
 /// Messages that may wait for their acknowledgement before [`Source::next`] is told that there is no room.
 const WINDOW_MESSAGES: usize = 64;
+
+/// Looks at the time while the peer may be silent. Fewer than there are pings in that time: a peer that answers them causes none.
+const LOOKS_PER_SILENCE: u32 = 2;
 
 /// Where a link's outgoing messages come from.
 pub trait Source {
@@ -181,7 +184,7 @@ impl<Out: Serialize + Send + Sync> Link<Out> {
         loop {
             let received = match silence {
                 None => receiver.receive::<Segment<In>>().await,
-                Some(limit) => match patiently(limit, receiver.receive::<Segment<In>>()).await {
+                Some(limit) => match patiently_paced(limit, limit / LOOKS_PER_SILENCE, receiver.receive::<Segment<In>>()).await {
                     Ok(received) => received,
                     Err(_) => return LinkEnd::Silent(limit),
                 },

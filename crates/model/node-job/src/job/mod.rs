@@ -144,8 +144,8 @@ impl NodeJob {
     }
 
     fn pinged(&mut self, now_us: u64, at_us: u64) {
-        self.hold.heard(now_us);
         let age_us = self.hold.pinged(at_us, now_us);
+        self.hold.heard(age_us, now_us);
         self.effect(Effect::Renew { age_us });
     }
 

@@ -63,11 +63,11 @@ def call(runs, work):
     nanoseconds = [samples(1, work, costs, "call", "20000000")[0][0] for _ in range(runs)]
     print(f"a call without a request: {statistics.median(nanoseconds):.3g} ns (limit 50)", flush=True)
     results.note("call without a request", "ns", nanoseconds)
-    without, with_calls, calls = [], [], 200000
+    without, with_calls, calls = [], [], 100000
     for _ in range(2 * runs):
-        without.append(samples(1, work, costs, "loop", str(calls), "1000", "off")[0][0])
-        with_calls.append(samples(1, work, costs, "loop", str(calls), "1000", "on")[0][0])
-    report("loop of 200000 steps, with a safe point each", without, with_calls, "ms", "without")
+        without.append(samples(1, work, costs, "loop", str(calls), "2000", "off")[0][0])
+        with_calls.append(samples(1, work, costs, "loop", str(calls), "2000", "on")[0][0])
+    report(f"loop of {calls} steps, with a safe point each", without, with_calls, "ms", "without")
     share = 100 * calls * statistics.median(nanoseconds) * 1e-6 / statistics.median(without)
     print(f"  calls x their cost: {share:.3f} % of the loop (limit 0.5)", flush=True)
     results.note("calls x measured cost, of the loop's time", "%", [share])

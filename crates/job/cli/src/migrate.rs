@@ -58,7 +58,7 @@ impl Manner {
 
 /// "3", "2,3,5", "4-7,9": ascending, each once.
 fn ranks(text: &str) -> Result<BTreeSet<Rank>, Failure> {
-    const MOST: u32 = 1 << 20;
+    const MAX_RANKS: u32 = 1 << 20;
     let hint = "write for example `mend migrate lmp-3f2a 3 --to c`, or `2,3,5` or `4-7` for several";
     let wrong = || Failure::usage(format!("`{text}` is not a rank"), hint);
     let number = |text: &str| text.parse::<Rank>().map_err(|_| wrong());
@@ -68,7 +68,7 @@ fn ranks(text: &str) -> Result<BTreeSet<Rank>, Failure> {
             None => drop(all.insert(number(part)?)),
             Some((from, to)) => {
                 let (from, to) = (number(from)?, number(to)?);
-                if from > to || to - from > MOST {
+                if from > to || to - from > MAX_RANKS {
                     return Err(wrong());
                 }
                 all.extend(from..=to);

@@ -53,7 +53,7 @@ const MAX_HEAD: u64 = 8 << 10;
 /// That a tier does not get files is told so often at most.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// What was touched so lately may be written just now.
-const YOUNG: Duration = Duration::from_secs(60);
+const WRITING_TIME: Duration = Duration::from_secs(60);
 /// How long the nodes whose ranks wrote a file have for copying it, before one that holds a copy does.
 pub const OWNERS_TIME: Duration = Duration::from_secs(20);
 
@@ -459,7 +459,7 @@ impl Place {
                 number,
                 young: fs::metadata(home.join(checkpoint_name(number)))
                     .and_then(|about| about.modified())
-                    .is_ok_and(|at| at.elapsed().is_ok_and(|since| since < YOUNG)),
+                    .is_ok_and(|at| at.elapsed().is_ok_and(|since| since < WRITING_TIME)),
             };
             let all: Vec<Held> = self.checkpoints(kind, &directory.key).into_iter().map(held).collect();
             let targets = &directory.targets;

@@ -21,11 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 /// [`Client::hedged_after`], unless it is said.
 const HEDGE: Duration = Duration::from_millis(50);
 /// How long room that was looked at is good to choose targets by.
-const LATELY: Duration = Duration::from_secs(1);
+const MAX_ROOM_AGE: Duration = Duration::from_secs(1);
 /// Other daemons that are asked for a target in a bucket: each may take as long as a target is waited for.
 const OTHERS: usize = 3;
 /// Who hears all targets again within this time hears them often, and asks for leases.
-const OFTEN: Duration = Duration::from_millis(20);
+const FREQUENT_INTERVAL: Duration = Duration::from_millis(20);
 /// Targets that are asked at once: those that are silent hold up no others, and are all waited for at the same time.
 const AT_ONCE: usize = 256;
 
@@ -236,7 +236,7 @@ impl Client {
         let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
         if refreshed.is_none_or(|at| at < asked) {
             let begun = Instant::now();
-            let often = refreshed.is_some_and(|at| begun.duration_since(at) < OFTEN);
+            let often = refreshed.is_some_and(|at| begun.duration_since(at) < FREQUENT_INTERVAL);
             let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_lost()).collect();
             self.hear(&there, often);
             *refreshed = Some(begun);
@@ -369,7 +369,7 @@ impl Client {
     #[must_use]
     pub fn rooms_lately(&self) -> Rooms {
         let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        looked.filter(|(at, _)| at.elapsed() < LATELY).map_or_else(|| self.rooms(), |(_, rooms)| rooms)
+        looked.filter(|(at, _)| at.elapsed() < MAX_ROOM_AGE).map_or_else(|| self.rooms(), |(_, rooms)| rooms)
     }
 
     /// What was seen a moment ago is so no more.

@@ -65,7 +65,7 @@ pub fn render(timeline: &Timeline, title: &str) -> String {
 }
 
 /// Where ranks are drawn on a node.
-struct Place<'a> {
+struct NodeBand<'a> {
     node: Option<&'a str>,
     ranks: mend_journal::ranks::Ranks,
     y: f64,
@@ -169,7 +169,7 @@ impl<'a> Drawing<'a> {
     }
 
     /// The nodes and the ranks on each; where these are drawn.
-    fn nodes(&mut self) -> Vec<Place<'a>> {
+    fn nodes(&mut self) -> Vec<NodeBand<'a>> {
         let timeline = self.timeline;
         let rows = names::rows(timeline, MAX_SINGLE_ROWS);
         let mut places = Vec::new();
@@ -196,7 +196,7 @@ impl<'a> Drawing<'a> {
                     let told = format!("{name} on {}: {what}; {when}", names::node(node));
                     self.bar((span.begin, span.end), (y, BAR), FILLS[names::kind(span.activity)], &told);
                 }
-                places.push(Place { node, ranks: row.ranks.clone(), y });
+                places.push(NodeBand { node, ranks: row.ranks.clone(), y });
                 self.y += ROW;
             }
         }
@@ -233,7 +233,7 @@ impl<'a> Drawing<'a> {
     }
 
     /// An arrow for each move from node to node.
-    fn moves(&mut self, places: &[Place<'_>]) {
+    fn moves(&mut self, places: &[NodeBand<'_>]) {
         for operation in &self.timeline.operations {
             let (What::Migration { rank, from, to, .. }, Some(decided)) = (&operation.what, operation.decided) else { continue };
             let at = |node: &str| places.iter().find(|place| place.node == Some(node) && place.ranks.contains(*rank)).map(|place| place.y);

@@ -19,11 +19,11 @@ const TURN_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Daemons that somebody asks now. A connection is closed when nobody does any more.
 #[derive(Debug, Default)]
-pub(super) struct Daemons(Mutex<HashMap<SocketAddr, Weak<Place>>>);
+pub(super) struct Daemons(Mutex<HashMap<SocketAddr, Weak<SharedConnection>>>);
 
 /// What those who ask one daemon have in common.
 #[derive(Debug, Default)]
-struct Place {
+struct SharedConnection {
     kept: TurnMutex<Kept>,
     /// Whoever has the turn is connecting: the others cannot do it any sooner.
     connects: AtomicBool,
@@ -42,7 +42,7 @@ enum Kept {
 #[derive(Debug)]
 pub(super) struct Daemon {
     address: SocketAddr,
-    place: Arc<Place>,
+    place: Arc<SharedConnection>,
 }
 
 /// Why a daemon named no port.

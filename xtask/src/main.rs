@@ -61,6 +61,9 @@ fn check() -> Result<ExitCode, String> {
         // Not text: nothing more to check. Deleted, but not yet in git: nothing at all.
         let Ok(text) = std::fs::read_to_string(top.join(file)) else { continue };
         breaches.extend(names::machine_paths(file, &text));
+        if file.ends_with(".rs") {
+            breaches.extend(names::nounless_constants(file, &text));
+        }
         breaches.extend(source::check(file, &text));
         breaches.extend(comments::one_word(file, &text));
         breaches.extend(documents::links(file, &text, |target| top.join(target).exists()));

@@ -17,6 +17,7 @@ impl Process {
     /// Does what is asked, or fails. `id`: the name of the image, if one is taken.
     pub fn answer(&mut self, request: &Request, fails: bool, id: ImageId) -> Reply {
         match request {
+            _ if self.phase == Phase::Paused => failed("the rank is paused: it goes back to an image, or never goes on"),
             Request::Inspect { .. } if fails => {
                 let obstacles = vec![Obstacle { what: "a socket".into(), hint: String::new() }];
                 Reply::Inspected(Inspection { obstacles, ..Inspection::default() })
@@ -48,8 +49,12 @@ impl Process {
                 }
             }
             // Only daemons ask these.
-            Request::Pause => Reply::Paused,
-            Request::RollBack(_) => failed("it is not paused"),
+            Request::Pause if fails || self.phase == Phase::Built => failed("it has not come out of an image yet"),
+            Request::Pause => {
+                self.phase = Phase::Paused;
+                Reply::Paused
+            }
+            Request::RollBack(_) => failed("only a paused rank can go back to an image"),
             Request::Resume => {
                 self.stale_marker |= self.phase == Phase::Parked;
                 self.phase = Phase::Runs;
@@ -90,6 +95,7 @@ fn request(kind: &str) -> Option<Request> {
         "keep-files" => Request::KeepFiles(keep()),
         "sync-files" => Request::SyncFiles,
         "resume" => Request::Resume,
+        "pause" => Request::Pause,
         _ => return None,
     })
 }

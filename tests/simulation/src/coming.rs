@@ -30,7 +30,16 @@ pub enum Fault {
     Stuck(Rank, Option<u64>),
     DiskFull(u64),
     DiskEmpty,
+    /// It is gone for good.
     ControllerDies,
+    /// Its process ends; nodes may start a successor.
+    ControllerKilled,
+    /// It does nothing for so long.
+    ControllerStandsStill(u64),
+    /// Its connection to a node is closed, and there again a moment later.
+    ConnectionBlinks(usize),
+    /// It is there again.
+    ConnectionReturns(usize),
     Signal,
     /// The batch system wants the job to end.
     TimeUp,
@@ -40,6 +49,17 @@ pub enum Fault {
     /// An image of the newest checkpoint becomes bad on its disk.
     ImageRots(Rank),
     Unstuck(usize, Rank, u64),
+}
+
+/// Why a rank does not go back in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlaceFailure {
+    /// Its agent says that it cannot, before anything is changed.
+    Refused,
+    /// It fails midway, or its process has died: its daemon notices.
+    Broken,
+    /// Its agent says that it cannot, and just then its process is killed: that is noticed first.
+    KilledAsItRefused,
 }
 
 /// What becomes of a node.
@@ -147,6 +167,18 @@ pub enum Coming {
         rank: Rank,
         attempt: u64,
     },
+    /// A rank that was to go back in place does not.
+    FailsInPlace {
+        at: usize,
+        rank: Rank,
+        attempt: u64,
+        how: InPlaceFailure,
+    },
+    /// Nobody has come for ranks that a life left standing.
+    StandingEnds {
+        at: usize,
+        life: u64,
+    },
     FabricUp {
         at: usize,
         rank: Rank,
@@ -200,4 +232,68 @@ pub enum Coming {
     /// Storage is looked at.
     Look,
     Revive,
+    /// A successor that a node has started tries to get the job from who had the lock then.
+    Elects {
+        life: u64,
+        at: usize,
+        holder: u64,
+        silent: bool,
+        tries: u32,
+    },
+    /// It has votes enough, and takes the place of whoever has the lock.
+    Seizes {
+        life: u64,
+        at: usize,
+        holder: u64,
+    },
+    /// It has the lock, and goes on with the job.
+    Succeeds {
+        life: u64,
+        at: usize,
+        holder: u64,
+    },
+    /// A controller that stood still goes on.
+    Wakes {
+        absence: u64,
+    },
+    /// No successor comes any more.
+    Forsaken {
+        absence: u64,
+    },
+}
+
+impl Coming {
+    /// What fate has in store, and users.
+    pub fn is_fate(&self) -> bool {
+        matches!(self, Self::Fault(_) | Self::Condition(..) | Self::Verb(_) | Self::Reading | Self::Look | Self::Revive)
+    }
+
+    /// It comes to the controller, if there is one: daemons, users and the controller's own work wait.
+    pub fn is_for_controller(&self) -> bool {
+        let fault = |fault: &Fault| {
+            matches!(
+                fault,
+                Fault::Signal
+                    | Fault::TimeUp
+                    | Fault::OldLoss(..)
+                    | Fault::NewestVanishes
+                    | Fault::ControllerDies
+                    | Fault::ControllerKilled
+                    | Fault::ControllerStandsStill(_)
+            )
+        };
+        match self {
+            Self::Fault(which) => fault(which),
+            Self::ToJob { .. }
+            | Self::Lost { .. }
+            | Self::Piece { .. }
+            | Self::Effect { .. }
+            | Self::Upkeep { .. }
+            | Self::Condition(..)
+            | Self::Verb(_)
+            | Self::Reading
+            | Self::Look => true,
+            _ => false,
+        }
+    }
 }

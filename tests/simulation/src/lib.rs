@@ -1,5 +1,6 @@
 //! A world around one job's machine and those of its nodes, drawn from a seed: the same machines as in the controller and the daemons, in a world where nodes die, connections
-//! break, agents fall silent, disks are full, users do what they like, and the controller itself dies, and begins anew or is succeeded.
+//! break, agents fall silent, disks are full, users do what they like, and the controller itself dies, and begins anew or is succeeded,
+//! by a successor that nodes start. After a failure ranks go back in place, or cannot.
 //!
 //! What is asserted, whatever happens: never two copies of a rank run; the newest complete checkpoint stays restorable, and is of one
 //! moment; every verb is answered, once; what is recorded of a checkpoint or migration begins, is decided durably and ends, once; nothing waits for ever; a job ends for a reason, and then nothing of it is left; what nobody

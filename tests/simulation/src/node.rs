@@ -2,13 +2,14 @@
 //! forbids does not occur.
 //!
 //! What ranks said comes in order; a process that is gone says no more than its end. An agent
-//! saves only when it is suspended, stays parked until it is resumed or killed, and goes on after a failed save as it was before.
+//! saves only when it is suspended, stays parked until it is resumed or killed, and goes on after a failed save as it was before. One that is paused leaves
+//! that only for an image.
 
 use crate::feeder::Feeder;
 use crate::stores::{ExpectedImage, Stores};
 use mend_messages::agent::{ImageId, Request};
 use mend_messages::job::Rank;
-use mend_node_job::NodeJob;
+use mend_node_job::{JobTable, NodeJob};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,6 +28,8 @@ pub enum Phase {
     Building,
     /// Rebuilt; its threads stand still.
     Built,
+    /// It stands still until it goes back to an image.
+    Paused,
 }
 
 impl Phase {
@@ -66,6 +69,10 @@ pub struct Process {
     pub phase: Phase,
     /// It was rebuilt by a restart, with all others.
     pub restarted: bool,
+    /// It goes back in place: the agent through which it was paused.
+    pub goes_back: Option<u64>,
+    /// Its own agent has said that it cannot be rebuilt.
+    pub refuses: bool,
     /// Nobody answers for it: stopped, or deep in the kernel.
     pub stuck: bool,
     /// The image since which changes are tracked, and its place in its chain.
@@ -104,6 +111,8 @@ impl Process {
             number: 0,
             phase,
             restarted: false,
+            goes_back: None,
+            refuses: false,
             stuck: false,
             tracked: None,
             behind: None,
@@ -120,6 +129,15 @@ impl Process {
             overlapped: false,
         }
     }
+}
+
+/// Ranks that an earlier life of the job left standing on a node.
+#[derive(Debug, Default)]
+pub struct StandingRanks {
+    /// Which life.
+    pub life: u64,
+    /// Their processes.
+    pub ranks: BTreeMap<Rank, Process>,
 }
 
 /// A node.
@@ -145,6 +163,14 @@ pub struct Node {
     pub stores: Stores,
     /// It is killing the job's ranks.
     pub leaving: bool,
+    /// Ranks that stand still between two lives of the job.
+    pub standing: StandingRanks,
+    /// Which controller may have the job here.
+    pub table: JobTable,
+    /// When the job's lease here is over, if nothing comes from the controller.
+    pub lease_until: Option<u64>,
+    /// When the controller closed its connection, if nobody came back and a successor was started here.
+    pub closed: Option<u64>,
     /// Nothing comes through between it and the job any more.
     pub cut: bool,
     /// Memory that it has told to have, bytes.

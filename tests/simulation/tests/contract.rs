@@ -28,6 +28,9 @@ fn what_no_agent_would_say_is_found() {
         ),
         ("0.0 > hello\n0.0 < resume\n0.0 > suspended", false),
         ("0.0 > suspended", false),
+        ("0.0 > hello\n0.0 < pause\n0.0 > paused\n0.0 < resume\n0.0 > failed", true),
+        ("0.0 > hello\n0.0 < pause\n0.0 > paused\n0.0 < resume\n0.0 > resumed", false),
+        ("1.3 > restored\n1.3 < pause\n1.3 > paused", false),
         ("1.3 > restored\n1.3 < resume\n1.3 > resumed", true),
     ] {
         assert_eq!(replay(record).is_ok(), good, "{record}");

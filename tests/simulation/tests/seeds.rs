@@ -26,6 +26,9 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 all.lives += summary.lives;
                 all.faults += summary.faults;
                 all.failovers += summary.failovers;
+                all.node_started += summary.node_started;
+                all.in_place += summary.in_place;
+                all.anew += summary.anew;
                 all.power_losses += summary.power_losses;
             }
             Err(what) => found.push((seed, what)),
@@ -44,6 +47,9 @@ fn whatever_happens_a_job_keeps_its_promises() {
                 && all.followers > worlds / 100
                 && all.faults > worlds
                 && all.failovers > worlds / 4
+                && all.node_started > worlds / 30
+                && all.in_place > worlds / 30
+                && all.anew > worlds / 150
                 && all.power_losses > worlds / 20
                 && all.lives > worlds
     );

@@ -5,7 +5,7 @@ use crate::logs::{FOLLOW_INTERVAL, Shown};
 use crate::wait::{tell_killed, tell_unsent};
 use clap::Args;
 use mend_controller::job_end::{self, JobEnd};
-use mend_controller::record;
+use mend_controller::known_jobs;
 use std::io::IsTerminal;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -29,7 +29,7 @@ pub struct Attach {
 
 /// `mend attach`.
 pub async fn attach(arguments: Attach) -> Result<i32, Failure> {
-    let (directory, record) = record::find_any(arguments.job.as_deref())?;
+    let (directory, record) = known_jobs::find_any(arguments.job.as_deref())?;
     let mut shown = Shown::of(&directory, &record, arguments.from_start)?;
     let failed = |error: std::io::Error| Failure::new(format!("signals cannot be caught: {error}"), "", 1);
     let (mut interrupt, mut terminate) =

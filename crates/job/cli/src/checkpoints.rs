@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::{journal, report, verbs};
 use mend_controller::RunError;
 use mend_controller::image_file::key_of_setting;
+use mend_controller::known_jobs;
 use mend_controller::manifest::{self, Manifest};
 use mend_controller::portable;
 use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
@@ -41,7 +42,7 @@ struct Listed {
 
 /// `mend checkpoints`.
 pub async fn run(arguments: Checkpoints) -> Result<i32, Failure> {
-    let (directory, record) = record::find_any(arguments.job.as_deref())?;
+    let (directory, record) = known_jobs::find_any(arguments.job.as_deref())?;
     if !arguments.remove.is_empty() {
         return remove(&directory, &record, &arguments).await;
     }

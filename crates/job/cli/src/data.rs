@@ -39,7 +39,7 @@ pub enum DataCommand {
     /// List data spaces, or what is in one.
     Ls(space::List),
     /// Show how much room a data space has, by targets.
-    Df(space::Room),
+    Df(space::Df),
     /// Remove files of a data space.
     Rm(space::Remove),
     /// Show on which targets a file of a data space is.

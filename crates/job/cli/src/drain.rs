@@ -6,6 +6,7 @@ use crate::migrate::{self, Manner, Running, mode};
 use crate::verbs::STATUS_TIMEOUT;
 use crate::{nodes, report};
 use mend_controller::client;
+use mend_controller::known_jobs;
 use mend_controller::record;
 use mend_controller::{STAGING, being_restarted, drained, failover, hosts};
 use mend_messages::control::{Answer, Ask, MigrationDone};
@@ -75,7 +76,7 @@ async fn warn_of_unknown(node: &str) -> Result<(), Failure> {
     let of_jobs = |(directory, record): &(_, record::JobRecord)| {
         record::JobDirectory::is_running(directory) && record.hosts.iter().any(|host| host == node)
     };
-    if !record::list()?.iter().any(of_jobs) && !nodes::answers(node).await? {
+    if !known_jobs::list()?.iter().any(of_jobs) && !nodes::answers(node).await? {
         mend_report::tell!(
             "mend: no running job of yours has a node {node}, and no mendd answers there; nodes are named as in --hosts (`mend node ls`)"
         );
@@ -85,7 +86,7 @@ async fn warn_of_unknown(node: &str) -> Result<(), Failure> {
 
 fn tell(arguments: &Drain, node: &str, mut left: Vec<Left>, stayed: &[String], silent: &BTreeMap<String, String>) -> Result<(), Failure> {
     left.sort_by(|one, other| (&one.job, one.rank).cmp(&(&other.job, other.rank)));
-    for (directory, record) in record::list()? {
+    for (directory, record) in known_jobs::list()? {
         if record.controller_host == node && directory.is_running() {
             mend_report::tell!(
                 "mend: `mend run` of job {} is itself on {node}: when it ends another process takes its place, and `mend attach` shows what the job prints; \
@@ -164,7 +165,7 @@ struct OnNode {
 /// Those of all jobs that run. A job that ends meanwhile is passed over; one that does not answer is noted, with why, and not asked again.
 async fn ranks_on(node: &str, silent: &mut BTreeMap<String, String>) -> Result<Vec<OnNode>, Failure> {
     let mut all = Vec::new();
-    for (directory, record) in record::list()? {
+    for (directory, record) in known_jobs::list()? {
         let running = directory.is_running();
         if !running && !failover::awaits_successor(&directory) {
             continue;

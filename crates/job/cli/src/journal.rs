@@ -5,7 +5,8 @@ use crate::report;
 use clap::Args;
 use mend_controller::failover;
 use mend_controller::journal_file::{self, Journal, JournalError};
-use mend_controller::record::{self, JobDirectory};
+use mend_controller::known_jobs;
+use mend_controller::record::JobDirectory;
 use mend_journal::event::{Asker, Event};
 use mend_journal::{Entry, State, text};
 use mend_report::with_causes;
@@ -71,7 +72,7 @@ pub fn unwritten_end(entries: &[Entry]) -> Option<Entry> {
 
 /// `mend log`.
 pub async fn log(arguments: Log) -> Result<i32, Failure> {
-    let (directory, _) = record::find_any(arguments.job.as_deref())?;
+    let (directory, _) = known_jobs::find_any(arguments.job.as_deref())?;
     let mut next = 0;
     let mut version = None;
     loop {
@@ -102,7 +103,7 @@ pub async fn log(arguments: Log) -> Result<i32, Failure> {
 
 /// `mend explain --why`: the entries that tell of decisions.
 pub fn decisions(job: Option<&str>, json: bool) -> Result<i32, Failure> {
-    let (directory, _) = record::find_any(job)?;
+    let (directory, _) = known_jobs::find_any(job)?;
     let running = goes_on(&directory);
     let mut found = journal_file::read(directory.path())?;
     if !running {

@@ -13,7 +13,7 @@ use mend_controller::input::Wanted;
 use mend_controller::job_end::{self, JobEnd};
 use mend_controller::manifest::numbers;
 use mend_controller::record::{JobRecord, RecordError};
-use mend_controller::{Begins, RestartSpec, RunSpec, record};
+use mend_controller::{Begins, RestartSpec, RunSpec, known_jobs, record};
 use mend_messages::tier::{TierError, TierSpec, parse_tiers};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ fn key_file(flag: Option<PathBuf>) -> Option<PathBuf> {
 fn names_a_directory(path: &Path) -> bool {
     let is_checkpoint = |path: &Path| path.join("manifest.json").exists();
     let holds = || is_checkpoint(path) || numbers(path).iter().any(|number| is_checkpoint(&path.join(number.to_string())));
-    let is_a_job = || !matches!(record::find(path.to_str(), false), Err(RecordError::NoSuchJob { .. } | RecordError::EmptyName));
+    let is_a_job = || !matches!(known_jobs::find(path.to_str(), false), Err(RecordError::NoSuchJob { .. } | RecordError::EmptyName));
     path.components().count() > 1 || path.is_dir() && (path.to_str().is_none_or(|name| name.ends_with('/')) || holds() || !is_a_job())
 }
 
@@ -90,16 +90,16 @@ fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure>
             return Ok(Candidates::only(&directory));
         }
         // A job's own: what it has given up is passed over.
-        let of_job = record::list()?.into_iter().find(|(_, record)| branch::is_same_place(&record.checkpoints, &directory));
+        let of_job = known_jobs::list()?.into_iter().find(|(_, record)| branch::is_same_place(&record.checkpoints, &directory));
         return Ok(match (of_job, number) {
             (Some((_, record)), None) => Candidates::of(&record),
             _ => Candidates::numbered(&directory, None, number),
         });
     }
-    let (_, record) = record::find(job, false)?;
+    let (_, record) = known_jobs::find(job, false)?;
     if numbers(&record.checkpoints).is_empty() && Candidates::of(&record).count() == 0 {
         let with = |(_, other): (_, JobRecord)| (!numbers(&other.checkpoints).is_empty()).then_some(other.id);
-        let others: Vec<String> = record::list()?.into_iter().filter_map(with).collect();
+        let others: Vec<String> = known_jobs::list()?.into_iter().filter_map(with).collect();
         let hint = match others[..] {
             [] => "take one with `mend checkpoint` while a job runs, or have them taken with `mend run --interval auto`".to_owned(),
             _ => format!("these have: {}; name one, `mend restart JOB`", record::some(&others)),

@@ -3,7 +3,8 @@
 use crate::failure::Failure;
 use clap::Args;
 use mend_controller::job_end;
-use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::known_jobs;
+use mend_controller::record::{JobDirectory, JobRecord};
 use mend_controller::spool;
 use mend_controller::spool_reader::{Found, SpoolError, SpoolReader};
 use mend_messages::daemon::Stream;
@@ -123,7 +124,7 @@ impl Shown {
 
 /// `mend logs`.
 pub async fn logs(arguments: Logs) -> Result<i32, Failure> {
-    let (directory, record) = record::find_any(arguments.job.as_deref())?;
+    let (directory, record) = known_jobs::find_any(arguments.job.as_deref())?;
     let mut shown = Shown::of(&directory, &record, true)?;
     if arguments.stdout != arguments.stderr {
         (shown.stdout, shown.stderr) = (arguments.stdout, arguments.stderr);

@@ -6,7 +6,8 @@ use crate::report;
 use crate::verbs::{ask_and_watch, ask_of, unexpected};
 use mend_controller::RunError;
 use mend_controller::drained;
-use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::known_jobs;
+use mend_controller::record::{JobDirectory, JobRecord};
 use mend_messages::chunks::TransportWord;
 use mend_messages::control::{Answer, Ask, MigrationDone, MoveMode, MoveProgress, StopReason, Storage};
 use mend_messages::job::Rank;
@@ -24,7 +25,7 @@ pub async fn migrate(arguments: Migrate) -> Result<i32, Failure> {
     }
     let avoid = avoided(arguments.to.as_deref())?;
     let manner = Manner::new(arguments.to, avoid, mode(arguments.mode, arguments.strategy)?, arguments.deadline)?;
-    let job = record::find(arguments.job.as_deref(), true)?;
+    let job = known_jobs::find(arguments.job.as_deref(), true)?;
     if ranks.len() > 1 {
         all_are_there(&ranks, &job).await?;
         return several(job, ranks, &manner, arguments.json).await;
@@ -58,7 +59,7 @@ impl Manner {
 
 /// "3", "2,3,5", "4-7,9": ascending, each once.
 fn ranks(text: &str) -> Result<BTreeSet<Rank>, Failure> {
-    const MOST: u32 = 1 << 20;
+    const MAX_RANKS: u32 = 1 << 20;
     let hint = "write for example `mend migrate lmp-3f2a 3 --to c`, or `2,3,5` or `4-7` for several";
     let wrong = || Failure::usage(format!("`{text}` is not a rank"), hint);
     let number = |text: &str| text.parse::<Rank>().map_err(|_| wrong());
@@ -68,7 +69,7 @@ fn ranks(text: &str) -> Result<BTreeSet<Rank>, Failure> {
             None => drop(all.insert(number(part)?)),
             Some((from, to)) => {
                 let (from, to) = (number(from)?, number(to)?);
-                if from > to || to - from > MOST {
+                if from > to || to - from > MAX_RANKS {
                     return Err(wrong());
                 }
                 all.extend(from..=to);
@@ -141,7 +142,7 @@ fn avoided(to: Option<&str>) -> Result<Vec<String>, Failure> {
 
 /// Hurries or cancels moves that are under way.
 async fn interfere(arguments: &Migrate, ranks: &BTreeSet<Rank>) -> Result<i32, Failure> {
-    let (directory, record) = record::find(arguments.job.as_deref(), true)?;
+    let (directory, record) = known_jobs::find(arguments.job.as_deref(), true)?;
     let (mut ended, mut failed) = (Vec::new(), Vec::new());
     for &rank in ranks {
         let what = if arguments.urgent { Ask::Hurry { rank } } else { Ask::CancelMove { rank } };

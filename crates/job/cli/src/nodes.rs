@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::report;
 use clap::{Args, Subcommand};
 use mend_controller::record::{JobDirectory, JobRecord};
-use mend_controller::{RunError, client, drained, hosts, look, record};
+use mend_controller::{RunError, client, drained, hosts, known_jobs, look};
 use mend_messages::control::{Answer, Ask};
 use mend_messages::health::{Grade, Milli, NodeReport, Reading, Unread};
 use serde::Serialize;
@@ -182,7 +182,7 @@ async fn daemons(running: &[(JobDirectory, JobRecord)]) -> BTreeMap<String, Sock
 async fn find(named: Option<&str>, also_drained: bool) -> Result<Vec<Found>, Failure> {
     let drained = drained::list()?;
     let (mut names, mut alone) = (Vec::<String>::new(), BTreeSet::new());
-    let running: Vec<_> = record::list()?.into_iter().filter(|(directory, _)| directory.is_running()).collect();
+    let running: Vec<_> = known_jobs::list()?.into_iter().filter(|(directory, _)| directory.is_running()).collect();
     let known = daemons(&running).await;
     match named {
         Some(list) => {

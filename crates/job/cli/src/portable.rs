@@ -3,8 +3,9 @@
 use crate::failure::Failure;
 use crate::report;
 use crate::verbs::{ask_of, unexpected};
+use mend_controller::known_jobs;
 use mend_controller::portable::{self, Library, Taken, Untaken};
-use mend_controller::record::{self, JobDirectory};
+use mend_controller::record::JobDirectory;
 use mend_messages::control::{Answer, Ask, PortableNote};
 use mend_report::with_causes;
 use serde::Serialize;
@@ -30,7 +31,7 @@ pub async fn checkpoint(job: Option<&str>, timeout: Option<f64>, json: bool) -> 
         }
         seconds => seconds.map(Duration::from_secs_f64),
     };
-    let (directory, record) = record::find(job, true)?;
+    let (directory, record) = known_jobs::find(job, true)?;
     if !directory.is_running() {
         return Err(Failure::new(format!("job {} does not run", record.id), "", 1));
     }

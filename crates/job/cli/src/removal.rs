@@ -3,7 +3,8 @@
 use crate::arguments::Remove;
 use crate::failure::Failure;
 use crate::report;
-use mend_controller::record::{self, JobDirectory, JobRecord, RecordError};
+use mend_controller::known_jobs;
+use mend_controller::record::{JobDirectory, JobRecord, RecordError};
 use mend_controller::removal::{Removed, is_older, remove};
 
 /// Removes the jobs that were named, or those that ended. Of several that are named none goes if one of them runs. What goes is told of, also where
@@ -50,7 +51,7 @@ fn tell(removed: &[Removed], all: bool, json: bool) -> Result<(), Failure> {
 }
 
 fn ended(arguments: &Remove) -> Result<Vec<(JobDirectory, JobRecord)>, Failure> {
-    let mut jobs = record::list()?;
+    let mut jobs = known_jobs::list()?;
     let old = |directory: &JobDirectory, record: &JobRecord| arguments.older.is_none_or(|age| is_older(directory, record, age));
     jobs.retain(|(directory, record)| old(directory, record) && !directory.is_running());
     Ok(jobs)
@@ -59,7 +60,7 @@ fn ended(arguments: &Remove) -> Result<Vec<(JobDirectory, JobRecord)>, Failure> 
 fn named(names: &[String]) -> Result<Vec<(JobDirectory, JobRecord)>, Failure> {
     let mut jobs: Vec<(JobDirectory, JobRecord)> = Vec::new();
     for name in names {
-        let (directory, record) = record::find(Some(name), false)?;
+        let (directory, record) = known_jobs::find(Some(name), false)?;
         if directory.is_running() {
             return Err(RecordError::Running { id: record.id }.into());
         }

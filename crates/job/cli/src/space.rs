@@ -94,7 +94,7 @@ Examples:
   mend data df input --json
 
 The exit code is 69 if a target is lost.")]
-pub struct Room {
+pub struct Df {
     /// Which one
     #[arg(value_name = "NAME")]
     pub name: String,
@@ -395,9 +395,9 @@ impl From<List> for SpaceRequest {
     }
 }
 
-impl From<Room> for SpaceRequest {
-    fn from(Room { name, json }: Room) -> Self {
-        Self::Room { name, json }
+impl From<Df> for SpaceRequest {
+    fn from(Df { name, json }: Df) -> Self {
+        Self::Df { name, json }
     }
 }
 

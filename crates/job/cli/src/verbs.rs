@@ -7,7 +7,8 @@ use crate::{journal, report};
 use mend_controller::being_restarted;
 use mend_controller::client::{self, AskError};
 use mend_controller::job_end;
-use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::known_jobs;
+use mend_controller::record::{JobDirectory, JobRecord};
 use mend_controller::removal::size_of;
 use mend_messages::agent::SaveMode;
 use mend_messages::control::{Answer, Ask, Explanation, JobStatus, RankStatus};
@@ -23,7 +24,7 @@ pub const STATUS_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Asks and turns a refusal into a failure.
 async fn ask(job: Option<&str>, what: Ask) -> Result<Answer, Failure> {
-    let (directory, record) = record::find(job, true)?;
+    let (directory, record) = known_jobs::find(job, true)?;
     ask_of(&directory, &record, what).await
 }
 
@@ -100,8 +101,8 @@ struct Listed {
 pub async fn ps(arguments: Ps) -> Result<i32, Failure> {
     let mut jobs = Vec::new();
     let found = match arguments.jobs.is_empty() {
-        true => record::list()?,
-        false => arguments.jobs.iter().map(|name| record::find(Some(name), false)).collect::<Result<_, _>>()?,
+        true => known_jobs::list()?,
+        false => arguments.jobs.iter().map(|name| known_jobs::find(Some(name), false)).collect::<Result<_, _>>()?,
     };
     for (directory, record) in found {
         let answer = match journal::goes_on(&directory) && !record.goes_on && record.ended.is_none() {
@@ -239,7 +240,7 @@ fn chosen(interval_s: f64, status: &JobStatus) -> String {
 
 /// `mend kill`.
 pub async fn kill(arguments: Verb) -> Result<i32, Failure> {
-    let (directory, record) = record::find_own(arguments.job.as_deref(), true)?;
+    let (directory, record) = known_jobs::find_own(arguments.job.as_deref(), true)?;
     let Answer::Killed = ask_of(&directory, &record, Ask::Kill).await? else { return Err(unexpected()) };
     // What follows it (a restart, say) wants the job's lock.
     let asked = std::time::Instant::now();
@@ -268,7 +269,7 @@ pub async fn explain(arguments: Explain) -> Result<i32, Failure> {
     if arguments.why {
         return journal::decisions(arguments.job.as_deref(), arguments.json);
     }
-    let (directory, record) = record::find(arguments.job.as_deref(), true)?;
+    let (directory, record) = known_jobs::find(arguments.job.as_deref(), true)?;
     let Answer::Explained(ranks) = ask_of(&directory, &record, Ask::Explain).await? else { return Err(unexpected()) };
     // The job's own, not what this command's environment has.
     let limit = record.keep_files.unwrap_or(u64::MAX);

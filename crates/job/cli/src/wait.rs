@@ -4,8 +4,9 @@ use crate::failure::Failure;
 use crate::report;
 use clap::Args;
 use mend_controller::job_end::{self, CONTROLLER_KILLED, JobEnd};
+use mend_controller::known_jobs;
 use mend_controller::manifest::numbers;
-use mend_controller::record::{self, JobDirectory, JobRecord};
+use mend_controller::record::{JobDirectory, JobRecord};
 use mend_controller::spool;
 use serde::Serialize;
 
@@ -64,8 +65,8 @@ pub fn tell_unsent(directory: &JobDirectory) {
 /// `mend wait`.
 pub async fn wait(arguments: Wait) -> Result<i32, Failure> {
     let jobs = match &arguments.jobs[..] {
-        [] => vec![record::find_any_own(None)?],
-        names => names.iter().map(|name| record::find_any(Some(name))).collect::<Result<_, _>>()?,
+        [] => vec![known_jobs::find_any_own(None)?],
+        names => names.iter().map(|name| known_jobs::find_any(Some(name))).collect::<Result<_, _>>()?,
     };
     let (mut code, mut waited) = (0, Vec::new());
     for (directory, record) in jobs {

@@ -19,8 +19,9 @@ use crate::batch_turn::Turn;
 use crate::drained;
 use crate::error::{NODE_LOST, RunError};
 use crate::hosts::Host;
+use crate::known_jobs;
 use crate::nodes::DaemonAddresses;
-use crate::record::{self, BatchRecord, JobDirectory, JobRecord, by_itself};
+use crate::record::{BatchRecord, JobDirectory, JobRecord, by_itself};
 use crate::signals::Signals;
 use crate::wish::Wish;
 use mend_batch::{BatchError, BatchNode, BatchSystem};
@@ -213,7 +214,7 @@ impl BatchSession {
         let command = program.command();
         let turn = Turn::wait((self.system.name(), &self.system.run().job, &command)).await?;
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
-        Ok(self.place_among(&record::list()?, &command, &program.cwd, ranks))
+        Ok(self.place_among(&known_jobs::list()?, &command, &program.cwd, ranks))
     }
 
     fn place_among(
@@ -344,7 +345,7 @@ impl BatchSession {
 
     /// The batch job's other jobs, of whichever run.
     fn others(&self, job: &str) -> Vec<JobDirectory> {
-        let all = record::list().unwrap_or_else(|error| {
+        let all = known_jobs::list().unwrap_or_else(|error| {
             tracing::warn!(%error, "it is not known whether other jobs have stopped");
             Vec::new()
         });

@@ -25,7 +25,7 @@ use tokio::process::{ChildStdin, Command};
 use tokio::sync::mpsc;
 
 /// Pause before it is started again.
-const AGAIN: Duration = Duration::from_secs(30);
+const RESTART_PAUSE: Duration = Duration::from_secs(30);
 
 /// Readings that wait for it, at most.
 const MOST_WAITING: usize = 256;
@@ -92,7 +92,7 @@ impl DataWatch {
                 () = arrivals.closed() => return,
             }
             tokio::select! {
-                () = tokio::time::sleep(AGAIN) => {}
+                () = tokio::time::sleep(RESTART_PAUSE) => {}
                 () = arrivals.closed() => return,
             }
         }

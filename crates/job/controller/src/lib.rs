@@ -46,6 +46,7 @@ mod job_lock;
 pub mod journal_file;
 mod journaling;
 mod kill_request;
+pub mod known_jobs;
 mod life;
 mod lock_identity;
 pub mod look;

@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// Pause before it is started again.
-const AGAIN: Duration = Duration::from_secs(30);
+const RESTART_PAUSE: Duration = Duration::from_secs(30);
 
 /// What is sent where, for a job.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl Offloads {
                 let _ = arrivals.send(Arrival::Offload(Told { what: what.clone(), news, new_failure })).await;
             }
             tokio::select! {
-                () = tokio::time::sleep(AGAIN) => {}
+                () = tokio::time::sleep(RESTART_PAUSE) => {}
                 () = arrivals.closed() => return,
             }
         }

@@ -13,7 +13,7 @@ use crate::lock_identity::LockIdentity;
 use crate::manifest::Printed;
 use crate::replayed_output::{Divergence, Replay};
 use crate::shown_output::{self, ShownLog, ShownOutput};
-use crate::standard_streams::{Room, named, show};
+use crate::standard_streams::{FullDiskWait, named, show};
 use crate::stream_digest::Mark;
 use crate::teller::{Message, Teller};
 use mend_job::replay::Compared;
@@ -127,7 +127,7 @@ impl Output {
         let messages = Arc::new(AtomicUsize::new(0));
         let mut record = ShownLog::new(directory, holder, found.digests, spool.is_some());
         let told = messages.clone();
-        let mut room = Room::default();
+        let mut room = FullDiskWait::default();
         let over = room.over();
         let teller = Teller::begin();
         let tells = teller.hand();
@@ -316,7 +316,7 @@ impl Output {
     }
 }
 
-fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream, bytes, anew, .. }: &Chunk, room: &mut Room) {
+fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream, bytes, anew, .. }: &Chunk, room: &mut FullDiskWait) {
     if room.has_lost() {
         // No record is true any more. The other stream goes on.
         if matches!(destination, Destination::Own) && !room.has_lost_of(*stream) {
@@ -555,7 +555,7 @@ mod tests {
         let lock = directory.lock("a-job").unwrap();
         let mut record = ShownLog::new(place.path(), lock.identity(), crate::shown_output::StreamDigests::new(), false);
         let chunk = |bytes: &[u8]| Chunk { rank: 0, stream: Stream::Stderr, bytes: bytes.to_vec(), anew: None, printing: None };
-        let mut room = Room::default();
+        let mut room = FullDiskWait::default();
         print(&mut record, &Destination::Own, &chunk(b"shown\n"), &mut room);
         room.lose(Stream::Stdout);
         print(&mut record, &Destination::Own, &chunk(b"not on record\n"), &mut room);

@@ -5,7 +5,8 @@
 //! Faults assumed: files vanish meanwhile; the record is damaged or names a place that is not the job's.
 
 use crate::job_lock::JobLock;
-use crate::record::{self, JobDirectory, JobRecord, RecordError, now};
+use crate::known_jobs;
+use crate::record::{JobDirectory, JobRecord, RecordError, now};
 use crate::{failover, manifest, portable, tiers};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -60,7 +61,7 @@ fn elsewhere<'a>(directory: &JobDirectory, record: &'a JobRecord) -> Option<&'a 
 /// True if the job ended that long ago.
 #[must_use]
 pub fn is_older(directory: &JobDirectory, record: &JobRecord, age: Duration) -> bool {
-    now().saturating_sub(record::ended(directory, record)) >= age.as_secs()
+    now().saturating_sub(known_jobs::ended(directory, record)) >= age.as_secs()
 }
 
 /// Removes a job that does not run, with the portable checkpoints that it has taken. `age`: only if it ended that long ago.
@@ -205,7 +206,7 @@ pub fn expire(days: u64, quiet: bool) {
     let age = Duration::from_secs(days * 86_400);
     // Beside the job: it may take long.
     std::thread::spawn(move || {
-        let jobs = record::list().unwrap_or_default();
+        let jobs = known_jobs::list().unwrap_or_default();
         let old = jobs.iter().filter(|(directory, record)| is_older(directory, record, age) && !directory.is_running());
         let removed: Vec<Removed> = old.filter_map(|(directory, record)| remove_job(directory, record, Some(age)).ok()).collect();
         if !removed.is_empty() && !quiet {

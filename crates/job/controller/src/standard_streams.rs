@@ -15,7 +15,7 @@ const LAST_TRIES: u32 = 10;
 
 /// Waits until a full disk has room for what is printed.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct FullDiskWait {
     /// The user knows.
     told: bool,
     /// The job is over.
@@ -25,7 +25,7 @@ pub(crate) struct Room {
     lost: [bool; 2],
 }
 
-impl Room {
+impl FullDiskWait {
     /// What says that the job is over.
     pub(crate) fn over(&self) -> Arc<AtomicBool> {
         self.over.clone()
@@ -74,7 +74,7 @@ pub(crate) fn named(stream: Stream) -> &'static str {
 }
 
 /// Writes all of it, in one piece where that can be.
-pub(crate) fn show(stream: Stream, text: &[u8], room: &mut Room) -> io::Result<()> {
+pub(crate) fn show(stream: Stream, text: &[u8], room: &mut FullDiskWait) -> io::Result<()> {
     match stream {
         Stream::Stdout => {
             let mut out = std::io::stdout().lock();
@@ -127,11 +127,11 @@ mod tests {
         write_all(there.as_fd(), b"text", |_| false).unwrap();
         assert_eq!(std::fs::read(place.path().join("file")).unwrap(), b"text");
         // At the job's end it is not waited for ever.
-        let mut room = Room { over: Arc::new(AtomicBool::new(true)), last_tries: LAST_TRIES - 1, ..Room::default() };
+        let mut room = FullDiskWait { over: Arc::new(AtomicBool::new(true)), last_tries: LAST_TRIES - 1, ..FullDiskWait::default() };
         assert!(!room.wait(Stream::Stdout, &io::ErrorKind::StorageFull.into()));
         assert!(room.has_lost() && !room.has_lost_of(Stream::Stderr));
         // While it goes on, it is.
-        let mut room = Room { last_tries: LAST_TRIES - 1, ..Room::default() };
+        let mut room = FullDiskWait { last_tries: LAST_TRIES - 1, ..FullDiskWait::default() };
         assert!(room.wait(Stream::Stdout, &io::ErrorKind::StorageFull.into()));
     }
 }

@@ -26,7 +26,7 @@ pub enum Fault {
     Final(String),
 }
 
-/// Names a request between [`Plan::next`] and its end.
+/// Names a request between [`FetchPlan::next`] and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
@@ -70,7 +70,7 @@ struct Asked {
 
 /// The plan of fetching some ranges of a file.
 #[derive(Debug)]
-pub struct Plan {
+pub struct FetchPlan {
     queue: BTreeMap<u64, Piece>,
     in_flight: BTreeMap<Ticket, (usize, Vec<Piece>)>,
     lost: Vec<Range>,
@@ -80,7 +80,7 @@ pub struct Plan {
     attempts: u32,
 }
 
-impl Plan {
+impl FetchPlan {
     /// A plan for these ranges from so many sources: requests of at most `request_bytes`, `attempts` faults in a row before a source is out.
     #[must_use]
     pub fn new(missing: Vec<Range>, sources: usize, request_bytes: u64, attempts: u32) -> Self {
@@ -277,7 +277,7 @@ mod tests {
         vec![Range { offset: 0, length }]
     }
 
-    fn fetch(plan: &mut Plan, source: usize) -> (Ticket, Range) {
+    fn fetch(plan: &mut FetchPlan, source: usize) -> (Ticket, Range) {
         match plan.next(source) {
             Next::Fetch(ticket, range) => (ticket, range),
             other => panic!("{other:?}"),
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn ranges_are_given_out_from_the_front() {
-        let mut plan = Plan::new(all(25), 2, 10, 3);
+        let mut plan = FetchPlan::new(all(25), 2, 10, 3);
         let (first, range) = fetch(&mut plan, 0);
         assert_eq!(range, Range { offset: 0, length: 10 });
         assert_eq!(fetch(&mut plan, 1).1.offset, 10);
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_outage_that_ends_several_requests_counts_once() {
-        let mut plan = Plan::new(all(40), 1, 10, 2);
+        let mut plan = FetchPlan::new(all(40), 1, 10, 2);
         let tickets: Vec<Ticket> = (0..3).map(|_| fetch(&mut plan, 0).0).collect();
         for ticket in &tickets {
             assert_eq!(plan.failed(*ticket, Fault::Passing("reset".into())), Verdict::Again(1));
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_block_that_is_wrong_twice_is_another_source_s_and_the_rest_goes_on() {
-        let mut plan = Plan::new(all(20), 2, 20, 3);
+        let mut plan = FetchPlan::new(all(20), 2, 20, 3);
         let block = Range { offset: 0, length: 10 };
         let (ticket, _) = fetch(&mut plan, 0);
         plan.wrong(ticket, block, "other bytes");
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_source_that_ignores_ranges_is_asked_once_for_all() {
-        let mut plan = Plan::new(vec![Range { offset: 10, length: 10 }, Range { offset: 40, length: 5 }], 1, 5, 3);
+        let mut plan = FetchPlan::new(vec![Range { offset: 10, length: 10 }, Range { offset: 40, length: 5 }], 1, 5, 3);
         plan.ignores_ranges(0);
         let (ticket, range) = fetch(&mut plan, 0);
         assert_eq!(range, Range { offset: 10, length: 35 });
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_request_that_ends_early_is_a_fault() {
-        let mut plan = Plan::new(all(10), 1, 10, 1);
+        let mut plan = FetchPlan::new(all(10), 1, 10, 1);
         let (ticket, _) = fetch(&mut plan, 0);
         plan.delivered(ticket, 5);
         assert_eq!(plan.ended(ticket), Verdict::Out);
@@ -358,7 +358,7 @@ mod tests {
             request in 1_u64..6, events in prop::collection::vec((0_usize..4, 0_u8..6), 0..300),
         ) {
             let missing = merged(missing.into_iter().map(|(block, blocks)| Range { offset: block * 10, length: blocks * 10 }).collect());
-            let mut plan = Plan::new(missing.clone(), sources, request * 10, 3);
+            let mut plan = FetchPlan::new(missing.clone(), sources, request * 10, 3);
             if sequential {
                 plan.ignores_ranges(0);
             }

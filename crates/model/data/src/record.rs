@@ -143,7 +143,7 @@ pub struct Record {
 }
 
 #[derive(Serialize, Deserialize)]
-enum Place {
+enum SumsLocation {
     Here,
     Beside(u64),
     Nowhere,
@@ -153,7 +153,7 @@ enum Place {
 struct Body {
     sources: Vec<Source>,
     size: u64,
-    place: Place,
+    place: SumsLocation,
 }
 
 /// Why bytes are no record.
@@ -182,9 +182,9 @@ impl Record {
             return Err(RecordError::TooLong);
         }
         let (place, list) = match &self.sums {
-            Known::Here(sums) => (Place::Here, sums.to_bytes()),
-            Known::Beside(digest) => (Place::Beside(*digest), Vec::new()),
-            Known::Nowhere => (Place::Nowhere, Vec::new()),
+            Known::Here(sums) => (SumsLocation::Here, sums.to_bytes()),
+            Known::Beside(digest) => (SumsLocation::Beside(*digest), Vec::new()),
+            Known::Nowhere => (SumsLocation::Nowhere, Vec::new()),
         };
         let body = Body { sources: self.sources.clone(), size: self.size, place };
         let body = postcard::to_stdvec(&body).map_err(|_| RecordError::TooLong)?;
@@ -220,12 +220,12 @@ impl Record {
         let (body, rest) = postcard::take_from_bytes::<Body>(body).map_err(|_| RecordError::Foreign)?;
         let list = &before[HEAD + length..];
         let sums = match body.place {
-            Place::Here => {
+            SumsLocation::Here => {
                 Known::Here(Sums::from_bytes(list).filter(|sums| sums.count() == blocks(body.size)).ok_or(RecordError::Foreign)?)
             }
-            Place::Beside(digest) if list.is_empty() => Known::Beside(digest),
-            Place::Nowhere if list.is_empty() => Known::Nowhere,
-            Place::Beside(_) | Place::Nowhere => return Err(RecordError::Foreign),
+            SumsLocation::Beside(digest) if list.is_empty() => Known::Beside(digest),
+            SumsLocation::Nowhere if list.is_empty() => Known::Nowhere,
+            SumsLocation::Beside(_) | SumsLocation::Nowhere => return Err(RecordError::Foreign),
         };
         if !rest.is_empty() || !within_bounds(&body.sources) {
             return Err(RecordError::Foreign);

@@ -111,7 +111,7 @@ pub enum SpaceRequest {
         json: bool,
     },
     /// `mend data df`.
-    Room {
+    Df {
         /// Which one.
         name: String,
         /// Print JSON.

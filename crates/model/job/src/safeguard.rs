@@ -91,6 +91,8 @@ mend_coordination::safeguards! {
     UnseenIsNotGone,
     /// When the time is up, no checkpoint builds on one that goes with the nodes.
     LastOneOutlivesNodes,
+    /// Ranks stand still at the end of a life only if another one follows.
+    PausesAreForALife,
 }
 
 /// Those that are in, for machines that are not the job's.

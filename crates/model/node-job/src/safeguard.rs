@@ -8,4 +8,18 @@ mend_coordination::safeguards! {
     EarlierProcessesAreIgnored,
     /// The process of a rank that is discarded is killed.
     DiscardedProcessesEnd,
+    /// A rank whose process stands still here goes back in place: no other one is begun beside it.
+    StandingRanksGoBack,
+    /// A rank that cannot go back in place is restored anew.
+    RefusersBeginAnew,
+    /// What the agent of a process says that could not go back is not about the rank's next process.
+    RefusalsAreOfOneProcess,
+    /// What stands still here and is not to be here ends when all ranks of the next life are there.
+    LeftStandingEnds,
+    /// When the connection to the controller is closed a successor is started.
+    LostControllersAreSucceeded,
+    /// When the controller was silent for half of the lease a successor is started.
+    SilentControllersAreSucceeded,
+    /// Once a successor was started ranks have all of their lease.
+    SuccessorsHaveTheLease,
 }

@@ -340,6 +340,20 @@ fn a_rank_that_cannot_go_back_in_place_gets_another_process_with_the_same_number
 }
 
 #[test]
+fn a_rank_that_begins_anew_or_comes_from_elsewhere_has_no_process_beside_it_that_stands_still() {
+    let token = [1; 16];
+    let source = RestoreSource::Transfer { token, way: Way::Direct };
+    let orders = [
+        ToDaemon::Start { rank: 0, attempt: 1, stdin: false },
+        ToDaemon::Restore { rank: 0, attempt: 1, source, image: None, stdin: false, put_back: None },
+    ];
+    for order in orders {
+        let effects = Shell::new(vec![(0, 7)]).job.handle(1, Event::Told(order));
+        assert!(matches!(&effects[..], [Effect::DropStanding(ranks), Effect::Begin { rank: 0, .. }] if *ranks == [0]), "{effects:?}");
+    }
+}
+
+#[test]
 fn an_answer_of_an_earlier_process_does_not_count() {
     let mut shell = Shell::new(Vec::new());
     started(&mut shell, 0);

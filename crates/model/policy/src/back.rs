@@ -10,7 +10,7 @@
 //!   └── the user has placed it ──────────┘  └── to a better node than this ─┘
 //! ```
 //! Nothing goes to and fro: a rank never returns to a node that it went back from; each time that it goes back, the next has to gain twice as much;
-//! one that has gained nothing by it stays; nobody goes back more than [`MOST`] times in a life of the job.
+//! one that has gained nothing by it stays; nobody goes back more than [`MAX_RETURNS`] times in a life of the job.
 //!
 //! Faults assumed: readings of any kind ([`pace`]), nodes that were measured under other conditions than now. What is not known keeps a rank
 //! where it is.
@@ -32,15 +32,15 @@ const PRECOPY_COST_SHARE: f64 = 0.1;
 /// Least cost of a move reckoned with, seconds.
 const LEAST_COST_S: f64 = 0.01;
 /// Times that a rank goes back in a life of the job, at most.
-pub const MOST: u32 = 4;
+pub const MAX_RETURNS: u32 = 4;
 /// Pause after a rank went back, or could not; it doubles each time. Microseconds.
 const PAUSE_US: u64 = 60_000_000;
 /// A node may be busier by this factor, and by so many threads per processor, than it was, or than the one here, and still count as what was measured.
-const BUSIER: (f64, f64) = (1.25, 0.5);
+const LOAD_MARGINS: (f64, f64) = (1.25, 0.5);
 /// Whether a node is clearly busier than another, or than it was, by threads per processor: by more than what changes all the time.
 #[must_use]
 pub fn is_clearly_busier(there: f64, here: f64) -> bool {
-    there > here * BUSIER.0 + BUSIER.1
+    there > here * LOAD_MARGINS.0 + LOAD_MARGINS.1
 }
 
 /// For so long a node has to be the better one by load alone, which is an average over a minute. Microseconds.
@@ -360,7 +360,7 @@ impl Ledger {
     pub fn weigh(&mut self, circumstances: &Circumstances<'_>) -> Option<Verdict> {
         let home = self.home?;
         let restrained = circumstances.restrained;
-        if restrained && self.returns >= MOST {
+        if restrained && self.returns >= MAX_RETURNS {
             return Some(Verdict::Stays(Why::Often(self.returns)));
         }
         if restrained && self.gained_nothing {

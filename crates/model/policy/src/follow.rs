@@ -24,7 +24,7 @@ const BUDGET_SHARE: f64 = 0.05;
 /// For so long a rank stays where it came for its data; it doubles each time. Microseconds.
 const PAUSE_US: u64 = 20_000_000;
 /// Times that a rank moves to its data in a life of the job, at most.
-pub const MOST: u32 = 8;
+pub const MAX_MOVES: u32 = 8;
 /// Weight of the newest move in what moves are taken to cost.
 const NEWEST_WEIGHT: f64 = 0.5;
 /// After so long a reason to stay is told again. Microseconds.
@@ -269,8 +269,8 @@ impl Follow {
         let ways = std::iter::once((wish.rank, &wish.to)).chain(wish.back.map(|back| (back, &wish.from)));
         let of = |(rank, to): (Rank, &String)| {
             let past = self.past.get(&rank)?;
-            let pause = PAUSE_US.saturating_mul(1 << past.times.saturating_sub(1).min(MOST));
-            if past.times >= MOST {
+            let pause = PAUSE_US.saturating_mul(1 << past.times.saturating_sub(1).min(MAX_MOVES));
+            if past.times >= MAX_MOVES {
                 Some(Why::Often)
             } else if past.left.contains(to) || past.times > 0 && now.now_us < past.last_us.saturating_add(pause) {
                 Some(Why::ToAndFro)

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 /// A round leaves fewer if it leaves less than so many hundredths of the least that any before it left.
 const SHRINKS: u64 = 90;
 /// Rounds in a row that don't, after which it is taken for good: a program's bursts are no steady state.
-const FRUITLESS: u32 = 2;
+const FRUITLESS_ROUNDS: u32 = 2;
 /// Of what a rank has, hundredths that it changes during the first round, from which further rounds are of no use.
 const NEARLY_ALL: u64 = 80;
 /// Bytes that are sent faster than it takes to begin to copy live.
-const SMALL: u64 = 4 << 20;
+const SMALL_RANK_BYTES: u64 = 4 << 20;
 
 /// Within which bounds a rank is copied while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ pub fn choose(wanted: MoveMode, bytes: u64, rates: Option<MeasuredRates>, left_u
     if wanted != MoveMode::Auto {
         return wanted;
     }
-    if bytes <= SMALL {
+    if bytes <= SMALL_RANK_BYTES {
         return MoveMode::Frozen;
     }
     let Some(MeasuredRates { dirty, rate }) = rates.filter(|rates| rates.rate > 0) else { return MoveMode::Live };
@@ -172,7 +172,7 @@ impl Precopy {
         let shrinks = self.least.is_none_or(|least| left < least / 100 * SHRINKS);
         self.fruitless = if shrinks { 0 } else { self.fruitless + 1 };
         self.least = Some(self.least.map_or(left, |least| least.min(left)));
-        if first && left >= round.bytes / 100 * NEARLY_ALL || self.fruitless >= FRUITLESS {
+        if first && left >= round.bytes / 100 * NEARLY_ALL || self.fruitless >= FRUITLESS_ROUNDS {
             return Some(StopReason::NotShrinking);
         }
         (round.number + 1 >= self.bounds.rounds).then_some(StopReason::RoundLimit)

@@ -12,9 +12,11 @@
 //! the queue before its exit. Faults assumed: the supervisor, the restorer or the rank is killed at any moment.
 
 mod in_place;
+mod pipes;
 
 use self::in_place::send_back;
 pub use self::in_place::{NotInPlace, RankProcess};
+use self::pipes::{RankPipes, connect};
 use crate::agents::AgentLink;
 use crate::channels::{OurEnds, open_channels};
 use crate::failure::RankFailure;
@@ -30,7 +32,7 @@ use crate::supervisor::order::{Event, Launch};
 use crate::supervisor::{RankSupervisor, spawn};
 use crate::tiers::Offered;
 use mend_image::launch::Role;
-use mend_messages::daemon::{ExitStatus, FromDaemon, Stream};
+use mend_messages::daemon::{ExitStatus, FromDaemon};
 use mend_messages::job::Rank;
 use mend_messages::report::Report;
 use mend_report::with_causes;
@@ -284,14 +286,6 @@ enum Transition {
     Ended(ExitStatus),
     Released,
     Paused(oneshot::Sender<RankProcess>),
-}
-
-/// Everything that carries bytes from and to the process.
-#[derive(Debug)]
-struct RankPipes {
-    pumps: [Pump; 3],
-    stdin: Option<Feed>,
-    pmi: Feed,
 }
 
 #[derive(Debug)]
@@ -551,49 +545,4 @@ impl RankTask {
             pipes.ended().await;
         }
     }
-}
-
-impl RankPipes {
-    async fn ended(&mut self) {
-        for pump in &mut self.pumps {
-            pump.ended().await;
-        }
-    }
-
-    fn feeds(&self) -> impl Iterator<Item = &Feed> {
-        self.stdin.iter().chain([&self.pmi])
-    }
-
-    fn flush(&self, done: oneshot::Sender<()>) {
-        // A pump that ended has nothing left to flush.
-        answer_after(self.pumps.iter().map(Pump::flushed).collect(), done);
-    }
-
-    fn hold(&self, done: oneshot::Sender<()>) {
-        answer_after(self.feeds().map(Feed::hold).collect(), done);
-    }
-}
-
-fn answer_after(all: Vec<oneshot::Receiver<()>>, done: oneshot::Sender<()>) {
-    tokio::spawn(async move {
-        for one in all {
-            // An error means that there is nothing to wait for.
-            let _ = one.await;
-        }
-        // Whoever asked may have gone.
-        let _ = done.send(());
-    });
-}
-
-fn connect(context: &RankContext, ours: OurEnds) -> std::io::Result<RankPipes> {
-    let rank = context.rank;
-    let output = move |stream| move |bytes| FromDaemon::Output { rank, stream, bytes };
-    let stdin = ours.stdin.map(|pipe| Feed::new(pipe, Some((context.urgent.clone(), rank)))).transpose()?;
-    let pmi = Feed::new(ours.pmi.try_clone()?, None)?;
-    let pumps = [
-        Pump::new(ours.stdout, context.ordered.clone(), output(Stream::Stdout))?,
-        Pump::new(ours.stderr, context.ordered.clone(), output(Stream::Stderr))?,
-        Pump::new(ours.pmi, context.ordered.clone(), move |bytes| FromDaemon::Pmi { rank, bytes })?,
-    ];
-    Ok(RankPipes { pumps, stdin, pmi })
 }

@@ -299,7 +299,7 @@ impl Restoration {
                 let (patience, progress, place) = (self.patience, self.progress.clone(), (self.rank, self.here));
                 let begun = match way {
                     Way::Direct => receive_header(arrival, &job, place, (patience, patience), progress).await,
-                    Way::Local => receive_header(arrival, &job, place, (stored::LONGEST, patience), progress).await,
+                    Way::Local => receive_header(arrival, &job, place, (stored::MAX_STORING_TIME, patience), progress).await,
                     Way::Staged => stored::staged(arrival, &job, patience, progress).await,
                     Way::Shared(path) => stored::shared(arrival, &job, patience, path, progress).await,
                 };

@@ -11,7 +11,7 @@ pub fn now() -> NodeRoom {
 }
 
 /// As it was at most this long ago.
-const RECENT: Duration = Duration::from_secs(1);
+const MAX_ROOM_AGE: Duration = Duration::from_secs(1);
 
 /// What was read last: pings come more often than it is worth reading, the more so the shorter the lease.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ impl RecentRoom {
     /// As it is, or was within the last second.
     pub fn now(&mut self) -> NodeRoom {
         match self.0 {
-            Some((read, room)) if read.elapsed() < RECENT => room,
+            Some((read, room)) if read.elapsed() < MAX_ROOM_AGE => room,
             _ => self.0.insert((Instant::now(), now())).1,
         }
     }

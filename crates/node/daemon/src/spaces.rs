@@ -42,10 +42,10 @@ pub struct Unseen {
 /// The processes of this node, by space: by what describes it, since another one may get its name, by whether files' bytes are encrypted on their way, and by the settings of the
 /// jobs that see it. Each has a lock of its own: a space whose targets are silent holds up nobody who uses another one.
 #[derive(Debug, Default)]
-pub struct Spaces(Mutex<HashMap<Vec<u8>, Place>>);
+pub struct Spaces(Mutex<HashMap<Vec<u8>, ServerSlot>>);
 
 /// Where a space's process is, if there is one.
-type Place = Arc<Mutex<Weak<Server>>>;
+type ServerSlot = Arc<Mutex<Weak<Server>>>;
 
 #[derive(Debug)]
 struct Server {
@@ -155,7 +155,7 @@ impl JobSpaces {
         // If it cannot be read, the process says why.
         let key = self.how.key(space, &tokio::fs::read(described(&home, space)).await.unwrap_or_default());
         let mut all = self.all.0.lock().await;
-        let is_used = |place: &Place| Arc::strong_count(place) > 1 || place.try_lock().is_ok_and(|server| server.strong_count() > 0);
+        let is_used = |place: &ServerSlot| Arc::strong_count(place) > 1 || place.try_lock().is_ok_and(|server| server.strong_count() > 0);
         all.retain(|_, place| is_used(place));
         let place = all.entry(key).or_default().clone();
         drop(all);

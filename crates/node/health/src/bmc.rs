@@ -38,7 +38,7 @@ const LOG_EVERY: u32 = 5;
 /// Entries of the log that are read at a time, at most.
 const MOST_ENTRIES: u64 = 32;
 /// Words of log entries that tell of something that fails. What crosses a mark is known from the sensor itself.
-const BAD: [&str; 11] = [
+const FAILURE_WORDS: [&str; 11] = [
     "uncorrectable",
     "failure",
     "fault",
@@ -338,7 +338,7 @@ fn bad_entry(line: &str) -> Option<String> {
     }
     let what = fields[3..].join(", ");
     let lower = what.to_lowercase();
-    BAD.iter().any(|word| lower.contains(word)).then_some(what)
+    FAILURE_WORDS.iter().any(|word| lower.contains(word)).then_some(what)
 }
 
 /// Whether this process may open the controller's device.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Where a sensor is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SensorChannel {
     /// Directory of the chip.
     chip: PathBuf,
     /// `temp1`, `fan2`, `in0`.
@@ -27,7 +27,7 @@ pub struct Place {
 
 /// All sensors below a root. Listing takes longer than reading.
 #[must_use]
-pub fn list(root: &Path) -> Vec<Place> {
+pub fn list(root: &Path) -> Vec<SensorChannel> {
     let base = root.join("sys/class/hwmon");
     let mut places = Vec::new();
     for chip in names(&base).into_iter().map(|name| base.join(name)) {
@@ -36,12 +36,12 @@ pub fn list(root: &Path) -> Vec<Place> {
             let Some(channel) = file.strip_suffix("_input").filter(|channel| kind_of(channel).is_some()) else { continue };
             let label = text(&chip.join(format!("{channel}_label"))).filter(|label| !label.is_empty());
             let mut sensor = format!("hwmon:{kind}/{}", label.unwrap_or_else(|| channel.to_owned()));
-            if places.iter().any(|place: &Place| place.sensor == sensor) {
+            if places.iter().any(|place: &SensorChannel| place.sensor == sensor) {
                 // Several of the same kind: disks, processors.
                 let number = chip.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 sensor = format!("{sensor} {number}/{channel}");
             }
-            places.push(Place { chip: chip.clone(), channel: channel.to_owned(), sensor });
+            places.push(SensorChannel { chip: chip.clone(), channel: channel.to_owned(), sensor });
         }
     }
     places
@@ -61,7 +61,7 @@ fn kind_of(channel: &str) -> Option<(&'static str, f64)> {
 
 /// Reads a sensor. `None`: it has nothing to say now.
 #[must_use]
-pub fn read(place: &Place) -> Option<Sample> {
+pub fn read(place: &SensorChannel) -> Option<Sample> {
     let (unit, divisor) = kind_of(&place.channel)?;
     let file = |suffix: &str| place.chip.join(format!("{}_{suffix}", place.channel));
     let of = |suffix: &str| number(&file(suffix)).map(|raw| raw / divisor);

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// For any byte to come.
 const SILENCE: &str = "30s";
 /// No limit, as the library knows none by a word.
-const ALWAYS: &str = "3650days";
+const NO_LIMIT: &str = "3650days";
 /// Faults in a row, with nothing that came between, before it is given up.
 const FAULTS: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ impl Download {
     /// As for [`crate::open`], and the store's answer.
     pub async fn begin(address: &str) -> Result<Self, ObjectError> {
         let (mut builder, key) = builder(address).await?;
-        for (key, limit) in [(ClientConfigKey::Timeout, ALWAYS), (ClientConfigKey::ReadTimeout, SILENCE)] {
+        for (key, limit) in [(ClientConfigKey::Timeout, NO_LIMIT), (ClientConfigKey::ReadTimeout, SILENCE)] {
             builder = builder.with_config(AmazonS3ConfigKey::Client(key), limit);
         }
         let store = builder.clone().with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() }).build()?;

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Largest request, bytes: as of Mend's mount.
-const MOST: u32 = 1 << 20;
+const MAX_REQUEST_BYTES: u32 = 1 << 20;
 /// Requests that the kernel has under way on its own account.
 const BACKGROUND: u16 = 64;
 /// Threads that serve a mount.
@@ -121,8 +121,8 @@ impl Relay {
 impl Filesystem for Relay {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_READ | InitFlags::FUSE_MAX_PAGES | InitFlags::FUSE_PARALLEL_DIROPS);
-        let _ = config.set_max_write(MOST);
-        let _ = config.set_max_readahead(MOST);
+        let _ = config.set_max_write(MAX_REQUEST_BYTES);
+        let _ = config.set_max_readahead(MAX_REQUEST_BYTES);
         let _ = config.set_max_background(BACKGROUND);
         Ok(())
     }
@@ -235,7 +235,7 @@ fn serve(port: u16, size: usize) -> io::Result<()> {
 }
 
 fn answer(stream: &mut TcpStream, memory: &RwLock<Vec<u8>>) -> io::Result<()> {
-    let mut written = vec![0; MOST as usize];
+    let mut written = vec![0; MAX_REQUEST_BYTES as usize];
     loop {
         let mut header = [0; 13];
         stream.read_exact(&mut header)?;
@@ -259,7 +259,7 @@ fn mount(directory: &Path, bytes: Bytes, size: u64, direct: bool) -> io::Result<
     config.acl = SessionACL::Owner;
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
-    config.mount_options = vec![MountOption::FSName("null-relay".to_owned()), MountOption::CUSTOM(format!("max_read={MOST}"))];
+    config.mount_options = vec![MountOption::FSName("null-relay".to_owned()), MountOption::CUSTOM(format!("max_read={MAX_REQUEST_BYTES}"))];
     let session = Session::new(Relay { bytes, size, direct }, directory, &config)?;
     println!("ready");
     session.run()

@@ -151,7 +151,7 @@ mod tests {
     use mend_data::space::{COPIES, Striping, Target};
     use std::sync::Barrier;
 
-    const MANY: u8 = 8;
+    const THREADS: u8 = 8;
 
     fn space(id: u8) -> Space {
         let target = Target { host: "a".into(), address: ([127, 0, 0, 1], 1).into(), directory: format!("/{id}") };
@@ -170,7 +170,7 @@ mod tests {
     fn of_many_that_make_one_name_at_once_one_is_the_first_and_its_own_is_described() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("spaces/one.json");
-        let begun = Barrier::new(MANY.into());
+        let begun = Barrier::new(THREADS.into());
         let made: Vec<bool> = std::thread::scope(|scope| {
             let one = |id: u8| {
                 let (begun, path) = (&begun, &path);
@@ -181,7 +181,7 @@ mod tests {
                     made.is_ok()
                 })
             };
-            let all: Vec<_> = (0..MANY).map(one).collect();
+            let all: Vec<_> = (0..THREADS).map(one).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });
         assert_eq!(made.iter().filter(|made| **made).count(), 1);

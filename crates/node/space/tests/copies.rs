@@ -15,7 +15,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Longer than any test runs: who waits for a target that is silent never comes back.
-const FOREVER: Duration = Duration::from_secs(3600);
+const UNBOUNDED_TIME: Duration = Duration::from_secs(3600);
 const SIZE: u64 = 5 * BLOCK + 77;
 
 fn content() -> Vec<u8> {
@@ -83,7 +83,7 @@ fn a_silent_target_is_not_waited_for() {
     let cluster = Cluster::new(3);
     let (_, entry) = with_copies(&cluster);
     let first = entry.file().unwrap().targets[0];
-    let client = cluster.patient_client(FOREVER);
+    let client = cluster.patient_client(UNBOUNDED_TIME);
     // Connections are there already, and one that is silent then is as silent as one that cannot be reached.
     read(client.clone(), &entry);
     cluster.signal(first.into(), Signal::STOP);

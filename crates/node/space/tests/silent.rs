@@ -17,7 +17,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Longer than any test runs: who waits for a target that is silent never comes back.
-const FOREVER: Duration = Duration::from_secs(3600);
+const UNBOUNDED_TIME: Duration = Duration::from_secs(3600);
 const SIZE: u64 = 5 * BLOCK + 77;
 
 fn content() -> Vec<u8> {
@@ -73,7 +73,7 @@ fn staged(cluster: &Cluster) -> (Arc<Client>, Entry, usize) {
     let upload = Upload::begin(&maker, "in.dat", SIZE, vec![source]).unwrap();
     upload.put(0, &content()).unwrap();
     upload.finish(false).unwrap();
-    let client = cluster.patient_client(FOREVER);
+    let client = cluster.patient_client(UNBOUNDED_TIME);
     let entry = client.names().files("")[0].clone();
     let at = entry.file().unwrap().targets[0].into();
     (client, entry, at)

@@ -8,7 +8,7 @@
 
 use crate::origin::Origin;
 use crate::settings::Settings;
-use mend_data::plan::{Fault, Next, Plan, Ticket, Verdict};
+use mend_data::plan::{Fault, FetchPlan, Next, Ticket, Verdict};
 use mend_data::ranges::Range;
 use mend_data::sums::BLOCK;
 use std::io;
@@ -71,7 +71,7 @@ struct Work<S> {
     /// Bytes of a block, as the sink gets them.
     block: u64,
     sink: Arc<S>,
-    plan: Mutex<Plan>,
+    plan: Mutex<FetchPlan>,
     changed: Notify,
     /// Whether a source has answered, and what keeps others from asking until then.
     answered: Vec<(AtomicBool, tokio::sync::Mutex<()>)>,
@@ -124,7 +124,7 @@ impl Fetcher {
         block: u64,
         sink: &Arc<S>,
     ) -> io::Result<Fetched> {
-        let plan = Plan::new(missing, origins.len(), self.settings.request_bytes, self.settings.attempts);
+        let plan = FetchPlan::new(missing, origins.len(), self.settings.request_bytes, self.settings.attempts);
         let work = Arc::new(Work {
             settings: self.settings,
             requests: self.requests.clone(),
@@ -181,7 +181,7 @@ enum Ended {
 }
 
 impl<S: Sink> Work<S> {
-    fn plan(&self) -> MutexGuard<'_, Plan> {
+    fn plan(&self) -> MutexGuard<'_, FetchPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -12,7 +12,7 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most bytes of a range.
-const MOST: u64 = 4 << 20;
+const MAX_RANGE_BYTES: u64 = 4 << 20;
 
 /// Blocks, as a plan wants them.
 struct Kept {
@@ -62,7 +62,7 @@ fn say(answer: &RangeAnswer, bytes: &[u8]) -> io::Result<()> {
 
 async fn fetch(request: RangeRequest, fetcher: &Fetcher) -> Result<Vec<u8>, String> {
     let RangeRequest { mut sources, size, range } = request;
-    if range.length > MOST || range.end() > size {
+    if range.length > MAX_RANGE_BYTES || range.end() > size {
         return Err("the range is not one of the file".to_owned());
     }
     let origins = open(&mut sources, fetcher, true).await;

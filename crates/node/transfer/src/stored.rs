@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// What the source says when a file in the shared directory is complete.
 const STORED: &[u8] = b"stored";
 /// Longest time that it may take to store an image; the controller gives up before.
-pub const LONGEST: Duration = Duration::from_secs(4000);
+pub const MAX_STORING_TIME: Duration = Duration::from_secs(4000);
 
 /// A file that an agent writes, and where what is in it goes.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ pub async fn shared(
                 Ok(_) if word == STORED => break,
                 Ok(_) => return Err(TransferError::Closed),
                 // Until the rank is stored, nothing comes.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < LONGEST => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < MAX_STORING_TIME => {}
                 Err(error) => return Err(TransferError::Socket(error)),
             }
         }

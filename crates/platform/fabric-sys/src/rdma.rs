@@ -10,7 +10,7 @@ const MANAGER: &CStr = c"librdmacm.so.1";
 const VERBS: &CStr = c"libibverbs.so.1";
 const DEVICES: &str = "/dev/infiniband/uverbs";
 /// More than a node has.
-const MOST: usize = 1024;
+const MAX_DEVICES: usize = 1024;
 
 /// A namespace's librdmacm, held until [`Held::close`].
 pub(crate) struct Held {
@@ -51,7 +51,7 @@ impl Held {
                 let free = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut *mut c_void)>(free);
                 let list = get(null_mut());
                 if !list.is_null() {
-                    contexts.extend((0..MOST).map(|at| *list.add(at)).take_while(|context| !context.is_null()));
+                    contexts.extend((0..MAX_DEVICES).map(|at| *list.add(at)).take_while(|context| !context.is_null()));
                     free(list);
                 }
             }

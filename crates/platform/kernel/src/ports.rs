@@ -7,7 +7,7 @@ use crate::thread_attributes::{capabilities, set_capabilities};
 use mend_freestanding::{check, syscall};
 
 /// The level at which ports may be used.
-const HIGHEST: usize = 3;
+const HIGHEST_LEVEL: usize = 3;
 const CAP_SYS_RAWIO: u64 = 1 << 17;
 
 /// Of the calling thread. Usable from a signal handler.
@@ -19,7 +19,7 @@ pub fn all_allowed() -> bool {
         return false;
     }
     // SAFETY: takes a number. Without the capability it changes nothing.
-    let allowed = check(unsafe { syscall(libc::SYS_iopl, [HIGHEST, 0, 0, 0, 0, 0]) }).is_ok();
+    let allowed = check(unsafe { syscall(libc::SYS_iopl, [HIGHEST_LEVEL, 0, 0, 0, 0, 0]) }).is_ok();
     if able {
         // It is permitted still.
         let _ = set_capabilities([effective, permitted, inheritable]);
@@ -39,7 +39,7 @@ mod tests {
             assert!(!all_allowed());
             assert_eq!(capabilities(), before);
             // SAFETY: takes a number; this thread uses no port.
-            let granted = check(unsafe { syscall(libc::SYS_iopl, [HIGHEST, 0, 0, 0, 0, 0]) }).is_ok();
+            let granted = check(unsafe { syscall(libc::SYS_iopl, [HIGHEST_LEVEL, 0, 0, 0, 0, 0]) }).is_ok();
             assert_eq!(all_allowed(), granted);
         })
         .join()

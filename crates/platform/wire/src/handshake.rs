@@ -20,7 +20,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pauses before what broke off is tried again, less up to half of each: those who come at once are not to come at once again.
-const AGAIN: [Duration; 4] =
+const RETRY_PAUSES: [Duration; 4] =
     [Duration::from_millis(50), Duration::from_millis(100), Duration::from_millis(200), Duration::from_millis(400)];
 
 /// Why there is no connection.
@@ -181,7 +181,7 @@ pub async fn again_if_broken<T, F>(attempt: impl Fn() -> F) -> Result<T, Handsha
 where
     F: Future<Output = Result<T, HandshakeError>>,
 {
-    for pause in AGAIN {
+    for pause in RETRY_PAUSES {
         match attempt().await {
             Err(HandshakeError::Broken(_)) => {}
             done => return done,

@@ -12,7 +12,7 @@ use support::skips::skipped;
 use support::{Rank, Source, compile};
 
 /// Slow enough for the program to go on meanwhile.
-const SLOW: u64 = 16 << 20;
+const SLOW_RATE: u64 = 16 << 20;
 
 #[test]
 fn a_counter_goes_on_from_the_snapshot() {
@@ -23,7 +23,7 @@ fn a_counter_goes_on_from_the_snapshot() {
 #[test]
 fn memory_of_every_kind_is_of_one_instant() {
     let rank = Rank::start(7001, &compile("apps/instant.c"), &["1000000"]);
-    generations_behind(rank, 3, 4 * SLOW);
+    generations_behind(rank, 3, 4 * SLOW_RATE);
 }
 
 /// What a file is called is looked up before the program stands still, and may change until it does.
@@ -56,7 +56,7 @@ fn a_mapped_file_may_get_another_name_after_the_inspection() {
 fn threads_signals_and_memory() {
     for (pid, program) in [(7100, "apps/threads.c"), (7200, "apps/signals.c"), (7300, "apps/memory.c")] {
         let rank = Rank::start(pid, &compile(program), &["1000000"]);
-        generations_behind(rank, 2, SLOW);
+        generations_behind(rank, 2, SLOW_RATE);
     }
 }
 
@@ -71,7 +71,7 @@ for i in range(1, 100001):
     print("tick" if all(len(d[k]) == k % 100 * 10 for k in d) else "LOST", i, flush=True)
 "#;
     let rank = Rank::start(7400, Path::new("/usr/bin/python3"), &["-c", PROGRAM]);
-    generations_behind(rank, 2, SLOW);
+    generations_behind(rank, 2, SLOW_RATE);
 }
 
 #[test]
@@ -134,12 +134,12 @@ fn a_writer_stands_behind_the_program_and_keeps_to_its_rate() {
     let path = rank.directory.join("image");
     let before = standing(rank.processes()[0]);
     assert_ne!((before.0, before.1), (10, libc::SCHED_BATCH));
-    let saved = rank.snapshot(&path, Some(SLOW));
+    let saved = rank.snapshot(&path, Some(SLOW_RATE));
     rank.resume();
     stands_back(&rank, &before, "1000");
     let written = rank.await_written(saved.id).unwrap();
     // Three kinds of its memory are private and a copy's own; what is shared was written before, at once.
-    let least = 3 * 2048 * 4096 * 1_000_000 / SLOW;
+    let least = 3 * 2048 * 4096 * 1_000_000 / SLOW_RATE;
     assert!(written.pages >= 3 * 2048 && written.write_us >= least, "{written:?} in less than {least} us");
     goes_on(rank);
 
@@ -190,7 +190,7 @@ fn a_chain_written_behind_is_of_the_last_ones_instant() {
         for number in 0..3 {
             rank.two_lines_more();
             let path = directory.join(format!("image-{number}"));
-            let saved = rank.snapshot_on(&path, base, Some(4 * SLOW));
+            let saved = rank.snapshot_on(&path, base, Some(4 * SLOW_RATE));
             assert!(saved.behind && saved.base == base && saved.sequence == number as u32, "{tracking}: {saved:?}");
             rank.resume();
             rank.await_written(saved.id).unwrap();
@@ -364,7 +364,7 @@ fn a_target_that_vanishes_is_told() {
     std::fs::create_dir(&place).unwrap();
     // The rank may be another user's.
     std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let saved = rank.snapshot(&place.join("image"), Some(SLOW));
+    let saved = rank.snapshot(&place.join("image"), Some(SLOW_RATE));
     rank.resume();
     std::fs::remove_dir_all(&place).unwrap();
     let error = rank.await_written(saved.id).unwrap_err();

@@ -13,7 +13,7 @@ use mend_image::{HEADER_SIZE, Header, kept, read_header};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use support::{ENDLESS, Rank, Source, compile};
+use support::{ENDLESS_TICKS, Rank, Source, compile};
 
 const PAGE: u64 = 4096;
 
@@ -140,7 +140,7 @@ fn goes_on(mut rank: Rank) {
 }
 
 fn whole_life(pid: u32, program: &str) {
-    let mut rank = Rank::start(pid, &compile(program), &[ENDLESS]);
+    let mut rank = Rank::start(pid, &compile(program), &[ENDLESS_TICKS]);
     let directory = rank.directory.clone();
     let chain = life(&mut rank);
     rank.kill();
@@ -165,7 +165,7 @@ fn threads() {
 /// The agent's own incremental images: four of one life, then the restored process again.
 #[test]
 fn what_the_agent_tracks_comes_back() {
-    let mut rank = Rank::start(2104, &compile("apps/memory.c"), &[ENDLESS]);
+    let mut rank = Rank::start(2104, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     let directory = rank.directory.clone();
     for life in 0..2 {
         let mut chain: Vec<PathBuf> = Vec::new();
@@ -194,7 +194,7 @@ fn what_the_agent_tracks_comes_back() {
 
 #[test]
 fn a_chain_that_does_not_fit_is_refused() {
-    let mut rank = Rank::start(2103, &compile("apps/counter.c"), &[ENDLESS]);
+    let mut rank = Rank::start(2103, &compile("apps/counter.c"), &[ENDLESS_TICKS]);
     let directory = rank.directory.clone();
     let chain = life(&mut rank);
     rank.kill();

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use support::generations::assert_counted;
 use support::skips::skipped;
-use support::{ENDLESS, Rank, Source, compile};
+use support::{ENDLESS_TICKS, Rank, Source, compile};
 
 fn connection() -> (OwnedFd, OwnedFd) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -70,56 +70,56 @@ fn goes_on_by(pid: u32, program: &Path, arguments: &[&str], (tracking, compressi
         rank.compression = compression;
         rank.resume();
     }
-    let end = if arguments.contains(&ENDLESS) { rank.end() } else { rank.finish() };
+    let end = if arguments.contains(&ENDLESS_TICKS) { rank.end() } else { rank.finish() };
     String::from_utf8_lossy(&printed).into_owned() + &end
 }
 
 #[test]
 fn a_counter_goes_on_counting() {
-    let printed = goes_on(3234, &compile("apps/counter.c"), &[ENDLESS], "auto", &["tick 5", "tick 15", "tick 25"]);
+    let printed = goes_on(3234, &compile("apps/counter.c"), &[ENDLESS_TICKS], "auto", &["tick 5", "tick 15", "tick 25"]);
     assert_counted(&printed);
 }
 
 #[test]
 fn threads_keep_ids_locks_and_waits() {
-    goes_on(3000, &compile("apps/threads.c"), &[ENDLESS], "auto", &["tick 3", "tick 10", "tick 20"]);
+    goes_on(3000, &compile("apps/threads.c"), &[ENDLESS_TICKS], "auto", &["tick 3", "tick 10", "tick 20"]);
 }
 
 #[test]
 fn descriptors_of_all_kinds() {
-    goes_on(3001, &compile("apps/descriptors.c"), &[ENDLESS], "auto", &["tick 3", "tick 120", "tick 240"]);
+    goes_on(3001, &compile("apps/descriptors.c"), &[ENDLESS_TICKS], "auto", &["tick 3", "tick 120", "tick 240"]);
 }
 
 #[test]
 fn signals_handlers_and_timers() {
-    goes_on(3002, &compile("apps/signals.c"), &[ENDLESS], "auto", &["tick 3", "tick 10", "tick 20"]);
+    goes_on(3002, &compile("apps/signals.c"), &[ENDLESS_TICKS], "auto", &["tick 3", "tick 10", "tick 20"]);
 }
 
 #[test]
 fn memory_of_all_kinds() {
-    goes_on(3003, &compile("apps/memory.c"), &[ENDLESS], "auto", &["tick 3", "tick 10", "tick 20"]);
+    goes_on(3003, &compile("apps/memory.c"), &[ENDLESS_TICKS], "auto", &["tick 3", "tick 10", "tick 20"]);
 }
 
 #[test]
 fn memory_of_all_kinds_by_hashes() {
-    goes_on(3004, &compile("apps/memory.c"), &[ENDLESS], "hash", &["tick 3", "tick 10", "tick 20"]);
+    goes_on(3004, &compile("apps/memory.c"), &[ENDLESS_TICKS], "hash", &["tick 3", "tick 10", "tick 20"]);
 }
 
 #[test]
 fn memory_of_all_kinds_where_nothing_is_tracked() {
-    goes_on(3005, &compile("apps/memory.c"), &[ENDLESS], "off", &["tick 3", "tick 10"]);
+    goes_on(3005, &compile("apps/memory.c"), &[ENDLESS_TICKS], "off", &["tick 3", "tick 10"]);
 }
 
 #[test]
 fn memory_of_all_kinds_compressed() {
     for (pid, tracking) in [(3012, "auto"), (3013, "hash")] {
-        goes_on_by(pid, &compile("apps/memory.c"), &[ENDLESS], (tracking, Compression::Always), &["tick 3", "tick 10"]);
+        goes_on_by(pid, &compile("apps/memory.c"), &[ENDLESS_TICKS], (tracking, Compression::Always), &["tick 3", "tick 10"]);
     }
 }
 
 #[test]
 fn memory_of_a_stopped_program_compressed() {
-    let mut rank = Rank::start(3014, &compile("apps/memory.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3014, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     rank.compression = Compression::Always;
     let (ours, theirs) = connection();
@@ -138,7 +138,7 @@ fn memory_of_a_stopped_program_compressed() {
 
 #[test]
 fn who_is_stopped_before_the_first_round_is_complete_loses_nothing() {
-    let mut rank = Rank::start(3006, &compile("apps/memory.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3006, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     let (mut moved, _, _) = moves(rank, 3006, 0);
     moved.resume();
@@ -153,7 +153,7 @@ fn where_a_file_is_open_for_direct_io_the_image_has_all_of_memory() {
     if let Err(error) = opened {
         return skipped("a move with a file that is open for direct I/O", &error.to_string());
     }
-    let mut rank = Rank::start(3011, &compile("apps/direct.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3011, &compile("apps/direct.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     let (ours, theirs) = connection();
     let directory = rank.directory.clone();
@@ -173,7 +173,7 @@ fn where_a_file_is_open_for_direct_io_the_image_has_all_of_memory() {
 
 #[test]
 fn a_receiver_whose_answers_do_not_come_back_has_all_of_it_too() {
-    let mut rank = Rank::start(3010, &compile("apps/memory.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3010, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     let (mut moved, _, _) = moves_by(rank, 3010, 2, false);
     moved.resume();
@@ -182,7 +182,7 @@ fn a_receiver_whose_answers_do_not_come_back_has_all_of_it_too() {
 
 #[test]
 fn a_receiver_that_goes_away_costs_the_program_nothing() {
-    let mut rank = Rank::start(3007, &compile("apps/memory.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3007, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     let (ours, theirs) = connection();
     rank.precopy(&ours);
@@ -202,7 +202,7 @@ fn a_receiver_that_goes_away_costs_the_program_nothing() {
 
 #[test]
 fn a_chain_of_images_holds_all_that_changed_after_a_copy_that_came_to_nothing() {
-    let mut rank = Rank::start(3008, &compile("apps/memory.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3008, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     let directory = rank.directory.clone();
     let paths: Vec<_> = (0..3).map(|number| directory.join(format!("image-{number}"))).collect();
     rank.await_line("tick 3");
@@ -229,7 +229,7 @@ fn a_chain_of_images_holds_all_that_changed_after_a_copy_that_came_to_nothing() 
 
 #[test]
 fn requests_out_of_order_are_refused() {
-    let mut rank = Rank::start(3009, &compile("apps/counter.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3009, &compile("apps/counter.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     assert!(matches!(rank.ask(Request::EndPrecopy), Reply::PrecopyEnded));
     assert!(rank.ask(Request::Precopy { answered: true, compression: Compression::Off }).is_failure(), "without a socket");

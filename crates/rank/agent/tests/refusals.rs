@@ -8,7 +8,7 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
-use support::{ENDLESS, Rank, Refusal, Source, compile, skips::skipped};
+use support::{ENDLESS_TICKS, Rank, Refusal, Source, compile, skips::skipped};
 
 fn refusal(path: &Path, directory: &Path) -> String {
     match Rank::restore(Source::File(path), Mode::Restart, directory) {
@@ -63,7 +63,7 @@ fn obstacles_are_named_beforehand_and_at_the_save_and_go_away() {
 
 #[test]
 fn a_program_that_leaves_no_zone_to_the_restorer_is_named() {
-    let mut rank = Rank::start(3290, &compile("apps/zones.c"), &["3", ENDLESS]);
+    let mut rank = Rank::start(3290, &compile("apps/zones.c"), &["3", ENDLESS_TICKS]);
     rank.await_line("tick 1");
     let found = rank.inspect();
     assert!(found.obstacles.iter().any(|obstacle| obstacle.what.contains("zones of addresses")), "{found:?}");
@@ -156,7 +156,7 @@ fn a_first_thread_that_has_ended_is_named() {
 
 #[test]
 fn requests_out_of_order_and_bad_targets() {
-    let mut rank = Rank::start(3100, &compile("apps/counter.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3100, &compile("apps/counter.c"), &[ENDLESS_TICKS]);
     let target = || SaveTarget::File("/nonexistent/directory/image".into());
     assert!(matches!(rank.ask(Request::Save(SaveOrder::full(target()))), Reply::Failed { .. }));
     assert_eq!(rank.resume(), Duration::ZERO, "it was not stopped");
@@ -175,7 +175,7 @@ fn requests_out_of_order_and_bad_targets() {
 /// The descriptor of a request that was refused is not taken for the next one's.
 #[test]
 fn a_refused_save_leaves_no_descriptor_behind() {
-    let mut rank = Rank::start(3130, &compile("apps/counter.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3130, &compile("apps/counter.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     let directory = rank.directory.clone();
     let (wrong, image) = (File::create(directory.join("wrong")).unwrap(), File::create(directory.join("image")).unwrap());
@@ -241,7 +241,7 @@ fn a_full_disk_leaves_nothing_behind() {
 
 #[test]
 fn damaged_and_incomplete_images_are_refused() {
-    let mut rank = Rank::start(3120, &compile("apps/counter.c"), &[ENDLESS]);
+    let mut rank = Rank::start(3120, &compile("apps/counter.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     let directory = rank.directory.clone();
     let image = directory.join("image");
@@ -278,7 +278,7 @@ fn files_that_are_gone_or_changed_are_named() {
     std::fs::create_dir_all(&directory).unwrap();
     let program = directory.join("counter-copy");
     std::fs::copy(&original, &program).unwrap();
-    let mut rank = Rank::start(3130, &program, &[ENDLESS]);
+    let mut rank = Rank::start(3130, &program, &[ENDLESS_TICKS]);
     rank.await_line("tick 3");
     let image = rank.directory.join("image");
     rank.save(&image);

@@ -8,37 +8,37 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use support::generations::assert_counted;
 use support::rollback::rollbacks;
-use support::{ENDLESS, Rank, compile};
+use support::{ENDLESS_TICKS, Rank, compile};
 
 #[test]
 fn a_counter_counts_from_its_image_on() {
-    let rank = Rank::start(4234, &compile("apps/counter.c"), &[ENDLESS]);
+    let rank = Rank::start(4234, &compile("apps/counter.c"), &[ENDLESS_TICKS]);
     let printed = rollbacks(rank, &["tick 5", "tick 15", "tick 25"]);
     assert_counted(&printed);
 }
 
 #[test]
 fn threads_keep_ids_locks_and_waits() {
-    let rank = Rank::start(5000, &compile("apps/threads.c"), &[ENDLESS, "steady"]);
+    let rank = Rank::start(5000, &compile("apps/threads.c"), &[ENDLESS_TICKS, "steady"]);
     rollbacks(rank, &["tick 3", "tick 10", "tick 11", "tick 20"]);
 }
 
 #[test]
 fn descriptors_of_all_kinds() {
-    let rank = Rank::start(5001, &compile("apps/descriptors.c"), &[ENDLESS]);
+    let rank = Rank::start(5001, &compile("apps/descriptors.c"), &[ENDLESS_TICKS]);
     rollbacks(rank, &["tick 3", "tick 120", "tick 240"]);
 }
 
 #[test]
 fn signals_handlers_and_timers() {
-    let rank = Rank::start(5002, &compile("apps/signals.c"), &[ENDLESS]);
+    let rank = Rank::start(5002, &compile("apps/signals.c"), &[ENDLESS_TICKS]);
     rollbacks(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
 /// The peers that it waits for may be lost.
 #[test]
 fn a_rank_that_drains_its_channels_is_paused_at_once() {
-    let mut rank = Rank::start_with(5020, &compile("apps/counter.c"), &[ENDLESS], &[("MEND_TEST_NEVER_DRAINS", "1")]);
+    let mut rank = Rank::start_with(5020, &compile("apps/counter.c"), &[ENDLESS_TICKS], &[("MEND_TEST_NEVER_DRAINS", "1")]);
     rank.await_line("tick 3");
     rank.say(&ToAgent::Request { seq: 100, request: Request::Suspend });
     std::thread::sleep(Duration::from_millis(300));
@@ -55,7 +55,7 @@ fn a_rank_that_drains_its_channels_is_paused_at_once() {
 /// Nothing is measured: a timer of the process, which lasts half as long, must run out first.
 #[test]
 fn relative_timeouts_last_as_long_as_they_would_have() {
-    let mut rank = Rank::start(5018, &compile("apps/asleep.c"), &[ENDLESS]);
+    let mut rank = Rank::start(5018, &compile("apps/asleep.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 4");
     let path = rank.directory.join("image");
     rank.save(&path);
@@ -123,14 +123,14 @@ print("OK", flush=True)
 
 #[test]
 fn memory_of_all_kinds() {
-    let rank = Rank::start(5003, &compile("apps/memory.c"), &[ENDLESS]);
+    let rank = Rank::start(5003, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     rollbacks(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
 #[test]
 fn what_a_process_has_changed_since_is_as_it_was() {
     for (tracked, pid) in [(false, 5004), (true, 5014)] {
-        let mut rank = Rank::start(pid, &compile("apps/since.c"), &[ENDLESS]);
+        let mut rank = Rank::start(pid, &compile("apps/since.c"), &[ENDLESS_TICKS]);
         rank.await_line("tick 3");
         let path = rank.directory.join("image");
         drop(if tracked { rank.save_on(&path, None) } else { rank.save(&path) });
@@ -183,14 +183,14 @@ for i in range(1, 100000):
 #[test]
 fn python_goes_back() {
     const PROGRAM: &str = include_str!("apps/consumer.py");
-    let rank = Rank::start(5005, Path::new("/usr/bin/python3"), &["-c", PROGRAM, ENDLESS]);
+    let rank = Rank::start(5005, Path::new("/usr/bin/python3"), &["-c", PROGRAM, ENDLESS_TICKS]);
     rollbacks(rank, &["tick 5", "tick 15", "tick 25"]);
 }
 
 /// Also one that has been restarted, and goes back to an image from before.
 #[test]
 fn chains_and_earlier_images_and_other_processes() {
-    let mut rank = Rank::start(5006, &compile("apps/counter.c"), &[ENDLESS]);
+    let mut rank = Rank::start(5006, &compile("apps/counter.c"), &[ENDLESS_TICKS]);
     let directory = rank.directory.clone();
     let place = |name: &str| directory.join(name);
     rank.await_line("tick 3");
@@ -222,7 +222,7 @@ fn chains_and_earlier_images_and_other_processes() {
 /// In whatever it is about: an image is being written in its background, or it is copied while it runs, or it stands still.
 #[test]
 fn a_rank_is_paused_in_any_stage() {
-    let mut rank = Rank::start(5007, &compile("apps/memory.c"), &[ENDLESS]);
+    let mut rank = Rank::start(5007, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     let directory = rank.directory.clone();
     rank.await_line("tick 3");
     let first = directory.join("first");

@@ -6,51 +6,51 @@ mod support;
 use mend_image::launch::Role;
 use std::path::Path;
 use support::generations::{assert_counted, generations};
-use support::{ENDLESS, Rank, compile};
+use support::{ENDLESS_TICKS, Rank, compile};
 
 #[test]
 fn a_counter_goes_on_counting_over_three_generations() {
-    let rank = Rank::start(1234, &compile("apps/counter.c"), &[ENDLESS]);
+    let rank = Rank::start(1234, &compile("apps/counter.c"), &[ENDLESS_TICKS]);
     let printed = generations(rank, &["tick 5", "tick 15", "tick 25"]);
     assert_counted(&printed);
 }
 
 #[test]
 fn threads_keep_ids_locks_and_waits() {
-    let rank = Rank::start(2000, &compile("apps/threads.c"), &[ENDLESS]);
+    let rank = Rank::start(2000, &compile("apps/threads.c"), &[ENDLESS_TICKS]);
     generations(rank, &["tick 3", "tick 10", "tick 11", "tick 20"]);
 }
 
 #[test]
 fn descriptors_of_all_kinds() {
     // Each line is far from the one before: while a slow disk takes what the program wrote, it goes on.
-    let rank = Rank::start(2001, &compile("apps/descriptors.c"), &[ENDLESS]);
+    let rank = Rank::start(2001, &compile("apps/descriptors.c"), &[ENDLESS_TICKS]);
     generations(rank, &["tick 3", "tick 120", "tick 240"]);
 }
 
 #[test]
 fn signals_handlers_and_timers() {
-    let rank = Rank::start(2002, &compile("apps/signals.c"), &[ENDLESS]);
+    let rank = Rank::start(2002, &compile("apps/signals.c"), &[ENDLESS_TICKS]);
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
 #[test]
 fn memory_of_all_kinds() {
-    let rank = Rank::start(2003, &compile("apps/memory.c"), &[ENDLESS]);
+    let rank = Rank::start(2003, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
 /// The C library waits until each thread has done so, the agent's as well.
 #[test]
 fn all_threads_change_their_group() {
-    let rank = Rank::start(2006, &compile("apps/groups.c"), &[ENDLESS]);
+    let rank = Rank::start(2006, &compile("apps/groups.c"), &[ENDLESS_TICKS]);
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
 /// A file that was made read-only and written to, and one whose mode was taken away when it was open.
 #[test]
 fn files_that_are_open_although_their_modes_deny_it() {
-    let rank = Rank::start(2007, &compile("apps/denied.c"), &[ENDLESS]);
+    let rank = Rank::start(2007, &compile("apps/denied.c"), &[ENDLESS_TICKS]);
     generations(rank, &["tick 3", "tick 10", "tick 20"]);
 }
 
@@ -72,7 +72,7 @@ fn each_timer_rings_once() {
 /// The list of threads that the kernel gives may lack one that lives, when another one ends just then.
 #[test]
 fn no_thread_runs_while_an_image_is_taken() {
-    let mut rank = Rank::start(2040, &compile("apps/relay.c"), &[ENDLESS]);
+    let mut rank = Rank::start(2040, &compile("apps/relay.c"), &[ENDLESS_TICKS]);
     rank.await_line("tick 1");
     let image = rank.directory.join("image");
     let tasks = |pid: i32| -> Vec<(String, String)> {
@@ -108,7 +108,7 @@ fn no_thread_runs_while_an_image_is_taken() {
 #[test]
 fn memory_where_a_restorer_could_work() {
     for zones in ["1", "2"] {
-        let rank = Rank::start(2004, &compile("apps/zones.c"), &[zones, ENDLESS]);
+        let rank = Rank::start(2004, &compile("apps/zones.c"), &[zones, ENDLESS_TICKS]);
         generations(rank, &["tick 3", "tick 10", "tick 20"]);
     }
 }
@@ -116,7 +116,7 @@ fn memory_where_a_restorer_could_work() {
 #[test]
 fn python_goes_on() {
     const PROGRAM: &str = include_str!("apps/consumer.py");
-    let rank = Rank::start(2004, Path::new("/usr/bin/python3"), &["-c", PROGRAM, ENDLESS]);
+    let rank = Rank::start(2004, Path::new("/usr/bin/python3"), &["-c", PROGRAM, ENDLESS_TICKS]);
     generations(rank, &["tick 5", "tick 15", "tick 25"]);
 }
 

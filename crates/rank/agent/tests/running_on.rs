@@ -9,7 +9,7 @@ use rustix::net::RecvFlags;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use support::{ENDLESS, Rank, Source, compile};
+use support::{ENDLESS_TICKS, Rank, Source, compile};
 
 #[test]
 fn saved_many_times_and_never_disturbed() {
@@ -65,7 +65,7 @@ fn a_program_that_begins_to_use_the_fabric_while_it_is_saved_goes_on() {
 
 #[test]
 fn a_rank_moves_through_a_stream_and_its_source_waits() {
-    let mut source = Rank::start(4500, &compile("apps/threads.c"), &[ENDLESS]);
+    let mut source = Rank::start(4500, &compile("apps/threads.c"), &[ENDLESS_TICKS]);
     source.await_line("tick 5");
     let directory = source.directory.clone();
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -85,7 +85,7 @@ fn a_rank_moves_through_a_stream_and_its_source_waits() {
 
 #[test]
 fn a_receiver_that_dies_leaves_the_source_running() {
-    let mut source = Rank::start(4600, &compile("apps/memory.c"), &[ENDLESS]);
+    let mut source = Rank::start(4600, &compile("apps/memory.c"), &[ENDLESS_TICKS]);
     source.await_line("tick 3");
     for bytes in [0, 1000, 100_000, 1_000_000] {
         let (mut ours, theirs) = UnixStream::pair().unwrap();

@@ -20,7 +20,7 @@ use support::{libfabric, variables};
 /// Polls by either side before the port is closed: from nothing done to a connection that is used.
 const STAGES: usize = 7;
 /// Ports that are closed while somebody connects without a pause.
-const CROWDED: usize = 200;
+const CROWDED_PORTS: usize = 200;
 /// A connection to this host is there at once; its listener sees it at the next poll, but for the provider's threads.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -155,7 +155,7 @@ fn a_crowd_holds_nothing_open(own: bool, provider: &str, every: usize) {
                 met.fetch_add(usize::from(TcpStream::connect(address).is_ok()), Ordering::Relaxed);
             }
         });
-        for cycle in (0..CROWDED).step_by(every) {
+        for cycle in (0..CROWDED_PORTS).step_by(every) {
             let port = port(own, provider);
             target.store(address(&port).port(), Ordering::Relaxed);
             let start = met.load(Ordering::Relaxed);

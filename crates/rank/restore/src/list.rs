@@ -5,7 +5,7 @@ use crate::arena::{Arena, Zeroed};
 use mend_image::ranges::Range;
 
 /// Of a list that has outgrown nothing yet.
-const FIRST: usize = 4096;
+const FIRST_CAPACITY: usize = 4096;
 
 /// An array to which more is added.
 pub struct Array<'a, T> {
@@ -28,7 +28,7 @@ impl<'a, T: Zeroed> Array<'a, T> {
     pub fn push(&mut self, item: T) -> Result<(), RestoreError<'static>> {
         if self.count == self.room.len() {
             // What it outgrows is never used again: at most as much as it has in the end.
-            let larger = self.arena.take_array((2 * self.count).max(FIRST))?;
+            let larger = self.arena.take_array((2 * self.count).max(FIRST_CAPACITY))?;
             larger[..self.count].copy_from_slice(self.room);
             self.room = larger;
         }

@@ -7,7 +7,7 @@ use mend_image::launch::Failure;
 use mend_image::record::{Mapping, mapping};
 use mend_restore::sys;
 
-const MOST: usize = 64;
+const MAX_MAPPINGS: usize = 64;
 
 /// One of the restorer's own mappings.
 #[derive(Clone, Copy, Default)]
@@ -22,7 +22,7 @@ pub struct Own {
 
 /// What was mapped when the restorer started.
 pub struct Space {
-    own: [Own; MOST],
+    own: [Own; MAX_MAPPINGS],
     count: usize,
 }
 
@@ -45,10 +45,10 @@ impl Space {
         }
         // SAFETY: a descriptor of our own.
         let _ = unsafe { sys::call(sys::CLOSE, [fd, 0, 0, 0, 0, 0]) };
-        let mut space = Self { own: [Own::default(); MOST], count: 0 };
+        let mut space = Self { own: [Own::default(); MAX_MAPPINGS], count: 0 };
         for line in bytes[..length].split(|byte| *byte == b'\n') {
             if let Some(own) = parse(line) {
-                if space.count == MOST {
+                if space.count == MAX_MAPPINGS {
                     fail(Failure::Kernel, 0, text!("the restorer finds itself in a crowded address space"));
                 }
                 space.own[space.count] = own;

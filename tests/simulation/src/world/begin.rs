@@ -6,6 +6,7 @@
 //! and a good one is not given up.
 
 use super::World;
+use super::succession::IDENTITY;
 use crate::agent::RANK_BYTES;
 use crate::coming::{Coming, SECOND_US};
 use crate::node::Node;
@@ -86,15 +87,19 @@ impl World {
         self.reasons.clear();
         self.lost_told.clear();
         self.verbs.clear();
+        let places = self.places(from, hosts, spares)?;
+        let session = self.take_lock();
         for at in self.hosts.clone() {
+            let standing = self.takes_over(at, &places);
             let node = &mut self.nodes[at];
             let mut stores = std::mem::take(&mut node.stores);
             stores.open();
-            *node = Node { up: true, connection: self.life, stores, ..Node::default() };
+            *node = Node { up: true, connection: self.life, stores, standing, ..Node::default() };
+            node.table.enter(IDENTITY, self.life, session).map_err(|present| format!("the job cannot come to node {at}: {present:?}"))?;
             self.job_comes_to(at);
         }
+        self.disturb_rollback();
         self.last = Some(LastRun { hosts: hosts.to_vec(), lost: Vec::new() });
-        let places = self.places(from, hosts, spares)?;
         let check = matches!(self.choice, Some((.., Step::Begin(_, Checks::Before))));
         let stdin = self.begin_input(from);
         let setup = self.setup(from, places, (check, stdin));

@@ -46,7 +46,7 @@ impl World {
         {
             return Err(format!("the newest checkpoint, {newest}, cannot be restarted"));
         }
-        if let (Some(since), Some(_)) = (self.signalled, &self.job)
+        if let (Some(since), Some(_), true) = (self.signalled, &self.job, self.has_controller())
             && self.now > since + 30 * SECOND_US
         {
             return Err("a signal did not end the job".into());
@@ -71,6 +71,7 @@ impl World {
         for rank in 0..self.size {
             self.look_at_rank(job, rank)?;
         }
+        self.look_at_standing()?;
         self.look_at_stores()?;
         self.look_at_input()?;
         self.check_verbs()
@@ -81,6 +82,12 @@ impl World {
         let home = self.hosts[state.node as usize];
         for (at, node) in self.nodes.iter().enumerate() {
             match node.ranks.get(&rank) {
+                Some(process) if at == home && process.number != state.attempt => {
+                    return Err(format!(
+                        "the process of rank {rank} is number {}, and the job counts on {}",
+                        process.number, state.attempt
+                    ));
+                }
                 Some(_) if at != home => return Err(format!("a copy of rank {rank} is left on node {at}")),
                 Some(process) if process.phase != Phase::Runs && !process.stuck => {
                     return Err(format!("rank {rank} stands still ({:?}), and nobody lets it go on", process.phase));
@@ -179,7 +186,9 @@ impl World {
 
     /// Nothing that is under way between the job and a node arrives.
     pub(crate) fn drop_messages(&mut self, life: u64, at: usize) {
-        self.retain(|coming| !matches!(coming, Coming::ToNode { life: its, at: there, .. } | Coming::ToJob { life: its, at: there, .. } if (*its, *there) == (life, at)));
+        let is_between = |coming: &Coming| matches!(coming, Coming::ToNode { life: its, at: there, .. } | Coming::ToJob { life: its, at: there, .. } if (*its, *there) == (life, at));
+        self.retain(|coming| !is_between(coming));
+        self.forget_held(is_between);
         self.nodes[at].cut = true;
     }
 }

@@ -14,14 +14,15 @@ use mend_messages::daemon::{FromDaemon, RestoreBlame, RestoreSource, ToDaemon};
 use mend_messages::job::{FabricAddress, NodeIndex, Rank};
 use mend_messages::tier::TierReport;
 use mend_node_job::event::Event as NodeEvent;
-use mend_node_job::hold::LinkState;
 
 /// Of a process that is discarded already.
-pub(super) const LATE: &str = "late";
+pub(super) const LATE_ERROR: &str = "late";
 
 impl World {
     pub(crate) fn happens(&mut self, coming: Coming) -> Result<(), String> {
-        self.comes(coming)?;
+        if let Some(coming) = self.hold_back(coming) {
+            self.comes(coming)?;
+        }
         self.found_on_node.take().map_or(Ok(()), Err)
     }
 
@@ -41,12 +42,23 @@ impl World {
             },
             Coming::Lost { .. } => Ok(()),
             Coming::Closed { life, at } => {
-                if self.nodes[at].connection == life && !self.nodes[at].leaving {
-                    self.tell_node(at, NodeEvent::Link(LinkState::Closed));
-                    self.wait_for_lease(at);
+                // Of a connection in whose place another one is already nothing is seen.
+                if self.job.is_none() || !self.has_controller() {
+                    self.is_closed(life, at);
                 }
                 Ok(())
             }
+            Coming::Elects { life, at, holder, silent, tries } => {
+                self.elects((life, at), holder, silent, tries);
+                Ok(())
+            }
+            Coming::Seizes { life, at, holder } => {
+                self.seizes((life, at), holder);
+                Ok(())
+            }
+            Coming::Succeeds { life, at, holder } => self.succeeds((life, at), holder),
+            Coming::Wakes { absence } => self.wakes(absence),
+            Coming::Forsaken { absence } => self.is_forsaken(absence),
             Coming::Looks { life, at, until } => self.looks(life, at, until),
             Coming::Prepared { life, at, rank, number, request } => {
                 self.prepared(life, (at, rank), number, request);
@@ -61,7 +73,8 @@ impl World {
             Coming::Reaped { life, at, asked } => {
                 if self.nodes[at].connection == life {
                     let stores = std::mem::take(&mut self.nodes[at].stores);
-                    self.nodes[at] = Node { up: self.nodes[at].up, stores, ..Node::default() };
+                    let standing = self.standing_is_kept(at);
+                    self.nodes[at] = Node { up: self.nodes[at].up, stores, standing, ..Node::default() };
                     if asked && life == self.life {
                         let delay = self.delay();
                         self.plan(delay, Coming::Lost { life, at, how: NodeLoss::Broken("closed".into()) });
@@ -92,11 +105,17 @@ impl World {
             }
             Coming::Built { at, rank, attempt } => {
                 let fails = self.fails(40);
-                match self.process(at, rank, attempt) {
-                    None => {}
-                    Some(_) if fails => self.not_built(at, rank, "a file is gone", RestoreBlame::Files),
-                    Some(_) => self.rank_is_built(at, rank, attempt),
+                if self.process(at, rank, attempt).is_some() {
+                    self.rank_is_built(at, rank, attempt, fails);
                 }
+                Ok(())
+            }
+            Coming::FailsInPlace { at, rank, attempt, how } => {
+                self.fails_in_place(at, rank, attempt, how);
+                Ok(())
+            }
+            Coming::StandingEnds { at, life } => {
+                self.standing_ends(at, life);
                 Ok(())
             }
             Coming::FabricUp { at, rank, attempt } => {
@@ -184,7 +203,7 @@ impl World {
                 self.reasons.insert("a rank did not come to be");
             }
             // What is said late, of a process that was discarded, is no reason for anything.
-            FromDaemon::RestoreFailed { error, .. } | FromDaemon::StartFailed { error, .. } if error != LATE => {
+            FromDaemon::RestoreFailed { error, .. } | FromDaemon::StartFailed { error, .. } if error != LATE_ERROR => {
                 self.reasons.insert("a rank did not come to be");
             }
             FromDaemon::MessagesLost { rank, peer, .. } => {
@@ -219,6 +238,9 @@ impl World {
             if let Some(memory) = self.nodes[at].memory.filter(|memory| moves && *memory < RANK_BYTES) {
                 return Err(format!("rank {rank} moves to node {at}, which has {memory} bytes for it"));
             }
+        }
+        if matches!(message, ToDaemon::Pause) {
+            self.awaits_pauses(at);
         }
         self.tell_node(at, NodeEvent::Told(message));
         Ok(())
@@ -267,8 +289,9 @@ impl World {
             return self.save(at, rank, attempt, seq, order, fails);
         }
         let (was, tracked) = (process.phase, process.tracked);
-        let ends = request == Request::EndPrecopy || request == Request::Resume && was != Phase::Runs;
+        let ends = matches!(request, Request::EndPrecopy | Request::Pause) || request == Request::Resume && was != Phase::Runs;
         let ended = process.precopies.take_if(|_| ends);
+        let given_up = process.behind.take_if(|_| request == Request::Pause);
         let stale = process.stale_marker && defect == Some(Defect::StaleMarker) && matches!(request, Request::SuspendPeer(_));
         let mut reply = process.answer(&request, fails || stale, ImageId::default());
         if let Reply::Inspected(found) = &mut reply {
@@ -285,6 +308,9 @@ impl World {
             self.work_on_input(at, rank);
         }
         self.forsaken(rank, ended);
+        if let Some(id) = given_up {
+            self.agent_says(at, attempt, FromAgent::Written { id, result: Err("the rank goes back to an earlier image".into()) });
+        }
         self.failed_for_real |= reply.is_failure() || matches!(&reply, Reply::Inspected(found) if !found.obstacles.is_empty());
         self.reply(at, rank, seq, reply);
         Ok(())

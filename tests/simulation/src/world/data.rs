@@ -8,7 +8,7 @@ use crate::coming::{Coming, HORIZON_US, SECOND_US};
 use mend_job::event::{Event, Record};
 use mend_journal::Event as Happened;
 use mend_messages::job::Rank;
-use mend_policy::follow::{ForeignRank, MOST, Scan, Wish};
+use mend_policy::follow::{ForeignRank, MAX_MOVES, Scan, Wish};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,7 +97,7 @@ impl World {
         match record {
             Record::Happened { rank: Some(rank), event: Happened::FollowsData { to, gain_s, price_s, goes: true, .. }, .. } => {
                 let (left, times) = self.data.past.entry(*rank).or_default();
-                if left.contains(to) || *times >= MOST || gain_s <= price_s {
+                if left.contains(to) || *times >= MAX_MOVES || gain_s <= price_s {
                     return Err(format!(
                         "rank {rank} is to follow its data to {to}: {times} times before, from {left:?}, {gain_s} s for {price_s} s"
                     ));

@@ -2,7 +2,8 @@
 //!
 //! The successor's machine is told what the lost one's was told. A daemon has had the orders but for some of the last ones, which are lost with the controller's
 //! connection, and gets those. What daemons say, and the lost controller had not been told, comes to the successor. Whoever waited for an answer of the lost one
-//! waits no more. It is lost between two events, or when it has written one down and done nothing of what follows.
+//! waits no more. It is lost between two events, or when it has written one down and done nothing of what follows. Its successor is there within a second; how one comes to be is
+//! in `succession.rs`.
 
 use super::World;
 use crate::coming::{Coming, SECOND_US};
@@ -59,6 +60,16 @@ impl World {
     /// The controller is lost before it has done anything of `undone`, which follows from the last event, and a successor is there. What of `undone` it
     /// has to do, besides orders.
     pub(super) fn fail_over(&mut self, undone: Vec<Effect>) -> Result<Vec<Effect>, String> {
+        if self.retold.is_none() {
+            return Ok(undone);
+        }
+        let lost = self.lose_all_orders();
+        self.is_absent();
+        self.go_on_as_successor(undone, &lost)
+    }
+
+    /// A successor stands where the lost controller stood, and gives each node the orders that it has not had. `lost`: how many of those that were given these are.
+    pub(super) fn go_on_as_successor(&mut self, undone: Vec<Effect>, lost: &[usize]) -> Result<Vec<Effect>, String> {
         let (Some(retold), Some(job)) = (self.retold.take(), &self.job) else { return Ok(undone) };
         let (mut standing, left) = retold.stand()?;
         if standing.job != *job {
@@ -76,7 +87,6 @@ impl World {
         if self.options.trace {
             eprintln!("{:>12} the controller is lost, and succeeded", self.now);
         }
-        self.is_absent();
         self.tell_processors_again();
         let waiting: Vec<VerbId> = self.verbs.extract_if(.., |_, asked| asked.answers == 0).map(|(verb, _)| verb).collect();
         self.failovers.lose_verbs(waiting);
@@ -86,9 +96,7 @@ impl World {
         for (node, orders) in (0..).zip(std::mem::take(&mut standing.orders)) {
             let retold = self.retold.as_ref().ok_or("it is there")?;
             let all = orders.kept.into_iter().filter(|order| retold.counts(order)).collect::<Vec<_>>();
-            let lost = self.lose_orders(node);
-            let retold = self.retold.as_mut().ok_or("it is there")?;
-            let had = retold.given(node) - lost;
+            let had = retold.given(node) - lost.get(node as usize).copied().unwrap_or(0);
             for (count, message) in all.into_iter().enumerate().skip(had) {
                 let Some(retold) = &mut self.retold else { continue };
                 if count >= retold.given(node) {
@@ -110,6 +118,15 @@ impl World {
                 *until += time;
             }
         }
+        for node in &mut self.nodes {
+            node.lease_until = node.lease_until.map(|until| until + time);
+            node.closed = node.closed.map(|closed| closed + time);
+        }
+    }
+
+    /// The same for each node.
+    pub(super) fn lose_all_orders(&mut self) -> Vec<usize> {
+        (0..self.hosts.len() as NodeIndex).map(|node| self.lose_orders(node)).collect()
     }
 
     /// Some of the last orders to a node that have not arrived never do; how many.

@@ -80,6 +80,10 @@ impl World {
             }
             Fault::DiskEmpty => self.disk.full = false,
             Fault::ControllerDies => self.controller_died(),
+            Fault::ControllerKilled => self.controller_is_killed(),
+            Fault::ControllerStandsStill(time) => self.controller_stands_still(time),
+            Fault::ConnectionBlinks(at) => self.connection_blinks(at),
+            Fault::ConnectionReturns(at) => self.connection_returns(at),
             Fault::Signal => {
                 self.reasons.insert("a signal");
                 if self.job.is_some() && self.signalled.is_none() {
@@ -125,6 +129,7 @@ impl World {
     pub(crate) fn cut(&mut self, at: usize, how: NodeLoss, delay: u64) {
         let life = self.life;
         self.failed_for_real = true;
+        self.excuse_nodes();
         self.reasons.insert("a node was lost");
         self.drop_messages(life, at);
         self.plan(delay, Coming::Lost { life, at, how });

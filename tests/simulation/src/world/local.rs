@@ -3,7 +3,7 @@
 //! What is asserted: the machine is the same after it was written down; when the lease is over it has let go of its ranks.
 
 use super::World;
-use super::daemon::LATE;
+use super::daemon::LATE_ERROR;
 use crate::agent::failed;
 use crate::coming::{Coming, NODE_TIMEOUT_US, SECOND_US};
 use crate::feeder::Feeder;
@@ -17,13 +17,14 @@ use mend_node_job::event::{Effect, End, Event, FileOrder, Origin, Preparation, S
 use std::collections::VecDeque;
 
 /// The lease of jobs on nodes.
-const LEASE_US: u64 = NODE_TIMEOUT_US;
+pub(super) const LEASE_US: u64 = NODE_TIMEOUT_US;
 
 impl World {
     /// A life of the job begins on a node.
     pub(crate) fn job_comes_to(&mut self, at: usize) {
         let (size, health) = (self.size, NodeHealth::default());
-        let (mut job, _) = NodeJob::begin(Setup { size, lease_us: LEASE_US, health, standing: Vec::new(), watches_traffic: false });
+        let standing = self.standing_agents(at);
+        let (mut job, _) = NodeJob::begin(Setup { size, lease_us: LEASE_US, health, standing, watches_traffic: false });
         if let Some(safeguard) = self.options.on_nodes {
             job.sabotage(safeguard);
         }
@@ -77,20 +78,16 @@ impl World {
             Effect::NotAdmitted { rank, attempt, restore: false, why } => {
                 self.say(at, FromDaemon::StartFailed { rank, attempt, error: format!("{why:?}"), hint: String::new(), code: 1 });
             }
-            // Nobody here sees the job's directory.
-            Effect::StartSuccessor { silent } => return vec![Event::Successor { started: false, silent }],
+            Effect::StartSuccessor { silent } => return vec![self.start_successor(at, silent)],
             Effect::Begin { rank, attempt, stdin, origin } => return self.begin_process(at, (rank, attempt), stdin, origin),
+            Effect::Anew { rank, attempt, order } => return self.begins_anew(at, (rank, attempt), order),
+            Effect::DropStanding(ranks) => self.nodes[at].standing.ranks.retain(|rank, _| !ranks.contains(rank)),
             Effect::Tell { rank, word } => self.tell_process(at, rank, word),
             Effect::Release { rank, attempt } => self.release(at, rank, attempt),
             Effect::Ask { agent, rank, number, request, .. } => {
                 if let Some(process) = self.process(at, rank, agent) {
                     process.questions.push(number);
-                    if request == Request::Pause {
-                        // A rank that stands still does nothing, as one that is gone.
-                        self.reply(at, rank, number, failed("not here"));
-                    } else {
-                        self.hand_to_agent(at, rank, agent, (number, request));
-                    }
+                    self.hand_to_agent(at, rank, agent, (number, request));
                 }
             }
             Effect::Prepare { number, rank, what } => self.prepare(at, number, rank, what),
@@ -115,8 +112,6 @@ impl World {
             Effect::Pong
             | Effect::Renew { .. }
             | Effect::Succeeded
-            | Effect::Anew { .. }
-            | Effect::DropStanding(_)
             | Effect::Welcome { .. }
             | Effect::TellAgent { .. }
             | Effect::Close { .. }
@@ -129,9 +124,10 @@ impl World {
         Vec::new()
     }
 
-    fn new_process(&mut self, at: usize, (rank, number): (Rank, u64), phase: Phase, (feeder, fed): (Feeder, bool)) -> u64 {
+    pub(super) fn new_process(&mut self, at: usize, (rank, number): (Rank, u64), phase: Phase, (feeder, fed): (Feeder, bool)) -> u64 {
         self.attempts += 1;
         let attempt = self.attempts;
+        self.check_alone(at, rank);
         let process = Process { attempt, number, feeder, fed, ..Process::new(phase) };
         self.nodes[at].ranks.insert(rank, process);
         attempt
@@ -146,16 +142,26 @@ impl World {
                 self.plan(delay, Coming::Started { at, rank, attempt });
                 return Vec::new();
             }
-            Origin::Files(FileOrder { chain, image, .. }) | Origin::InPlace { order: FileOrder { chain, image, .. }, .. } => {
-                (RestoreSource::Files(chain), image)
-            }
+            Origin::Files(FileOrder { chain, image, .. }) => (RestoreSource::Files(chain), image),
+            Origin::InPlace { agent, order } => return self.goes_back(at, (rank, number), agent, order),
             Origin::Transfer { token, way, image } => (RestoreSource::Transfer { token, way }, image),
         };
+        self.begin_restore(at, (rank, number), source, (image, fed))
+    }
+
+    /// What the machine is told of it.
+    pub(super) fn begin_restore(
+        &mut self,
+        at: usize,
+        (rank, number): (Rank, u64),
+        source: RestoreSource,
+        (image, fed): (Option<ImageId>, bool),
+    ) -> Vec<Event> {
         match self.restore(at, (rank, number), source, (image, fed)) {
             Ok(agent) => vec![Event::AgentAwaited { rank, attempt: number, agent }],
             Err(why) => {
                 self.restore_failed(at, (rank, number), why, RestoreBlame::Image);
-                vec![Event::Ended { rank, attempt: number, not_in_place: false }]
+                vec![Event::NotBegun { rank, attempt: number }]
             }
         }
     }
@@ -194,13 +200,16 @@ impl World {
         }
     }
 
-    fn restore_failed(&mut self, at: usize, (rank, number): (Rank, u64), why: &str, blame: RestoreBlame) {
+    pub(super) fn restore_failed(&mut self, at: usize, (rank, number): (Rank, u64), why: &str, blame: RestoreBlame) {
         self.nodes[at].expected.retain(|_, its| *its != rank);
         self.say(at, FromDaemon::RestoreFailed { rank, attempt: number, error: why.into(), hint: String::new(), blame });
     }
 
     /// A process that was to be built is no more.
     pub(crate) fn not_built(&mut self, at: usize, rank: Rank, why: &str, blame: RestoreBlame) {
+        if self.ends_in_place(at, rank, false) {
+            return;
+        }
         let Some(process) = self.nodes[at].ranks.remove(&rank) else { return };
         self.restore_failed(at, (rank, process.number), why, blame);
         self.process_is_over(at, rank, &process);
@@ -228,11 +237,19 @@ impl World {
         self.plan(delay, Coming::FabricUp { at, rank, attempt });
     }
 
-    pub(crate) fn rank_is_built(&mut self, at: usize, rank: Rank, attempt: u64) {
+    /// Its memory is complete; its agent rebuilds the rest, or `fails`.
+    pub(crate) fn rank_is_built(&mut self, at: usize, rank: Rank, attempt: u64, fails: bool) {
+        let Some(process) = self.process(at, rank, attempt) else { return };
+        let number = process.number;
+        process.refuses = fails;
+        self.tell_node(at, Event::Built { rank, attempt: number, us: 5, bytes: 10 });
+        if fails {
+            let message = FromAgent::RestoreFailed { error: "a file is gone".into(), files: true };
+            return self.tell_node(at, Event::Agent { agent: attempt, first: true, message });
+        }
         let Some(process) = self.process(at, rank, attempt) else { return };
         process.phase = Phase::Built;
-        let number = process.number;
-        self.tell_node(at, Event::Built { rank, attempt: number, us: 5, bytes: 10 });
+        self.is_back(at, rank);
         let message = FromAgent::Restored { rank, rebuild_us: 0 };
         self.tell_node(at, Event::Agent { agent: attempt, first: true, message });
         let delay = self.delay();
@@ -262,7 +279,7 @@ impl World {
                 }
                 self.work_on_input(at, rank);
             }
-            Word::Abandon(_) => self.not_built(at, rank, "its agent failed", RestoreBlame::Other),
+            Word::Abandon(why) => self.is_given_up(at, rank, why),
             Word::Pmi(_) | Word::Settle => {}
         }
     }
@@ -314,7 +331,7 @@ impl World {
             false if rank == 0 => Some(FromDaemon::StdinLeft { rank, attempt, bytes: process.feeder.left() }),
             // It failed just before.
             true if self.chance(2) => {
-                Some(FromDaemon::RestoreFailed { rank, attempt, error: LATE.into(), hint: String::new(), blame: RestoreBlame::Other })
+                Some(FromDaemon::RestoreFailed { rank, attempt, error: LATE_ERROR.into(), hint: String::new(), blame: RestoreBlame::Other })
             }
             _ => None,
         };
@@ -322,13 +339,17 @@ impl World {
         if let Some(word) = word {
             self.plan(delay, Coming::LastWord { life, at, word });
         }
+        let before = process.goes_back.map(|agent| Event::AgentGone { agent });
         let over = [Event::AgentGone { agent: process.attempt }, Event::Ended { rank, attempt, not_in_place: false }];
-        for event in over {
+        for event in over.into_iter().chain(before) {
             self.plan(delay, Coming::OfNode { life, at, event: Box::new(event) });
         }
     }
 
     pub(crate) fn dies(&mut self, at: usize, rank: Rank, status: ExitStatus) {
+        if self.ends_in_place(at, rank, false) {
+            return;
+        }
         let Some(process) = self.nodes[at].ranks.remove(&rank) else { return };
         let attempt = process.number;
         // Either may be noticed first.
@@ -349,6 +370,8 @@ impl World {
     /// The job leaves a node: its ranks are killed, which takes a while.
     fn leave(&mut self, life: u64, at: usize, end: End) {
         self.nodes[at].leaving = true;
+        self.check_lease(at, end);
+        self.sets_aside(at, end);
         let delay = self.draw(3 * SECOND_US);
         self.plan(delay, Coming::Reaped { life, at, asked: end.is_orderly() });
     }
@@ -356,11 +379,15 @@ impl World {
     /// Nothing comes from the controller any more.
     pub(crate) fn wait_for_lease(&mut self, at: usize) {
         let (life, until) = (self.nodes[at].connection, self.now + LEASE_US);
+        self.nodes[at].lease_until = Some(until);
         self.plan(0, Coming::Looks { life, at, until });
     }
 
     pub(crate) fn looks(&mut self, life: u64, at: usize, until: u64) -> Result<(), String> {
-        let waits = |world: &Self| world.nodes[at].connection == life && world.nodes[at].up && !world.nodes[at].leaving;
+        let waits = |world: &Self| {
+            let node = &world.nodes[at];
+            node.connection == life && node.up && !node.leaving && node.lease_until == Some(until)
+        };
         if !waits(self) {
             return Ok(());
         }

@@ -5,6 +5,7 @@ mod check;
 mod daemon;
 mod data;
 mod differences;
+mod effects;
 mod failover;
 mod faults;
 mod input;
@@ -17,19 +18,22 @@ mod precopy;
 mod rest;
 mod retold;
 mod scenario;
+mod standing;
+mod succession;
 mod summary;
 mod tiers;
+mod verbs;
 
 use crate::Defect;
 use crate::coming::{Coming, HORIZON_US, MILLISECOND_US, SECOND_US};
-use crate::disk::{Disk, no_space};
+use crate::disk::Disk;
 use crate::node::Node;
 use crate::story::Story;
 use data::Data;
 use differences::Differences;
 use leaving::Conditions;
 use mend_job::Job;
-use mend_job::event::{Asker, Effect, Event, FreeSpace, Notice, Outcome, Publication, Record, UpkeepDone, VerbId};
+use mend_job::event::{Event, UpkeepDone, VerbId};
 use mend_job::gathering::LastRun;
 use mend_job::safeguard::Safeguard;
 use mend_job::setup::CheckpointPlan;
@@ -44,7 +48,7 @@ use mend_policy::schedule::{Incremental, Interval};
 use paces::Paces;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 pub use summary::Summary;
 
 /// After the last of them the world comes to rest within this.
@@ -85,6 +89,8 @@ pub struct World {
     /// All that it was told in this life.
     retold: Option<retold::Retold>,
     failovers: failover::Failovers,
+    succession: succession::Succession,
+    rollbacks: standing::Rollbacks,
     /// What an effect is answered at once.
     answer: Option<Event>,
     /// Somebody was told that the job ends.
@@ -191,6 +197,8 @@ impl World {
             job: None,
             retold: None,
             failovers: failover::Failovers::new(seed),
+            succession: succession::Succession::new(seed, nodes),
+            rollbacks: standing::Rollbacks::new(seed),
             answer: None,
             killed: false,
             removed_unknown: BTreeSet::new(),
@@ -239,6 +247,7 @@ impl World {
         world.draw_tiers();
         world.draw_stdin();
         world.draw_scenario();
+        world.draw_successions();
         world.draw_conditions();
         world.draw_paces();
         world.draw_data();
@@ -309,7 +318,7 @@ impl World {
     /// One more thing happens. False when nothing more is to be expected.
     fn step(&mut self) -> Result<bool, String> {
         let first = self.queue.first_key_value().map(|((time, _), _)| *time);
-        let due = self.job.as_ref().and_then(Job::next_deadline);
+        let due = self.due();
         let Some(time) = first.into_iter().chain(due).min() else { return Ok(false) };
         if self.queue.is_empty() && time > HORIZON_US + IDLE_TIME_US || time > HORIZON_US && self.job.is_some() && self.is_quiet() {
             return Ok(false);
@@ -339,215 +348,12 @@ impl World {
         let fate = |coming: &Coming| match coming {
             // The image has come.
             Coming::NoImage { at, token, .. } => !self.nodes[*at].images.contains_key(token),
-            coming => matches!(
-                coming,
-                Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Look | Coming::Revive
-            ),
+            Coming::Forsaken { .. } | Coming::Wakes { .. } | Coming::StandingEnds { .. } => true,
+            coming => coming.is_fate(),
         };
-        let idle = self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
+        let idle = self.has_controller() && self.job.as_ref().is_none_or(|job| job.open_matters() == (0, 0) && job.end_reason().is_none());
         // A signal ends the job, in time.
         idle && self.signalled.is_none() && !self.upkeep && self.effects_under_way == 0 && self.queue.values().all(fate)
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
-        let mut at_once = Vec::new();
-        let mut queue = VecDeque::from(effects);
-        while let Some(effect) = queue.pop_front() {
-            if self.options.trace {
-                eprintln!("{:>12}     => {effect:?}", self.now);
-            }
-            match effect {
-                Effect::Send { node, message } => {
-                    self.check_removal(&message)?;
-                    if let Some(retold) = &mut self.retold {
-                        retold.order(node, &message);
-                    }
-                    let at = self.hosts[node as usize];
-                    self.send(at, false, Coming::ToNode { life: self.life, at, message });
-                }
-                Effect::Answer { verb, outcome } => self.answered(verb, outcome)?,
-                Effect::Tell(notice) => self.told(&notice)?,
-                Effect::Prepare { number, base } => {
-                    // With tiers nobody looks at images, which may be anywhere.
-                    let is_there = |number| !self.tiers.is_empty() || self.disk.is_restorable(number);
-                    let good = base.is_some_and(|(number, ids)| self.disk.is_of(number, &ids) && is_there(number));
-                    let result = if self.disk.prepare(number) { Ok(good) } else { Err(no_space()) };
-                    self.later(Event::Prepared { number, result });
-                }
-                Effect::Publish(publication) => {
-                    let number = publication.number;
-                    let result = self.publish(&publication)?;
-                    self.later(Event::Published { number, result });
-                }
-                Effect::Discard { number } => self.disk.discard(number),
-                Effect::Remove { asker, numbers } => self.remove(asker, &numbers)?,
-                Effect::ListDrained => self.list_drained(),
-                Effect::List => {
-                    // By the clock, which is as good as drawn.
-                    let fails = self.disturbed && !self.quiet && (self.now / SECOND_US).is_multiple_of(10);
-                    let listed = if fails { Event::NotListed } else { Event::Listed(self.disk.numbers()) };
-                    self.later(listed);
-                }
-                Effect::StartUpkeep { bounds, .. } => {
-                    if std::mem::replace(&mut self.upkeep, true) {
-                        return Err("two rounds of upkeep at once".into());
-                    }
-                    let delay = self.draw(4 * SECOND_US);
-                    self.plan(delay, Coming::Upkeep { life: self.life, bounds });
-                }
-                Effect::Over => self.over()?,
-                Effect::MeasureFreeSpace => {
-                    let room = self.free_space();
-                    self.later(Event::FreeSpace(room));
-                }
-                Effect::Record(record) => {
-                    if let (Record::NodeLost { node, .. }, Some(last)) = (&*record, &mut self.last) {
-                        last.lost.extend(last.hosts.get(*node as usize).cloned());
-                    }
-                    self.check_target(&record)?;
-                    self.check_return(&record)?;
-                    self.check_following(&record)?;
-                    self.story.take(&record)?;
-                    if matches!(*record, Record::Happened { durable: true, .. }) {
-                        self.note_decision();
-                    }
-                }
-                Effect::Print { .. }
-                | Effect::OutputEnds { .. }
-                | Effect::CancelUpkeep
-                | Effect::KeepRestarts(_)
-                | Effect::KeepRates { .. } => {}
-                Effect::Note { number } => self.note_input(number),
-                Effect::Stdin(wanted) if self.answers_at_once() => self.answer = self.stdin_effect(wanted),
-                Effect::Stdin(wanted) => at_once.extend(self.stdin_effect(wanted)),
-                Effect::MakeDurable => self.make_durable(),
-                Effect::KeepTiers { number, complete } => self.check_tiers(number, &complete)?,
-                Effect::StoreManifest { task, number, node, to } => self.store_manifest(task, number, node, to),
-                Effect::RemoveImages { number, ranks } => {
-                    self.note_removal(number);
-                    self.disk.remove_images(number, &ranks);
-                }
-                Effect::RemoveIfEmpty { number } => {
-                    let gone = self.disk.remove_if_empty(number);
-                    self.later(Event::Emptied { number, gone });
-                }
-            }
-            self.go_on_after_effect(&mut queue)?;
-        }
-        // Before anything else is told to the machine.
-        at_once.into_iter().try_for_each(|event| self.feed(event))
-    }
-
-    pub(crate) fn later(&mut self, event: Event) {
-        if self.answers_at_once() {
-            self.answer = Some(event);
-            return;
-        }
-        self.effects_under_way += 1;
-        let delay = self.delay();
-        self.plan(delay, Coming::Effect { life: self.life, event: Box::new(event) });
-    }
-
-    /// What the file system of the checkpoints says, if it says anything.
-    fn free_space(&self) -> Option<FreeSpace> {
-        let left = if self.disk.full { 0 } else { 1 << 30 };
-        self.knows_free_space.then_some(FreeSpace { left, all: 1 << 30 })
-    }
-
-    fn publish(&mut self, publication: &Publication) -> Result<Result<String, mend_coordination::failure::Trouble>, String> {
-        self.story.publishes(publication)?;
-        if let Some(found) = self.was_published(publication) {
-            return Ok(found);
-        }
-        if !self.disk.publish(publication) {
-            return Ok(Err(no_space()));
-        }
-        self.summary.checkpoints += 1;
-        let hosts = self.last.as_ref().map(|last| last.hosts.clone()).unwrap_or_default();
-        let of_ranks = publication.images.iter().map(|image| hosts[image.node as usize].clone()).collect();
-        self.manifests.insert(publication.number, (hosts, of_ranks));
-        if !self.numbers_of_life.insert(publication.number) {
-            return Err(format!("the number {} was given twice", publication.number));
-        }
-        let moments = publication.images.iter().filter_map(|image| self.moments.get(&image.id));
-        let (from, until) =
-            moments.fold((0, u64::MAX), |(from, until), moment| (from.max(moment.0), until.min(moment.1.unwrap_or(u64::MAX))));
-        if from > until {
-            return Err(format!("checkpoint {} is not of one moment", publication.number));
-        }
-        Ok(Ok(format!("/c/{}", publication.number)))
-    }
-
-    fn remove(&mut self, asker: Asker, numbers: &[u64]) -> Result<(), String> {
-        if self.upkeep {
-            return Err("checkpoints are removed while they are being merged".into());
-        }
-        let result = if self.disk.remove(numbers) { Ok(()) } else { Err(no_space()) };
-        if let Some((before, _)) = self.time_up.as_mut()
-            && before.is_some_and(|before| result.is_ok() && numbers.contains(&before))
-        {
-            *before = self.disk.numbers().last().copied();
-        }
-        self.later(Event::Removed { asker, result });
-        Ok(())
-    }
-
-    /// A verb comes, now.
-    pub fn ask(&mut self, ask: Ask) -> Result<(), String> {
-        if self.job.is_none() {
-            return Ok(());
-        }
-        self.next += 1;
-        let verb = self.next;
-        if ask == Ask::Kill {
-            self.reasons.insert("killed");
-        }
-        self.verbs.insert(verb, Asked { ask: ask.clone(), answers: 0 });
-        self.feed(Event::Ask { verb, ask })
-    }
-
-    fn answered(&mut self, verb: VerbId, outcome: Outcome) -> Result<(), String> {
-        if self.failovers.has_lost(verb) {
-            return Ok(());
-        }
-        let Some(asked) = self.verbs.get_mut(&verb) else { return Err("an answer to nobody".into()) };
-        if matches!(outcome, Outcome::Progress | Outcome::Moving(_)) {
-            return Ok(());
-        }
-        self.killed |= outcome == Outcome::Killed;
-        asked.answers += 1;
-        if asked.answers > 1 {
-            return Err(format!("{:?} was answered twice", asked.ask));
-        }
-        if let Outcome::Migrated(done) = &outcome {
-            self.summary.migrations += 1;
-            self.summary.live += u64::from(done.precopied.is_some());
-        }
-        match outcome {
-            Outcome::Failed(failure) if !self.disturbed && !check::is_expected(&failure) => {
-                Err(format!("{:?} failed though nothing was wrong: {failure:?}", asked.ask))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn told(&mut self, notice: &Notice) -> Result<(), String> {
-        match notice {
-            Notice::PeriodicFailed { failure, .. } if failure.is_an_end() || !self.failed_for_real => {
-                Err(format!("the end of a rank is told as a failed checkpoint: {failure:?}"))
-            }
-            Notice::NoRoom { .. } => self.story.told_of_free_space(true, self.failed_for_real),
-            Notice::RoomAgain => self.story.told_of_free_space(false, self.failed_for_real),
-            _ => Ok(()),
-        }
-    }
-
-    /// All verbs were answered.
-    pub fn check_verbs(&self) -> Result<(), String> {
-        match self.verbs.values().find(|asked| asked.answers == 0) {
-            Some(asked) => Err(format!("{:?} was never answered", asked.ask)),
-            None => Ok(()),
-        }
     }
 
     fn over(&mut self) -> Result<(), String> {

@@ -12,7 +12,7 @@ use mend_messages::daemon::{FromDaemon, NodeRoom};
 use mend_messages::health::{Grade, NodeHealth};
 use mend_messages::job::Rank;
 use mend_messages::progress::{Progress, RankProgress, Step};
-use mend_policy::back::MOST;
+use mend_policy::back::MAX_RETURNS;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ impl World {
                 if from.contains(to) {
                     return Err(format!("rank {rank} is to go back to {to}, which it went back from"));
                 }
-                if *times >= MOST {
+                if *times >= MAX_RETURNS {
                     return Err(format!("rank {rank} is to go back, and did {times} times"));
                 }
                 if gain_s <= price_s {

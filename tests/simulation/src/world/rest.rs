@@ -3,8 +3,7 @@
 //! What is asserted: nothing waits for ever; a job ends, and if somebody was told that it is killed, then by that.
 
 use super::World;
-use crate::coming::{Coming, SECOND_US};
-use mend_job::Job;
+use crate::coming::SECOND_US;
 use mend_job::event::Event;
 use mend_messages::control::Ask;
 
@@ -12,9 +11,7 @@ impl World {
     /// No more faults and verbs: what is under way comes to its end, and a verb ends the job.
     pub(super) fn come_to_rest(&mut self) -> Result<(), String> {
         self.quiet = true;
-        self.queue.retain(|_, coming| {
-            !matches!(coming, Coming::Fault(_) | Coming::Condition(..) | Coming::Verb(_) | Coming::Reading | Coming::Look | Coming::Revive)
-        });
+        self.queue.retain(|_, coming| !coming.is_fate());
         if self.job.is_none() {
             return Ok(());
         }
@@ -39,7 +36,7 @@ impl World {
 
     pub(super) fn step_to_end(&mut self) -> Result<bool, String> {
         let first = self.queue.first_key_value().map(|((time, _), _)| *time);
-        let due = self.job.as_ref().and_then(Job::next_deadline);
+        let due = self.due();
         let Some(time) = first.into_iter().chain(due).min() else { return Ok(false) };
         self.now = self.now.max(time);
         match self.queue.pop_first() {

@@ -1,6 +1,7 @@
 //! What is drawn at the beginning of a world, and of each life of its job: verbs, faults, places.
 
 use super::World;
+use super::succession::IDENTITY;
 use crate::coming::{Coming, Fault, HORIZON_US, NODE_TIMEOUT_US, SECOND_US};
 use mend_coordination::pmi::PmiServer;
 use mend_job::healing::{Healing, HealingRules};
@@ -109,7 +110,7 @@ impl World {
         let name = |&at: &usize| NodeSetup { name: format!("n{at}"), address: ([10, 0, 0, at as u8], 7000).into() };
         Setup {
             id: "job".into(),
-            identity: [7; 16],
+            identity: IDENTITY,
             token_key: key,
             nodes: self.hosts.iter().map(name).collect(),
             places,
@@ -131,7 +132,7 @@ impl World {
             goes_back: true,
             follows_data: Mode::Auto,
             time_left_s: None,
-            worlds: worlds.unwrap_or_else(|| PmiServer::new(self.size, &[7; 16]).into()),
+            worlds: worlds.unwrap_or_else(|| PmiServer::new(self.size, &IDENTITY).into()),
             gone: Vec::new(),
             stdin,
             restoring,

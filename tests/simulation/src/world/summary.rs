@@ -21,6 +21,12 @@ pub struct Summary {
     pub faults: u64,
     /// Controllers that were succeeded in the same life.
     pub failovers: u64,
+    /// Those of them whose successor a node has started.
+    pub node_started: u64,
+    /// Ranks that went back to a checkpoint in place.
+    pub in_place: u64,
+    /// Ranks that were to, and were restored anew.
+    pub anew: u64,
     /// Those whose machine has lost its power, and with it some of what they had written down.
     pub power_losses: u64,
 }

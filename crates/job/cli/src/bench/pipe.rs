@@ -32,7 +32,7 @@ const WRITE: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// After that it is told that the other end is waited for.
-const QUIET: Duration = Duration::from_secs(2);
+const TELLING_TIME: Duration = Duration::from_secs(2);
 
 /// `mend bench pipe`.
 #[derive(Debug, Args)]
@@ -351,7 +351,7 @@ impl OtherEnd {
             match TcpStream::connect((host, port)) {
                 Ok(told) => break told,
                 Err(error) if begun.elapsed() < PATIENCE => {
-                    if begun.elapsed() > QUIET && !std::mem::replace(&mut waits, true) {
+                    if begun.elapsed() > TELLING_TIME && !std::mem::replace(&mut waits, true) {
                         mend_report::tell!("mend: waiting for {host}:{port}, {} s at most: {error}", PATIENCE.as_secs());
                     }
                     std::thread::sleep(Duration::from_millis(100));

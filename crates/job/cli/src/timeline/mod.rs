@@ -15,7 +15,7 @@ mod text;
 use crate::arguments::{self, Format};
 use crate::failure::Failure;
 use crate::{journal, report};
-use mend_controller::{journal_file, record};
+use mend_controller::{journal_file, known_jobs};
 use mend_journal::Timeline;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -40,7 +40,7 @@ pub fn run(arguments: &arguments::Timeline) -> Result<i32, Failure> {
     if format == Format::Perfetto && output.is_none() && !arguments.json && std::io::stdout().is_terminal() {
         return Err(Failure::usage("a trace is not for a terminal", "name a file with --output; ui.perfetto.dev opens it"));
     }
-    let (directory, job) = record::find_any(arguments.job.as_deref())?;
+    let (directory, job) = known_jobs::find_any(arguments.job.as_deref())?;
     // Asked before it is read: the end of a job that ends meanwhile is not missed.
     let running = journal::goes_on(&directory);
     let mut found = journal_file::read(directory.path())?;

@@ -112,10 +112,10 @@ impl Scale {
 /// A step that reads well, at least that long, microseconds.
 fn nice_step(least: f64) -> u64 {
     const SECOND: u64 = 1_000_000;
-    const LONGER: [u64; 15] = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600];
+    const LONG_STEPS_S: [u64; 15] = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600];
     let shorter = (0..6).flat_map(|power| [1, 2, 5].map(|digit| digit * 10u64.pow(power)));
     let days = (0..12).flat_map(|power| [1, 2, 5].map(|digit| digit * 10u64.pow(power))).map(|days| days.saturating_mul(86_400 * SECOND));
-    let mut steps = shorter.chain(LONGER.map(|seconds| seconds * SECOND)).chain(days);
+    let mut steps = shorter.chain(LONG_STEPS_S.map(|seconds| seconds * SECOND)).chain(days);
     steps.find(|step| *step as f64 >= least).unwrap_or(u64::MAX)
 }
 

@@ -8,7 +8,7 @@ use mend_journal::timeline::{MarkKind, Operation, Outcome, Timeline, What};
 use std::fmt::Write;
 
 /// Ranks up to here have a row each on each node.
-const SINGLE: u64 = 64;
+const MAX_SINGLE_ROWS: u64 = 64;
 /// Rows of ranks, at most.
 const MAX_ROWS: usize = 400;
 
@@ -19,7 +19,7 @@ const RIGHT: f64 = 24.0;
 const ROW: f64 = 20.0;
 const BAR: f64 = 14.0;
 /// Narrower than this nothing is to be seen.
-const LEAST: f64 = 1.5;
+const LEAST_WIDTH: f64 = 1.5;
 
 /// Fills of [`names::KINDS`].
 const FILLS: [&str; 6] = ["#8fbf8f", "#d9d9d9", "#b7a5d8", "#f2c14e", "#4a78b5", "#d1495b"];
@@ -65,7 +65,7 @@ pub fn render(timeline: &Timeline, title: &str) -> String {
 }
 
 /// Where ranks are drawn on a node.
-struct Place<'a> {
+struct NodeBand<'a> {
     node: Option<&'a str>,
     ranks: mend_journal::ranks::Ranks,
     y: f64,
@@ -95,7 +95,7 @@ impl<'a> Drawing<'a> {
     /// A bar with what is told when it is pointed at.
     fn bar(&mut self, (begin, end): (u64, u64), (y, height): (f64, f64), fill: &str, told: &str) {
         let x = self.x(begin);
-        let width = (self.x(end) - x).max(LEAST);
+        let width = (self.x(end) - x).max(LEAST_WIDTH);
         let told = escaped(told);
         self.put(format_args!(
             "<rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height}\" fill=\"{fill}\"><title>{told}</title></rect>"
@@ -169,9 +169,9 @@ impl<'a> Drawing<'a> {
     }
 
     /// The nodes and the ranks on each; where these are drawn.
-    fn nodes(&mut self) -> Vec<Place<'a>> {
+    fn nodes(&mut self) -> Vec<NodeBand<'a>> {
         let timeline = self.timeline;
-        let rows = names::rows(timeline, SINGLE);
+        let rows = names::rows(timeline, MAX_SINGLE_ROWS);
         let mut places = Vec::new();
         let mut more = 0;
         for node in names::nodes(timeline, &rows) {
@@ -196,7 +196,7 @@ impl<'a> Drawing<'a> {
                     let told = format!("{name} on {}: {what}; {when}", names::node(node));
                     self.bar((span.begin, span.end), (y, BAR), FILLS[names::kind(span.activity)], &told);
                 }
-                places.push(Place { node, ranks: row.ranks.clone(), y });
+                places.push(NodeBand { node, ranks: row.ranks.clone(), y });
                 self.y += ROW;
             }
         }
@@ -233,7 +233,7 @@ impl<'a> Drawing<'a> {
     }
 
     /// An arrow for each move from node to node.
-    fn moves(&mut self, places: &[Place<'_>]) {
+    fn moves(&mut self, places: &[NodeBand<'_>]) {
         for operation in &self.timeline.operations {
             let (What::Migration { rank, from, to, .. }, Some(decided)) = (&operation.what, operation.decided) else { continue };
             let at = |node: &str| places.iter().find(|place| place.node == Some(node) && place.ranks.contains(*rank)).map(|place| place.y);

@@ -9,7 +9,7 @@ use mend_journal::timeline::{Mark, Operation, Outcome, Span, Timeline, What};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Ranks up to here have a line each.
-const SINGLE: u64 = 16;
+const MAX_LINES: u64 = 16;
 /// Lines of ranks, at most.
 const MAX_ROWS: usize = 60;
 /// Operations that are listed: the newest.
@@ -30,7 +30,7 @@ const CUT: char = '┊';
 
 /// All of it, `width` columns wide. `title`: the job, for people.
 pub fn render(timeline: &Timeline, title: &str, width: usize) -> String {
-    let rows = names::rows(timeline, SINGLE);
+    let rows = names::rows(timeline, MAX_LINES);
     let single = rows.iter().all(|row| row.ranks.count() == 1);
     let longest = rows.iter().map(|row| names::ranks(&row.ranks).chars().count()).max().unwrap_or(0);
     let margin = if single { longest.clamp(3, MAX_NAME) } else { MAX_NAME } + 2;

@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_micros(SOON_US);
 const MAX_WAITING: usize = 32;
 
 /// Between two tries while a disk is full.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where output goes.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ impl Flush {
 
     /// The disk is full: this is tried again. What came since goes to the same files, or to those in their place.
     fn refused(&self, before: Waiting) {
-        self.add(AGAIN, |waiting| {
+        self.add(RETRY_PAUSE, |waiting| {
             waiting.refused.extend(before.refused.into_iter().chain(before.printed));
             waiting.output = waiting.output.take().or(before.output);
             waiting.told = waiting.told.take().or(before.told);

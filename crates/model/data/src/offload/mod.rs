@@ -105,9 +105,9 @@ pub struct News {
 /// How long a sender waits after looks at which something failed, seconds: twice as long each time.
 #[must_use]
 pub fn pause_s(failures_in_a_row: u32) -> u64 {
-    const FIRST: u64 = 10;
-    const LONGEST: u64 = 600;
-    FIRST.saturating_mul(1 << failures_in_a_row.saturating_sub(1).min(16)).min(LONGEST)
+    const FIRST_PAUSE_S: u64 = 10;
+    const LONGEST_PAUSE_S: u64 = 600;
+    FIRST_PAUSE_S.saturating_mul(1 << failures_in_a_row.saturating_sub(1).min(16)).min(LONGEST_PAUSE_S)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub const INTERVALS: usize = 8;
 /// By how much diagrams are compressed for the first look.
 const COMPRESSION: usize = 2;
 /// Diagrams at least so alike are of ranks that belong together.
-pub const ALIKE: f64 = 0.90;
+pub const LEAST_LIKENESS: f64 = 0.90;
 
 /// Counts of one window; rows that are not there are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Patterns {
             exactly += one.0.likeness(&other.0, blocks) / both;
             compressed += one.1.compressed_likeness(&other.1, blocks) / both;
         }
-        (exactly, compressed >= ALIKE && exactly >= ALIKE)
+        (exactly, compressed >= LEAST_LIKENESS && exactly >= LEAST_LIKENESS)
     }
 }
 
@@ -226,7 +226,9 @@ mod tests {
         // Alike by 0.875 compressed and by more exactly, or the other way round: neither is enough.
         let one = Diagram::of(&(0..256).collect::<Vec<_>>());
         let other = Diagram::of(&(256..512).collect::<Vec<_>>());
-        assert!(coarse_likeness(&one, &other, 800) < ALIKE && one.likeness(&other, 800) >= ALIKE && !alike(&one, &other, 800));
+        assert!(
+            coarse_likeness(&one, &other, 800) < LEAST_LIKENESS && one.likeness(&other, 800) >= LEAST_LIKENESS && !alike(&one, &other, 800)
+        );
     }
 
     #[test]

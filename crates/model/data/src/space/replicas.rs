@@ -101,7 +101,7 @@ pub fn choose(file: &File, free: &[Option<u64>], node: impl Fn(u16) -> usize) ->
 }
 
 /// Longest time between two tries that fail, in delays.
-const LONGEST: u32 = 64;
+const MAX_DELAYS: u32 = 64;
 
 /// When second copies that were lost are made again: a while after that was seen first, since what is lost for a moment comes back; and later and later if it fails.
 #[derive(Clone, Debug, Default)]
@@ -127,7 +127,7 @@ impl Pause {
         if now_ms < self.next_ms {
             return false;
         }
-        self.delays = (self.delays * 2).clamp(1, LONGEST);
+        self.delays = (self.delays * 2).clamp(1, MAX_DELAYS);
         self.next_ms = now_ms.saturating_add(delay_ms.saturating_mul(self.delays.into()));
         true
     }

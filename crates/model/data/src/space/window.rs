@@ -78,7 +78,7 @@ pub struct Candidate {
 
 /// What is to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ReplicaPlan {
     /// These lose their second copies, before others get some.
     pub remove: Vec<Id>,
     /// These have them or get them, the most urgent first.
@@ -99,8 +99,8 @@ pub struct Sure {
 /// Which files have second copies, if these together may have so many bytes: the most urgent ones. The first one that does not fit is left out, and so are all that are less
 /// urgent. Of those that are equally urgent the ones that have copies come first, then short ones. Nothing is removed for a reason that is not sure.
 #[must_use]
-pub fn plan(files: &[Candidate], room: u64, sure: Sure) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(files: &[Candidate], room: u64, sure: Sure) -> ReplicaPlan {
+    let mut plan = ReplicaPlan::default();
     let mut wanted: Vec<(usize, &Candidate)> = files.iter().filter_map(|file| Some((file.urgency?, file))).collect();
     wanted.sort_by_key(|(urgency, file)| (*urgency, std::cmp::Reverse(file.copied), file.bytes, file.file));
     plan.remove.extend(files.iter().filter(|file| sure.of_reads && file.urgency.is_none() && file.copied > 0).map(|file| file.file));
@@ -170,13 +170,13 @@ mod tests {
         let files = [file(1, 10, 10, None), file(2, 10, 0, Some(1)), file(3, 10, 10, Some(2)), file(4, 5, 0, Some(0)), file(5, 1, 0, None)];
         let ids = |ids: &[u8]| ids.iter().map(|id| [*id; 16]).collect::<Vec<Id>>();
         let plan = |room| super::plan(&files, room, SURE);
-        assert_eq!(plan(100), Plan { remove: ids(&[1]), keep: ids(&[4, 2, 3]), left_out: ids(&[]) });
-        assert_eq!(plan(24), Plan { remove: ids(&[1, 3]), keep: ids(&[4, 2]), left_out: ids(&[3]) });
-        assert_eq!(plan(0), Plan { remove: ids(&[1, 3]), keep: ids(&[]), left_out: ids(&[4, 2, 3]) });
+        assert_eq!(plan(100), ReplicaPlan { remove: ids(&[1]), keep: ids(&[4, 2, 3]), left_out: ids(&[]) });
+        assert_eq!(plan(24), ReplicaPlan { remove: ids(&[1, 3]), keep: ids(&[4, 2]), left_out: ids(&[3]) });
+        assert_eq!(plan(0), ReplicaPlan { remove: ids(&[1, 3]), keep: ids(&[]), left_out: ids(&[4, 2, 3]) });
         // A target says nothing, or a script is not understood.
         let unsure = |of_reads, of_room| super::plan(&files, 24, Sure { of_reads, of_room });
-        assert_eq!(unsure(true, false), Plan { remove: ids(&[1]), keep: ids(&[4, 2]), left_out: ids(&[]) });
-        assert_eq!(unsure(false, true), Plan { remove: ids(&[]), keep: ids(&[4, 2]), left_out: ids(&[]) });
+        assert_eq!(unsure(true, false), ReplicaPlan { remove: ids(&[1]), keep: ids(&[4, 2]), left_out: ids(&[]) });
+        assert_eq!(unsure(false, true), ReplicaPlan { remove: ids(&[]), keep: ids(&[4, 2]), left_out: ids(&[]) });
     }
 
     #[test]

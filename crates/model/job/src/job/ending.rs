@@ -36,7 +36,7 @@ impl Job {
     fn farewell(&self, end: &End) -> ToDaemon {
         let (newest, interrupted) = (self.newest_listed(), self.interrupted.is_some());
         match &self.healing {
-            Some(healing) if healing.pauses(end, interrupted, newest) => ToDaemon::Pause,
+            Some(healing) if healing.pauses(end, interrupted, newest) || !self.keeps(Safeguard::PausesAreForALife) => ToDaemon::Pause,
             Some(healing) => ToDaemon::End { goes_on: healing.goes_on(end, interrupted, newest) },
             None => ToDaemon::End { goes_on: false },
         }

@@ -99,11 +99,13 @@ impl NodeJob {
                 if state == LinkState::Succeeded {
                     self.effect(Effect::Succeeded);
                 }
-                if self.hold.linked(state, now_us) {
+                if self.hold.linked(state, now_us) && self.keeps(Safeguard::LostControllersAreSucceeded) {
                     self.effect(Effect::StartSuccessor { silent: false });
                 }
             }
-            Event::Successor { started, silent } => self.hold.succeeds(started, silent),
+            Event::Successor { started, silent } => {
+                self.hold.succeeds(started && (silent || self.keeps(Safeguard::SuccessorsHaveTheLease)), silent);
+            }
             Event::Time => self.look(now_us),
             Event::Superseded => self.leave(End::Superseded),
             Event::NamespaceEnded => {
@@ -134,7 +136,7 @@ impl NodeJob {
 
     fn look(&mut self, now_us: u64) {
         let look = self.hold.look(now_us);
-        if look.suspects {
+        if look.suspects && self.keeps(Safeguard::SilentControllersAreSucceeded) {
             self.effect(Effect::StartSuccessor { silent: true });
         }
         if look.over && self.keeps(Safeguard::LeasesEndRanks) {
@@ -194,7 +196,7 @@ impl NodeJob {
     fn publish(&mut self, map: JobMap) {
         // All ranks that shall be here are: what else stands here ends.
         let standing: Vec<Rank> = std::mem::take(&mut self.standing).into_keys().collect();
-        if !standing.is_empty() {
+        if !standing.is_empty() && self.keeps(Safeguard::LeftStandingEnds) {
             self.effect(Effect::DropStanding(standing));
         }
         self.tell_map(&map);

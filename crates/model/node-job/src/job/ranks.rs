@@ -29,8 +29,17 @@ impl NodeJob {
         if let Some(why) = self.inadmissible(rank) {
             return self.effect(Effect::NotAdmitted { rank, attempt, restore: false, why });
         }
+        let standing = self.standing.remove(&rank);
+        self.drop_standing(rank, standing);
         self.ranks.insert(rank, LocalRank::starting(attempt));
         self.effect(Effect::Begin { rank, attempt, stdin, origin: Origin::Start });
+    }
+
+    /// A process that stands still does not go back in place: it ends before the rank has another one.
+    fn drop_standing(&mut self, rank: Rank, standing: Option<AgentId>) {
+        if standing.is_some() {
+            self.effect(Effect::DropStanding(vec![rank]));
+        }
     }
 
     pub(super) fn restore(
@@ -43,7 +52,7 @@ impl NodeJob {
         if let Some(why) = self.inadmissible(rank) {
             return self.effect(Effect::NotAdmitted { rank, attempt, restore: true, why });
         }
-        let standing = self.standing.remove(&rank);
+        let standing = self.standing.remove(&rank).filter(|_| self.keeps(Safeguard::StandingRanksGoBack));
         let mut in_place = None;
         let origin = match (source, standing) {
             (RestoreSource::Files(chain), Some(agent)) => {
@@ -54,9 +63,7 @@ impl NodeJob {
             }
             (RestoreSource::Files(chain), None) => Origin::Files(FileOrder { chain, image, stdin, put_back }),
             (RestoreSource::Transfer { token, way }, standing) => {
-                if standing.is_some() {
-                    self.effect(Effect::DropStanding(vec![rank]));
-                }
+                self.drop_standing(rank, standing);
                 Origin::Transfer { token, way, image }
             }
         };
@@ -112,11 +119,13 @@ impl NodeJob {
     }
 
     pub(super) fn process_ended(&mut self, rank: Rank, attempt: u64, not_in_place: bool) {
-        let order = self.slot(rank, attempt).and_then(|slot| slot.in_place.take());
+        let order = self.slot(rank, attempt).and_then(|slot| slot.in_place.take()).filter(|_| self.keeps(Safeguard::RefusersBeginAnew));
         if let (true, Some(order), Some(slot)) = (not_in_place, order, self.slot(rank, attempt)) {
             slot.restore = Some(PendingRestore::default());
             // What the agent of the process that is gone says late is not about the next one.
-            self.pausing.going_back.retain(|_, going| *going != rank);
+            if self.keeps(Safeguard::RefusalsAreOfOneProcess) {
+                self.pausing.going_back.retain(|_, going| *going != rank);
+            }
             return self.effect(Effect::Anew { rank, attempt, order });
         }
         if self.slot(rank, attempt).is_some()

@@ -262,6 +262,6 @@ proptest! {
                 _ => {}
             }
         }
-        prop_assert!(returns <= MOST);
+        prop_assert!(returns <= MAX_RETURNS);
     }
 }

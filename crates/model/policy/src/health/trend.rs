@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Values that are remembered of a sensor, at most.
-const MOST: usize = 128;
+const MAX_VALUES: usize = 128;
 /// Values that a line needs.
-const LEAST: usize = 4;
+const MIN_VALUES: usize = 4;
 /// Share of the variance that the line must explain, so that it is one (the coefficient of determination).
 const LEAST_FIT: f64 = 0.8;
 
@@ -28,7 +28,7 @@ impl History {
         }
         self.values.push_back((now_us, value));
         let old = |values: &VecDeque<(u64, f64)>| values.front().is_some_and(|(at, _)| now_us.saturating_sub(*at) > window_us);
-        while self.values.len() > MOST || self.values.len() > LEAST && old(&self.values) {
+        while self.values.len() > MAX_VALUES || self.values.len() > MIN_VALUES && old(&self.values) {
             self.values.pop_front();
         }
     }
@@ -52,7 +52,7 @@ impl History {
 
     /// Slope per second, the line's value now, and how well it fits, from 0 to 1.
     fn line(&self) -> Option<(f64, f64, f64)> {
-        let (last_us, _) = self.last().filter(|_| self.values.len() >= LEAST)?;
+        let (last_us, _) = self.last().filter(|_| self.values.len() >= MIN_VALUES)?;
         // Seconds before the last value, so that the line's value now is its intercept.
         let points = || self.values.iter().map(|(at, value)| (-((last_us - at) as f64) / 1e6, *value));
         let count = self.values.len() as f64;
@@ -117,7 +117,7 @@ mod tests {
         history.add(5 * SECOND, 1.0, 10 * SECOND);
         assert_eq!(history.last(), Some((999 * SECOND, 999.0)));
         history.add(9999 * SECOND, 5.0, 10 * SECOND);
-        assert_eq!(history.values().count(), LEAST);
+        assert_eq!(history.values().count(), MIN_VALUES);
     }
 
     proptest! {

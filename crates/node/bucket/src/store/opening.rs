@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 
 /// A snapshot is made anew if so many entries were read one by one.
-const NEW: usize = 256;
+const MIN_NEW_ENTRIES: usize = 256;
 const NAME: &str = "snapshot";
 
 /// Entries with the tags of their objects, and the places of their objects that are here.
@@ -21,7 +21,7 @@ pub(super) type Snapshot = Vec<(Id, String, Change, Vec<u16>)>;
 impl Store {
     pub(super) fn read_catalogue(&self) -> Result<(), Failure> {
         let listed = self.bucket.list("entries", usize::MAX)?;
-        let stored = if listed.len() < NEW { None } else { self.bucket.get_all(&[NAME.to_owned()])?.pop().flatten() };
+        let stored = if listed.len() < MIN_NEW_ENTRIES { None } else { self.bucket.get_all(&[NAME.to_owned()])?.pop().flatten() };
         let kept: Snapshot = stored.as_deref().and_then(read).unwrap_or_default();
         let kept: HashMap<Id, (String, Change, Vec<u16>)> =
             kept.into_iter().map(|(id, tag, change, held)| (id, (tag, change, held))).collect();
@@ -48,7 +48,7 @@ impl Store {
             catalogue.learn(*id, Known { change: change.clone(), held: held.clone() });
         }
         untold.into_iter().for_each(|(id, known)| catalogue.learn(id, known));
-        if names.len() >= NEW {
+        if names.len() >= MIN_NEW_ENTRIES {
             *held(&self.snapshot) = snapshot;
         }
         Ok(())

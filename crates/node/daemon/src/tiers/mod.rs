@@ -16,7 +16,7 @@ use self::portable::OWNERS_TIME;
 pub use self::portable::opening::Offered;
 use self::portable::opening::Opening;
 use self::reserved::Reserved;
-use self::room::Place;
+use self::room::ImageDestination;
 use crate::outbox::Urgent;
 use crate::stay::Stay;
 use mend_coordination::checkpoint::image_name;
@@ -298,9 +298,9 @@ impl Tiers {
     }
 
     /// Where an image from elsewhere is put: the first store that has room, else the spare place.
-    fn place_for(&self, image: &ImageRef, spare: PathBuf) -> Place {
+    fn place_for(&self, image: &ImageRef, spare: PathBuf) -> ImageDestination {
         let found = self.stores.iter().find_map(|open| self.shared.promises.place(open, image).ok());
-        found.map_or_else(|| Place::outside(spare.clone()), |place| place.or(spare.clone()))
+        found.map_or_else(|| ImageDestination::outside(spare.clone()), |place| place.or(spare.clone()))
     }
 
     /// See `TierOrder::Inventory`.
@@ -521,7 +521,7 @@ fn pass_over(urgent: &Urgent, store: &NodeStore, why: String) {
 /// Keeps an image that another node sends. The file.
 async fn keep(
     taken: Result<IncomingImage, TransferError>,
-    place: std::io::Result<Place>,
+    place: std::io::Result<ImageDestination>,
     expected: Expected,
     mover: Mover,
     humble: bool,

@@ -53,7 +53,7 @@ const MAX_HEAD: u64 = 8 << 10;
 /// That a tier does not get files is told so often at most.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// What was touched so lately may be written just now.
-const YOUNG: Duration = Duration::from_secs(60);
+const WRITING_TIME: Duration = Duration::from_secs(60);
 /// How long the nodes whose ranks wrote a file have for copying it, before one that holds a copy does.
 pub const OWNERS_TIME: Duration = Duration::from_secs(20);
 
@@ -78,7 +78,7 @@ enum Partners {
 
 /// What both threads and the job's loop share.
 #[derive(Debug)]
-struct Place {
+struct PortableArea {
     root: PathBuf,
     requests: PathBuf,
     job: String,
@@ -94,7 +94,7 @@ struct Place {
 /// The files of one job. [`Portable::end`] ends its threads.
 #[derive(Clone, Debug)]
 pub struct Portable {
-    place: Arc<Place>,
+    place: Arc<PortableArea>,
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
@@ -109,7 +109,7 @@ struct Directory {
 
 impl Portable {
     /// Begins to keep files in a place: its threads run until [`Portable::end`].
-    fn begin(place: Place, paced: Mover) -> io::Result<Self> {
+    fn begin(place: PortableArea, paced: Mover) -> io::Result<Self> {
         let place = Arc::new(place);
         place.say(PortableReport::Holds { files: place.all() });
         let (near, far) = (place.clone(), place.clone());
@@ -275,7 +275,7 @@ fn entries(path: &Path) -> impl Iterator<Item = (String, PathBuf)> {
     found.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
 }
 
-impl Place {
+impl PortableArea {
     /// Makes the place, and offers it to the ranks that start from now on. `None` if the program has no directory for it, or that is not seen here. Blocks, as long as the
     /// file system of the job's directory hangs.
     fn open(job: &JobIntroduction, node: &str, tiers: Vec<TierSpec>, urgent: Urgent) -> io::Result<Option<Self>> {
@@ -459,7 +459,7 @@ impl Place {
                 number,
                 young: fs::metadata(home.join(checkpoint_name(number)))
                     .and_then(|about| about.modified())
-                    .is_ok_and(|at| at.elapsed().is_ok_and(|since| since < YOUNG)),
+                    .is_ok_and(|at| at.elapsed().is_ok_and(|since| since < WRITING_TIME)),
             };
             let all: Vec<Held> = self.checkpoints(kind, &directory.key).into_iter().map(held).collect();
             let targets = &directory.targets;

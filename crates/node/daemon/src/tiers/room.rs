@@ -31,7 +31,7 @@ pub struct Promise {
 
 /// Where an image goes.
 #[derive(Debug)]
-pub struct Place {
+pub struct ImageDestination {
     path: PathBuf,
     promise: Option<Promise>,
     /// Where it goes if it cannot be there after all.
@@ -64,10 +64,10 @@ impl Promises {
     }
 
     /// A place for an image in a store that has room for it.
-    pub fn place(&self, open: &OpenNodeStore, image: &ImageRef) -> io::Result<Place> {
+    pub fn place(&self, open: &OpenNodeStore, image: &ImageRef) -> io::Result<ImageDestination> {
         let promise = self.promise(open, image.bytes)?;
         open.prepare(image.number)?;
-        Ok(Place { path: open.image(image.number, image.rank), promise: Some(promise), spare: None })
+        Ok(ImageDestination { path: open.image(image.number, image.rank), promise: Some(promise), spare: None })
     }
 }
 
@@ -102,7 +102,7 @@ impl Target for Taking {
     }
 }
 
-impl Place {
+impl ImageDestination {
     /// A file outside of all stores.
     pub fn outside(path: PathBuf) -> Self {
         Self { path, promise: None, spare: None }

@@ -19,11 +19,11 @@ const TURN_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Daemons that somebody asks now. A connection is closed when nobody does any more.
 #[derive(Debug, Default)]
-pub(super) struct Daemons(Mutex<HashMap<SocketAddr, Weak<Place>>>);
+pub(super) struct Daemons(Mutex<HashMap<SocketAddr, Weak<SharedConnection>>>);
 
 /// What those who ask one daemon have in common.
 #[derive(Debug, Default)]
-struct Place {
+struct SharedConnection {
     kept: TurnMutex<Kept>,
     /// Whoever has the turn is connecting: the others cannot do it any sooner.
     connects: AtomicBool,
@@ -42,7 +42,7 @@ enum Kept {
 #[derive(Debug)]
 pub(super) struct Daemon {
     address: SocketAddr,
-    place: Arc<Place>,
+    place: Arc<SharedConnection>,
 }
 
 /// Why a daemon named no port.
@@ -197,7 +197,7 @@ mod tests {
     const SECRET: Secret = Secret([7; 32]);
     const LIMITS: Limits = Limits { reached: Duration::from_secs(20), answered: Duration::from_secs(20) };
     /// A target that begins when the test says so.
-    const SLOW: &str = "/slow";
+    const SLOW_TARGET: &str = "/slow";
 
     /// A daemon that answers so many questions per connection.
     struct Served {
@@ -214,7 +214,7 @@ mod tests {
         let mut connection = Greeted::accepted(stream, &[Purpose::Space]).await.ok()?.prove_as_acceptor(&SECRET, &[]).await.ok()?;
         for _ in 0..questions {
             let wanted: Wanted = connection.receiver.receive().await.ok()?;
-            if wanted.directory == SLOW {
+            if wanted.directory == SLOW_TARGET {
                 slow.lock().await.recv().await;
             }
             let port = wanted.directory.strip_prefix("/port/").and_then(|port| port.parse().ok());
@@ -295,7 +295,7 @@ mod tests {
         let daemons = Daemons::default();
         let (slow, other) = (daemons.at(served.address), daemons.at(served.address));
         std::thread::scope(|scope| {
-            let late = scope.spawn(move || find(&slow, SLOW, LIMITS));
+            let late = scope.spawn(move || find(&slow, SLOW_TARGET, LIMITS));
             while served.connections.load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }

@@ -2,7 +2,7 @@
 //!
 //! A target compares lengths, or sums up its blocks itself, so that 16 bytes for each 64 KiB come over the network.
 
-use super::names::{Client, Room, put};
+use super::names::{Client, TargetCapacity, put};
 use super::peer::Peer;
 use super::peer::nonsense;
 use crate::link::{Fault, whole};
@@ -35,7 +35,7 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Examined {
     /// How much room the targets have, by their places.
-    pub rooms: Vec<Result<Room, Fault>>,
+    pub rooms: Vec<Result<TargetCapacity, Fault>>,
     /// How many files were looked at.
     pub files: u64,
     /// How many bytes they have.

@@ -17,7 +17,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// How long a target may say nothing, at least, before what it has is looked for where it came from: many nodes do that, and there is one such place.
-const ELSEWHERE: Duration = Duration::from_millis(250);
+const LEAST_SILENCE: Duration = Duration::from_millis(250);
 
 /// Bytes that one of the targets gave.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Client {
     /// The same of bytes that can be had elsewhere: `None` if the targets say nothing for longer than is usual of them, or said nothing before. They are listened to all the same.
     pub(super) fn ask_any_shortly(&self, targets: &[u16], request: &Request) -> Option<Result<Given, Fault>> {
         let Some(hedge) = self.hedge() else { return Some(self.ask_any(targets, request)) };
-        let least = hedge.max(ELSEWHERE);
+        let least = hedge.max(LEAST_SILENCE);
         if !self.any_answers(targets) {
             self.try_again(targets, request);
             return None;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 /// After this part of its time it is said again.
-const AGAIN: Duration = Duration::from_secs(CLAIM / 4);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(CLAIM / 4);
 
 /// What targets were told, and when.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Holds {
             }
         }
         wanted.retain(|at, files| match self.told.get(at) {
-            Some((since, told)) => told != files || !files.is_empty() && since.elapsed() >= AGAIN,
+            Some((since, told)) => told != files || !files.is_empty() && since.elapsed() >= RENEWAL_INTERVAL,
             None => !files.is_empty(),
         });
         let targets: Vec<u16> = wanted.keys().copied().collect();

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Files whose size and time are kept; if there are more, they are asked for again.
-const MOST: usize = 1 << 16;
+const MAX_FILES: usize = 1 << 16;
 
 /// Size of a file in bytes, and when it was changed last, nanoseconds since 1970.
 pub(super) type SizeAndTime = (u64, i64);
@@ -98,7 +98,7 @@ impl Leased {
         if mark != state.changes || !state.lasts() {
             return;
         }
-        if state.files.len() >= MOST {
+        if state.files.len() >= MAX_FILES {
             state.files.clear();
         }
         let State { files: kept, changing, .. } = &mut *state;

@@ -3,7 +3,7 @@
 //! There is no server of names, so whoever makes, removes or renames a file, or changes its permissions, claims its path first: the first target that answers, in an order that the
 //! path gives, lets one client at a time do it. A name is another version of the same file; a file that is removed while it is open has a hidden name until it is closed.
 
-use super::names::{Client, Room, now_ns};
+use super::names::{Client, TargetCapacity, now_ns};
 use super::peer::Peer;
 use super::writer::{Refused, TRIES, Writer, held};
 use crate::link::Fault;
@@ -181,8 +181,9 @@ impl Writer {
             return Err(Refused::Bucket);
         }
         let rooms = self.client.rooms_lately();
-        let room =
-            |(at, room): (u16, &Result<Room, Fault>)| room.as_ref().ok().filter(|_| self.client.takes_writes(at)).map(|room| room.free);
+        let room = |(at, room): (u16, &Result<TargetCapacity, Fault>)| {
+            room.as_ref().ok().filter(|_| self.client.takes_writes(at)).map(|room| room.free)
+        };
         let free: Vec<Option<u64>> = (0_u16..).zip(&rooms).map(room).collect();
         let file = written::place(&free, striping, copies, mode, &id, |at| self.client.node(at))?;
         let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Written(file.clone()) };

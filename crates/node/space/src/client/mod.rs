@@ -35,7 +35,7 @@ pub use examine::{Examined, Found};
 pub use finding::{find, find_unhedged};
 pub use healer::heal_while_used;
 pub use holds::Holds;
-pub use names::{Client, Room, as_it_is_now};
+pub use names::{Client, TargetCapacity, as_it_is_now};
 pub use offload::Writing;
 pub use reader::{Content, Pattern, Reader};
 pub use repair::Repairer;

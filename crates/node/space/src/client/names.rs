@@ -21,11 +21,11 @@ use std::time::{Duration, Instant, SystemTime};
 /// [`Client::hedged_after`], unless it is said.
 const HEDGE: Duration = Duration::from_millis(50);
 /// How long room that was looked at is good to choose targets by.
-const LATELY: Duration = Duration::from_secs(1);
+const MAX_ROOM_AGE: Duration = Duration::from_secs(1);
 /// Other daemons that are asked for a target in a bucket: each may take as long as a target is waited for.
 const OTHERS: usize = 3;
 /// Who hears all targets again within this time hears them often, and asks for leases.
-const OFTEN: Duration = Duration::from_millis(20);
+const FREQUENT_INTERVAL: Duration = Duration::from_millis(20);
 /// Targets that are asked at once: those that are silent hold up no others, and are all waited for at the same time.
 const AT_ONCE: usize = 256;
 
@@ -34,7 +34,7 @@ const TELL: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
 
 /// How much room a target has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct TargetCapacity {
     /// Bytes that are free.
     pub free: u64,
     /// Bytes that its file system has.
@@ -46,7 +46,7 @@ pub struct Room {
 }
 
 /// How much room each target has, or why it does not say.
-type Rooms = Vec<Result<Room, Fault>>;
+type TargetCapacities = Vec<Result<TargetCapacity, Fault>>;
 
 /// How far a target was heard.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +68,7 @@ pub struct Client {
     refreshed: Mutex<Option<Instant>>,
     pub(super) leased: Arc<Leased>,
     /// How much room targets had, and when.
-    looked: Mutex<Option<(Instant, Rooms)>>,
+    looked: Mutex<Option<(Instant, TargetCapacities)>>,
     /// After how long without an answer another target that has the same is asked; `None`: once it is lost.
     hedge: Option<Duration>,
 }
@@ -236,7 +236,7 @@ impl Client {
         let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
         if refreshed.is_none_or(|at| at < asked) {
             let begun = Instant::now();
-            let often = refreshed.is_some_and(|at| begun.duration_since(at) < OFTEN);
+            let often = refreshed.is_some_and(|at| begun.duration_since(at) < FREQUENT_INTERVAL);
             let there: Vec<u16> = self.all().into_iter().filter(|at| !self.peers[usize::from(*at)].is_lost()).collect();
             self.hear(&there, often);
             *refreshed = Some(begun);
@@ -353,11 +353,11 @@ impl Client {
 
     /// How much room the targets have, by their places.
     #[must_use]
-    pub fn rooms(&self) -> Rooms {
+    pub fn rooms(&self) -> TargetCapacities {
         let (all, mut rooms) = (self.all(), Vec::new());
         for (at, answer) in all.iter().zip(self.ask_each(&all, |_| Request::Look)) {
             rooms.push(answer.and_then(|(answer, _)| match answer {
-                Answer::Seen { free, total, used, life } => Ok(Room { free, total, used, life }),
+                Answer::Seen { free, total, used, life } => Ok(TargetCapacity { free, total, used, life }),
                 _ => Err(nonsense(self.peer(*at)?)),
             }));
         }
@@ -367,9 +367,9 @@ impl Client {
 
     /// How much room they had a moment ago: enough to choose by.
     #[must_use]
-    pub fn rooms_lately(&self) -> Rooms {
+    pub fn rooms_lately(&self) -> TargetCapacities {
         let looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        looked.filter(|(at, _)| at.elapsed() < LATELY).map_or_else(|| self.rooms(), |(_, rooms)| rooms)
+        looked.filter(|(at, _)| at.elapsed() < MAX_ROOM_AGE).map_or_else(|| self.rooms(), |(_, rooms)| rooms)
     }
 
     /// What was seen a moment ago is so no more.

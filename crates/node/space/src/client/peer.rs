@@ -25,9 +25,9 @@ const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
 /// How long a target may take that is made, since its database has to be written, or that begins in a bucket, since all its entries have to be read.
 const MAKING: Duration = Duration::from_secs(40);
 /// How long an answer is waited for that is late already.
-const LEAST: Duration = Duration::from_millis(1);
+const LEAST_ANSWER_TIME: Duration = Duration::from_millis(1);
 /// Connections that are kept.
-const IDLE: usize = 16;
+const MAX_IDLE_CONNECTIONS: usize = 16;
 /// An answer is late that takes so many times as long as those before.
 const TIMES_USUAL: u32 = 4;
 /// What part of the difference a shorter answer takes off the time that is usual.
@@ -273,7 +273,7 @@ impl Peer {
         // Others were waited for before it.
         let late = waited > self.patience / 8;
         if late {
-            link.wait_at_most(self.patience.saturating_sub(waited).max(LEAST))?;
+            link.wait_at_most(self.patience.saturating_sub(waited).max(LEAST_ANSWER_TIME))?;
         }
         let answered = link.answer(&|| self.silent.store(false, Ordering::Relaxed))?;
         if late {
@@ -354,7 +354,7 @@ impl Peer {
 
     fn answered(&self, link: Link, (answer, payload): (Answer, Pieces)) -> Result<(Answer, Pieces), Fault> {
         let mut idle = held(&self.idle);
-        if idle.len() < IDLE {
+        if idle.len() < MAX_IDLE_CONNECTIONS {
             idle.push(link);
         }
         match answer {

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// Most blocks of a request: 1 MiB.
 const RUN: u64 = 16;
 /// Bytes that are fetched ahead of who reads in order.
-const AHEAD: u64 = 8 << 20;
+const AHEAD_BYTES: u64 = 8 << 20;
 /// How far behind or before the last read another one of the same pass may be: the kernel's own read-ahead asks in parallel.
 const WINDOW: u64 = 2 << 20;
 /// Threads that fetch ahead.
@@ -42,7 +42,7 @@ const HEARD: Duration = Duration::from_millis(500);
 /// How often who waits for a source looks whether the target gives something again.
 const GLANCE: Duration = Duration::from_millis(20);
 /// How long a file whose source gave nothing is waited for at its targets alone.
-const SOURCELESS: Duration = Duration::from_secs(10);
+const SOURCELESS_TIME: Duration = Duration::from_secs(10);
 /// Runs that wait for them; more are not fetched ahead.
 const QUEUE: usize = 64;
 /// Pages of checksums that are kept, 64 KiB each.
@@ -186,7 +186,7 @@ impl Reader {
     }
 
     fn look_ahead(&self, entry: &Arc<Entry>, layout: &Layout, end: u64, pattern: &Pattern) {
-        let until = end.saturating_add(AHEAD).div_ceil(BLOCK).min(layout.blocks());
+        let until = end.saturating_add(AHEAD_BYTES).div_ceil(BLOCK).min(layout.blocks());
         let mut block = pattern.ahead.load(Ordering::Relaxed).max(end.div_ceil(BLOCK));
         if block > until {
             // Who has gone back.
@@ -303,7 +303,7 @@ impl Shared {
     /// True if what targets have of a file may be fetched from its source while they are silent.
     fn may_ask_source(&self, entry: &Entry, file: &File) -> bool {
         let sourceless = self.sourceless.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = sourceless.is_some_and(|(id, at)| id == entry.id && at.elapsed() < SOURCELESS);
+        let failed = sourceless.is_some_and(|(id, at)| id == entry.id && at.elapsed() < SOURCELESS_TIME);
         self.repairer.is_some() && !file.sources.is_empty() && !failed
     }
 

@@ -6,7 +6,7 @@
 //! A file is readable all the time: a map names a copy when it is durable. Faults assumed: whoever makes copies is killed at any moment (what the map has by then
 //! stays, the rest is begun anew); a target dies or is full (what was begun there goes).
 
-use super::names::{Client, Room, put};
+use super::names::{Client, TargetCapacity, put};
 use super::peer::nonsense;
 use crate::link::Fault;
 use mend_data::space::catalogue::Change;
@@ -40,7 +40,7 @@ impl<'a> Copying<'a> {
     ///
     /// # Errors
     /// If there is no room.
-    pub fn begin(client: &'a Client, entry: &Entry, free: impl Fn(u16, &Room) -> u64) -> Result<Self, Fault> {
+    pub fn begin(client: &'a Client, entry: &Entry, free: impl Fn(u16, &TargetCapacity) -> u64) -> Result<Self, Fault> {
         let Some(file) = entry.file() else { return Err(Fault::Other(format!("{} was not staged", entry.path))) };
         let rooms = client.rooms();
         let left: Vec<Option<u64>> = (0_u16..).zip(&rooms).map(|(at, room)| room.as_ref().ok().map(|room| free(at, room))).collect();

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How often they are told.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Touches that wait, at most; what comes beyond is not told.
-const MOST: usize = 1 << 16;
+const MAX_WAITING_TOUCHES: usize = 1 << 16;
 
 /// By target, who, and file: what was touched, and microseconds for which reads waited for it.
 type Waiting = HashMap<(u16, Arc<Who>, Id), (Vec<Touch>, u64)>;
@@ -79,7 +79,7 @@ impl Touches {
                 // A block that is read or written in small parts is touched once.
                 Some(last) if !fetched && last.ends_with(block, written) => {}
                 Some(last) if last.is_followed_by(block, written, fetched) => last.count += 1,
-                _ if *count >= MOST => return,
+                _ if *count >= MAX_WAITING_TOUCHES => return,
                 _ => {
                     touches.push(Touch { block, count: 1, written, fetched });
                     *count += 1;

@@ -20,7 +20,7 @@ const LEASE: Duration = Duration::from_millis(LEASE_MS as u64);
 /// How long nobody gets a lease after somebody had to wait for one.
 const CALM: Duration = Duration::from_secs(30);
 /// Clients that are remembered. If there are more, those whose leases are over are forgotten.
-const MOST: usize = 1024;
+const MAX_CLIENTS: usize = 1024;
 
 /// See the module.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Leases {
         if given.calm.is_some_and(|calm| now < calm) || given.changing.iter().any(|changing| changing != who) {
             return Lease::default();
         }
-        if given.clients.len() >= MOST {
+        if given.clients.len() >= MAX_CLIENTS {
             given.clients.retain(|_, client| now < client.until);
         }
         let Given { clients, next, .. } = &mut *given;
@@ -154,7 +154,7 @@ mod tests {
         let begun = Instant::now();
         let leases = Leases::begin(begun, 0);
         let first = leases.grant(&ONE, begun).others;
-        for number in 0..MOST as u64 {
+        for number in 0..MAX_CLIENTS as u64 {
             let mut who = Id::default();
             who[..8].copy_from_slice(&(number + 1000).to_le_bytes());
             leases.grant(&who, begun + LEASE);

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Claims that are remembered; those that are over go then.
-const MOST: usize = 4096;
+const MAX_CLAIMS: usize = 4096;
 
 /// Who heals the space. It is remembered in memory: after a target's end somebody may begin anew, and finds what there is left to do.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl Claims {
     pub fn take(&self, claim: Claim, who: Id, over: bool) -> Result<(), Failure> {
         let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lasts = |since: &Instant| since.elapsed() < Duration::from_secs(CLAIM);
-        if claims.len() > MOST {
+        if claims.len() > MAX_CLAIMS {
             claims.retain(|_, (_, since)| lasts(since));
         }
         let ends_others = over && who == NOBODY;

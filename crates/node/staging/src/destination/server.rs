@@ -30,7 +30,7 @@ const AT_ONCE: usize = 2;
 /// Most parts that S3 takes, less some.
 const MOST_PARTS: u64 = 9000;
 /// The slowest server that is not given up, bytes a second.
-const SLOWEST: u64 = 64 << 10;
+const LEAST_SPEED: u64 = 64 << 10;
 /// Pieces that wait for a PUT to take them.
 const WAITING: usize = 2;
 
@@ -74,7 +74,7 @@ pub enum Sending {
 
 /// How long a server may take for so many bytes.
 fn patience(silence: Duration, bytes: u64) -> Duration {
-    silence + Duration::from_secs(bytes / SLOWEST)
+    silence + Duration::from_secs(bytes / LEAST_SPEED)
 }
 
 /// A client that has no patience of its own: how long an answer may take depends on what is sent.

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Longest wait for a connection: whoever answers later, answers too late.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Most letters of what a server said.
-const BRIEF: usize = 200;
+const MAX_SAID_LETTERS: usize = 200;
 
 /// A file or directory on a server.
 pub struct Remote {
@@ -98,7 +98,7 @@ fn brief(error: &Error) -> String {
         }
         cause = error.source();
     }
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(BRIEF).collect()
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_SAID_LETTERS).collect()
 }
 
 /// Of sources, which answer at once or not at all.

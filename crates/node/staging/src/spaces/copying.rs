@@ -8,7 +8,7 @@ use crate::failure::{BAD_VALUE, FAILED, Failure, report_all};
 use crate::report;
 use mend_data::space::{Entry, File, Id};
 use mend_space::Fault;
-use mend_space::client::{Client, Copying, Room};
+use mend_space::client::{Client, Copying, TargetCapacity};
 use serde_json::json;
 use std::sync::Arc;
 use tokio::task::block_in_place;
@@ -78,7 +78,7 @@ pub fn files(client: &Client, place: &str, path: &str) -> Result<Vec<Entry>, Fai
 }
 
 /// All the room that a target has.
-pub fn plain(_: u16, room: &Room) -> u64 {
+pub fn plain(_: u16, room: &TargetCapacity) -> u64 {
     room.free
 }
 
@@ -90,7 +90,7 @@ fn now(client: &Client, id: &Id) -> Option<(Entry, File)> {
 }
 
 /// Makes what a file lacks of second copies. How many bytes that was; `None` if it lacks nothing.
-pub async fn copy(client: &Arc<Client>, id: &Id, free: impl Fn(u16, &Room) -> u64) -> Result<Option<u64>, Failure> {
+pub async fn copy(client: &Arc<Client>, id: &Id, free: impl Fn(u16, &TargetCapacity) -> u64) -> Result<Option<u64>, Failure> {
     let lacks = |file: &File| file.replicas.is_empty() || !file.without_replica().is_empty();
     if now(client, id).is_none_or(|(_, file)| !lacks(&file)) {
         return Ok(None);

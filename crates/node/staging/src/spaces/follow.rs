@@ -27,7 +27,7 @@ const MOST_OF_WINDOW: u64 = 4096;
 /// Ranks of other jobs of which one look tells, at most.
 const MOST_FOREIGN_RANKS: usize = 32;
 /// Share of what a rank touches that a rank of another job touches, too, from which on it is told.
-const MUCH: f64 = 0.5;
+const TOLD_SHARE: f64 = 0.5;
 
 /// Looks until nobody reads. `misused`: what is told whoever asks for something else.
 pub fn run(misused: impl Fn() -> Failure) -> Result<i32, Failure> {
@@ -102,7 +102,7 @@ fn foreign_ranks(
 ) -> Vec<ForeignRank> {
     let much = |one: &OfOtherJob| {
         let touches = last.get(&one.rank).map_or(0, |touched| touched.len() as u64 * BLOCK);
-        one.shared.bytes as f64 >= MUCH * touches as f64 && ranks.get(&one.rank).is_some_and(|rank| rank.node != one.node)
+        one.shared.bytes as f64 >= TOLD_SHARE * touches as f64 && ranks.get(&one.rank).is_some_and(|rank| rank.node != one.node)
     };
     let found = sharing::of_other_jobs(told, job, last, window, WINDOWS).into_iter().filter(much).take(MOST_FOREIGN_RANKS);
     found.map(|one| ForeignRank { rank: one.rank, job: one.job, other: one.other, node: one.node, bytes: one.shared.bytes }).collect()

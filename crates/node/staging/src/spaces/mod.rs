@@ -81,7 +81,7 @@ pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failur
         SpaceRequest::Destroy { name, force } => making::destroy(&name, force),
         SpaceRequest::List { place: None, json } => showing::spaces(json),
         SpaceRequest::List { place: Some(place), json } => showing::list(&place, json),
-        SpaceRequest::Room { name, json } => showing::room(&name, json),
+        SpaceRequest::Df { name, json } => showing::room(&name, json),
         SpaceRequest::Remove { places, recursive } => making::remove(&places, recursive),
         SpaceRequest::GetStripe { place, json } => showing::stripes(&place, json),
         SpaceRequest::SetStripe { place, striping } => making::set_striping(&place, striping),

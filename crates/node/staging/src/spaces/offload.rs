@@ -32,7 +32,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, block_in_place};
 
 /// How long it takes at most until one that waits for its turn looks again.
-const AGAIN: Duration = Duration::from_millis(500);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Looks of a job's sender are so far apart, at least and at most; else a quarter of the time that files must not have changed.
 const LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 /// How often a file that changes while it is sent is begun anew by one command.
@@ -202,7 +202,7 @@ impl Offload {
                 mend_report::tell!("mend data: {}: another one sends files of it away; this one waits", self.client.space.name);
                 told = true;
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 
@@ -237,7 +237,7 @@ impl Offload {
                     }
                     (None, State::Held) => {
                         if Instant::now() < held_until {
-                            wait = Some(wait.unwrap_or(AGAIN).min(AGAIN));
+                            wait = Some(wait.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL));
                             continue;
                         }
                         let hint = "repeat the command when they have closed it";
@@ -270,7 +270,7 @@ impl Offload {
             let silent = if is_last { self.client.silent_targets() } else { Vec::new() };
             if silent.len() >= self.client.space.copies {
                 if Instant::now() < *silent_until.get_or_insert_with(|| Instant::now() + HELD_AT_MOST) {
-                    wait = Some(wait.unwrap_or(AGAIN).min(AGAIN));
+                    wait = Some(wait.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL));
                 } else {
                     let what = format!("{}: files may be on {} alone, which do not answer", self.client.space.name, silent.join(", "));
                     left.push((String::new(), Failure::new(what, "", UNREACHABLE)));

@@ -6,10 +6,10 @@ use super::copying::{copy, files, remove, written_by_ranks};
 use super::{named, opened};
 use crate::failure::{Failure, report_all};
 use crate::report;
-use mend_data::space::window::{Candidate, Job, Plan, Rules, Sure, is_below, places as places_of, plan, urgent};
+use mend_data::space::window::{Candidate, Job, ReplicaPlan, Rules, Sure, is_below, places as places_of, plan, urgent};
 use mend_data::space::{Entry, Id};
 use mend_space::Fault;
-use mend_space::client::{Client, Room};
+use mend_space::client::{Client, TargetCapacity};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -146,7 +146,7 @@ struct Done {
     failures: Vec<Failure>,
 }
 
-async fn carry_out(client: &Arc<Client>, plan: &Plan, percent: u64) -> Done {
+async fn carry_out(client: &Arc<Client>, plan: &ReplicaPlan, percent: u64) -> Done {
     let mut done = Done::default();
     for id in &plan.remove {
         match remove(client, id).await {
@@ -157,7 +157,7 @@ async fn carry_out(client: &Arc<Client>, plan: &Plan, percent: u64) -> Done {
     for id in &plan.keep {
         // No target is filled, either.
         let replicated = block_in_place(|| client.replicated());
-        let free = |at: u16, room: &Room| {
+        let free = |at: u16, room: &TargetCapacity| {
             let own = replicated.get(usize::from(at)).copied().unwrap_or(0);
             share(room.free.saturating_add(own), percent).saturating_sub(own)
         };

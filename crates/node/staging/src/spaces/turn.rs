@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long it takes at most until one that waits looks again.
-const AGAIN: Duration = Duration::from_millis(500);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A turn, held until it is dropped.
 pub struct Turn {
@@ -81,7 +81,7 @@ impl Turn {
             if let Some(turn) = Self::take(client, None)? {
                 return Ok(turn);
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 }

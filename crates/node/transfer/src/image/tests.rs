@@ -41,13 +41,13 @@ fn expected(rank: u32) -> Expected {
 }
 
 /// An empty directory for one image.
-struct Place {
+struct TestTarget {
     directory: tempfile::TempDir,
     path: PathBuf,
     mover: Mover,
 }
 
-impl Place {
+impl TestTarget {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rank-2.image");
@@ -83,16 +83,16 @@ fn flipped(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn only_the_image_that_was_meant_gets_its_name() {
-    let target = Place::new();
+    let target = TestTarget::new();
     let mut wanted = expected(2);
     let bytes = an_image(&mut wanted, &[7; 8192]);
     target.refuses(&bytes[..3000], &wanted, "torn");
     target.refuses(&flipped(&bytes), &wanted, "damaged");
     target.refuses(&another_image(&wanted), &wanted, "another image");
     target.refuses(&[&bytes[..], b"x"].concat(), &wanted, "longer");
-    let target = Place::new();
+    let target = TestTarget::new();
     target.takes(&bytes, &wanted);
-    let Place { mover, path, .. } = &target;
+    let TestTarget { mover, path, .. } = &target;
     mover.check(path, &wanted).unwrap();
     assert!(mover.check(path, &Expected { job: [6; 16], ..wanted.clone() }).is_err());
     measure(path, &wanted).unwrap();
@@ -119,8 +119,8 @@ fn an_encrypted_image_is_copied_as_it_is_and_checked_with_its_key() {
     let bytes = seal(&plain);
     wanted.key = key(1);
     wanted.image.bytes = bytes.len() as u64;
-    Place::new().takes(&bytes, &wanted);
-    let target = Place::new();
+    TestTarget::new().takes(&bytes, &wanted);
+    let target = TestTarget::new();
     let of = |key: Option<Key>| Expected { key, ..wanted.clone() };
     target.refuses(&bytes, &of(None), "it is encrypted");
     target.refuses(&bytes, &of(key(2)), "encrypted with another key");

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// An inspection that is older is made again at the end of a round: the rank may be stopped then, and the save relies on it.
-const FRESH: Duration = Duration::from_millis(500);
+const MAX_INSPECTION_AGE: Duration = Duration::from_millis(500);
 
 impl Agent {
     pub(super) fn begin_precopy(&mut self, answered: bool, compression: Compression) -> Reply {
@@ -53,7 +53,7 @@ impl Agent {
         match precopy.step(&excluded) {
             Ok(None) => Ok(()),
             Ok(Some(round)) => {
-                let stale = self.inspected.as_ref().is_none_or(|found| found.at.elapsed() >= FRESH);
+                let stale = self.inspected.as_ref().is_none_or(|found| found.at.elapsed() >= MAX_INSPECTION_AGE);
                 if round.done && stale {
                     // An obstacle that has come meanwhile is told by the save.
                     let _ = self.inspect(None, false);

@@ -29,7 +29,7 @@ const IDLE_WINDOW: u64 = 200_000_000;
 /// Bytes per second that compressing is taken to give until it was tried.
 const PRESUMED_SPEED: u64 = 500_000_000;
 /// A part has to become shorter by one of so many parts of it: unpacking costs, too.
-const WORTH: usize = 8;
+const LEAST_SAVING_DIVISOR: usize = 8;
 /// Parts that are left alone, at most, when those before got no shorter.
 const MOST_SKIPPED: u32 = 64;
 /// Processors that one can know of.
@@ -185,7 +185,9 @@ impl Compressor {
     /// Compresses a part, [`PART`] at most, into a room of [`PART_ROOM`]; the length of the block. `None`: it gets hardly shorter.
     pub fn compress(&mut self, part: &[u8], room: &mut [u8]) -> Option<usize> {
         let began = monotonic();
-        let length = compress_into_with_table(part, room, &mut self.table).ok().filter(|length| *length <= part.len() - part.len() / WORTH);
+        let length = compress_into_with_table(part, room, &mut self.table)
+            .ok()
+            .filter(|length| *length <= part.len() - part.len() / LEAST_SAVING_DIVISOR);
         let took = (monotonic() - began).max(1);
         let speed = (part.len() as u128 * u128::from(SECOND) / u128::from(took)) as u64;
         self.speed = if self.speed == 0 { speed } else { self.speed - self.speed / 8 + speed / 8 }.max(1);
@@ -210,7 +212,7 @@ fn unsent(out: BorrowedFd) -> Option<u64> {
 /// `None`: it is not a TCP connection, or the kernel does not tell.
 fn busy(out: BorrowedFd) -> Option<Busy> {
     // `struct tcp_info` (include/uapi/linux/tcp.h): tcpi_busy_time, tcpi_rwnd_limited.
-    const BUSY: usize = 168 / 8;
+    const BUSY_TIME_INDEX: usize = 168 / 8;
     const RECEIVER_FULL: usize = 176 / 8;
     let mut info = [0u64; 32];
     let mut length = size_of_val(&info) as u32;
@@ -218,7 +220,7 @@ fn busy(out: BorrowedFd) -> Option<Busy> {
     let arguments = [out.as_raw_fd() as usize, level, name, info.as_mut_ptr() as usize, (&raw mut length) as usize, 0];
     // SAFETY: getsockopt(2) writes at most that length, and the length.
     check(unsafe { syscall(libc::SYS_getsockopt, arguments) }).ok()?;
-    (length as usize >= (RECEIVER_FULL + 1) * 8).then_some(Busy { all: info[BUSY], receiver_full: info[RECEIVER_FULL] })
+    (length as usize >= (RECEIVER_FULL + 1) * 8).then_some(Busy { all: info[BUSY_TIME_INDEX], receiver_full: info[RECEIVER_FULL] })
 }
 
 /// Idle time of the processors that this thread may run on, nanoseconds.

@@ -24,7 +24,7 @@ const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// What an entry keeps when it is disarmed: the way it tells.
 const KEPT_FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
-const ONCE: u32 = libc::EPOLLONESHOT as u32;
+const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 
 /// An entry.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +51,7 @@ impl Target {
 
     /// It has told its one event.
     fn disarmed(&self) -> bool {
-        self.events & ONCE != 0 && self.events & !KEPT_FLAGS == 0
+        self.events & ONE_SHOT != 0 && self.events & !KEPT_FLAGS == 0
     }
 }
 
@@ -174,12 +174,12 @@ impl Target {
     }
 
     fn tells_once(&self) -> bool {
-        self.events & (EDGE | ONCE) != 0
+        self.events & (EDGE | ONE_SHOT) != 0
     }
 
     /// It has told what it will tell now.
     fn is_silent(&self) -> bool {
-        self.disarmed() || self.tells_edges() && self.events & ONCE == 0 && !self.news
+        self.disarmed() || self.tells_edges() && self.events & ONE_SHOT == 0 && !self.news
     }
 
     /// Adds it to a set in the process's table, where every number is as the program left it.

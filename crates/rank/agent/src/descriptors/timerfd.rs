@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use std::io;
 
 /// Flags of timerfd_settime(2).
-const ABSOLUTE: i32 = libc::TFD_TIMER_ABSTIME;
-/// With [`ABSOLUTE`]: whoever waits is told when the time of day is set.
+const ABSOLUTE_TIME: i32 = libc::TFD_TIMER_ABSTIME;
+/// With [`ABSOLUTE_TIME`]: whoever waits is told when the time of day is set.
 const CANCELLED: i32 = libc::TFD_TIMER_CANCEL_ON_SET;
 
 /// How often a timer with a very short interval is looked at until it has not run out again.
@@ -38,13 +38,13 @@ pub(super) fn parse(info: &str) -> Option<What> {
     let mut value = pair(fdinfo::field(info, "it_value:")?)?;
     let set = i32::from_str_radix(fdinfo::field(info, "settime flags:")?, 8).ok()?;
     // The time of day goes on while a process rests in its image.
-    let absolute = clock == libc::CLOCK_REALTIME && set & ABSOLUTE != 0;
+    let absolute = clock == libc::CLOCK_REALTIME && set & ABSOLUTE_TIME != 0;
     if absolute && value != (0, 0) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let nanoseconds = now.tv_nsec as u64 + value.1;
         value = (now.tv_sec as u64 + value.0 + nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
     }
-    let flags = if absolute { set & (ABSOLUTE | CANCELLED) } else { 0 };
+    let flags = if absolute { set & (ABSOLUTE_TIME | CANCELLED) } else { 0 };
     let (interval, ticks) = (pair(fdinfo::field(info, "it_interval:")?)?, fdinfo::field(info, "ticks:")?.parse().ok()?);
     Some(What::Timer { clock, value, interval, ticks, flags })
 }
@@ -98,7 +98,7 @@ mod tests {
         let interval = (1000, 0);
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let began = (now.tv_sec as u64 - 2500, 0);
-        for flags in [ABSOLUTE, ABSOLUTE | CANCELLED] {
+        for flags in [ABSOLUTE_TIME, ABSOLUTE_TIME | CANCELLED] {
             let timer = make(libc::CLOCK_REALTIME, began, interval, 0, flags).unwrap();
             while !text(&timer).unwrap().contains("ticks: 1") {
                 std::thread::yield_now();

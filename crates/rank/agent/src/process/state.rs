@@ -46,7 +46,7 @@ pub(crate) enum StateError {
 }
 
 /// Number of `ITIMER_REAL`.
-const REAL: usize = 0;
+const REAL_TIMER: usize = 0;
 /// The signal of each interval timer.
 const SIGNALS: [i32; 3] = [libc::SIGALRM, libc::SIGVTALRM, libc::SIGPROF];
 
@@ -148,7 +148,7 @@ impl State {
         }
         for (which, timer) in self.timers.iter().enumerate() {
             let mut timer = *timer;
-            if which == REAL && timer[2..] == [0, 0] {
+            if which == REAL_TIMER && timer[2..] == [0, 0] {
                 // Periodic and not armed: its signal is pending, and the kernel arms it again when that is taken. To a new
                 // timer zero would mean "off". The other two the kernel arms itself.
                 timer.copy_within(..2, 2);

@@ -36,7 +36,7 @@ pub fn as_user() -> bool {
 }
 
 /// Far more ticks than any test waits for.
-pub const ENDLESS: &str = "100000";
+pub const ENDLESS_TICKS: &str = "100000";
 
 pub struct Rank {
     child: Child,
@@ -193,7 +193,7 @@ impl Rank {
         drop(command);
         let (agent, _) = listener.accept().unwrap();
         let mut rank = Self::around(child, agent, directory, output, stdin);
-        rank.endless = arguments.contains(&ENDLESS);
+        rank.endless = arguments.contains(&ENDLESS_TICKS);
         loop {
             match read_message(&mut rank.agent) {
                 Ok(FromAgent::Hello(Hello { rank: 0, main_process: true, .. })) => break,

@@ -179,8 +179,8 @@ impl Ways {
 mod tests {
     use super::*;
 
-    const SLOW: Prospect = Prospect { read: 150, slow: true };
-    const FAST: Prospect = Prospect { read: 60, slow: false };
+    const SLOW_PROSPECT: Prospect = Prospect { read: 150, slow: true };
+    const FAST_PROSPECT: Prospect = Prospect { read: 60, slow: false };
     const LENGTH: usize = 64 << 10;
 
     /// A node on which messages cost so many cycles per KiB, one at a time.
@@ -224,21 +224,21 @@ mod tests {
 
     #[test]
     fn where_reading_is_slow_the_ring_is_used_from_the_first_and_nearly_always() {
-        let mut near = Node::new(SLOW, 25, 120);
+        let mut near = Node::new(SLOW_PROSPECT, 25, 120);
         assert_eq!(near.rings(u64::from(MIN_SAMPLES), LENGTH), u64::from(MIN_SAMPLES));
         assert!(near.rings(1000, LENGTH) > 990);
     }
 
     #[test]
     fn where_reading_is_fast_the_ring_is_only_tried() {
-        let mut node = Node::new(FAST, 250, 100);
+        let mut node = Node::new(FAST_PROSPECT, 250, 100);
         assert!(node.rings(1000, LENGTH) < 30);
         assert!(node.rings(1000, LENGTH) < 20);
     }
 
     #[test]
     fn what_is_far_worse_is_seen_at_a_glance_and_not_tried_on_longer_messages() {
-        let mut node = Node::new(FAST, 250, 100);
+        let mut node = Node::new(FAST_PROSPECT, 250, 100);
         assert!(node.rings(5 * TRIAL_MESSAGES, 16 << 10) <= u64::from(GIVE_UP_SAMPLES));
         assert!(node.rings(2 * TRIAL_MESSAGES, 64 << 10) <= 1);
         assert!(node.rings(2 * TRIAL_MESSAGES, 300 << 10) <= 1);
@@ -251,17 +251,17 @@ mod tests {
 
     #[test]
     fn a_prospect_that_was_wrong_is_given_up() {
-        let mut apart = Node::new(SLOW, 250, 100);
+        let mut apart = Node::new(SLOW_PROSPECT, 250, 100);
         apart.rings(20, LENGTH);
         assert!(apart.rings(100, LENGTH) < 10);
-        let mut node = Node::new(FAST, 60, 100);
+        let mut node = Node::new(FAST_PROSPECT, 60, 100);
         node.rings(1000, LENGTH);
         assert!(node.rings(100, LENGTH) > 90);
     }
 
     #[test]
     fn what_changes_is_noticed_both_ways() {
-        let mut node = Node::new(SLOW, 30, 120);
+        let mut node = Node::new(SLOW_PROSPECT, 30, 120);
         node.rings(1000, LENGTH);
         node.ring = 300;
         node.rings(200, LENGTH);
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn interruptions_change_nothing() {
-        let mut node = Node::new(SLOW, 30, 120);
+        let mut node = Node::new(SLOW_PROSPECT, 30, 120);
         for _ in 0..100 {
             assert!(node.rings(10, LENGTH) >= 9);
             node.ring = 50_000;
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn each_length_has_its_way() {
-        let mut node = Node::new(SLOW, 30, 120);
+        let mut node = Node::new(SLOW_PROSPECT, 30, 120);
         node.rings(100, LENGTH);
         (node.ring, node.read) = (200, 90);
         node.rings(200, 4 << 20);
@@ -299,7 +299,7 @@ mod tests {
         let (mut pace, mut now) = (Pace::default(), 0);
         for number in 0..200 {
             let first = 10 * number;
-            let rings = (first..first + 8).filter(|number| pace.rings(*number, LENGTH, SLOW, now)).collect::<Vec<_>>();
+            let rings = (first..first + 8).filter(|number| pace.rings(*number, LENGTH, SLOW_PROSPECT, now)).collect::<Vec<_>>();
             for piece in 0..4 {
                 for number in &rings {
                     now += 40 * 16;

@@ -28,7 +28,7 @@ mod modelled;
 
 use super::ChannelError;
 use crate::engine::buffers::{Payload, Segment, copy_across};
-use crate::engine::packet::{BRIEF, HEADER, Header};
+use crate::engine::packet::{BRIEF_BYTES, HEADER, Header};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
@@ -184,7 +184,7 @@ impl Drop for Ring {
 fn header_length(header: &Header, payload: usize) -> usize {
     match header.is_brief() {
         _ if payload >= MIN_ALIGNED_BYTES => LINE,
-        true => BRIEF,
+        true => BRIEF_BYTES,
         false => HEADER,
     }
 }
@@ -266,8 +266,8 @@ impl Writer {
         // and the positions say that the reader looks at nothing of [head, head + size) but the first word.
         unsafe {
             let (from, to) = (header.as_bytes().as_ptr().add(WORD_BYTES), self.ring.base.add(start + WORD_BYTES));
-            if fixed == BRIEF {
-                std::ptr::copy_nonoverlapping(from, to, BRIEF - WORD_BYTES);
+            if fixed == BRIEF_BYTES {
+                std::ptr::copy_nonoverlapping(from, to, BRIEF_BYTES - WORD_BYTES);
             } else {
                 std::ptr::copy_nonoverlapping(from, to, HEADER - WORD_BYTES);
             }

@@ -36,8 +36,8 @@ const PART: u8 = 0;
 const OFFER: u32 = 1;
 /// Longest message that goes through the ring at once if the receiver could read it fast: above, two more packets cost less
 /// than the second copy.
-const SHORT: usize = 8 * 1024;
-const _: () = assert!(SHORT <= EAGER_LIMIT && EAGER_LIMIT <= MAX_STREAMED);
+const MAX_RING_BYTES: usize = 8 * 1024;
+const _: () = assert!(MAX_RING_BYTES <= EAGER_LIMIT && EAGER_LIMIT <= MAX_STREAMED);
 
 /// Sending end.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl ShmOutgoing {
     /// A channel whose peer has accepted; `wakeup` is the peer's wakeup socket; `readable` if it was given our memory.
     pub fn new(ring: Ring, socket: Placed, wakeup: Placed, readable: bool) -> Self {
         let target = Target::new(socket.as_fd());
-        let eager = if readable && !memory::prospect_by(target.is_named()).slow { SHORT } else { EAGER_LIMIT };
+        let eager = if readable && !memory::prospect_by(target.is_named()).slow { MAX_RING_BYTES } else { EAGER_LIMIT };
         Self {
             writer: Writer::new(ring),
             target,

@@ -421,7 +421,7 @@ mod tests {
     }
 
     /// As MPI libraries ask: some bits of a tag never count.
-    const NEVER: u64 = 0xff << 56;
+    const UNCOUNTED_BITS: u64 = 0xff << 56;
 
     #[test]
     fn messages_in_the_opposite_order_of_their_receives_are_not_searched_for() {
@@ -429,7 +429,7 @@ mod tests {
             let (mut matcher, count) = (Matcher::default(), 3000);
             // A receive of any tag that came later is not in their way.
             for tag in 0..count {
-                matcher.post(posted(source, tag, NEVER, tag as usize));
+                matcher.post(posted(source, tag, UNCOUNTED_BITS, tag as usize));
             }
             matcher.post(posted(source, 0, u64::MAX, usize::MAX));
             for tag in (0..count).rev() {
@@ -450,8 +450,8 @@ mod tests {
                 matcher.keep(message(0, tag, tag));
             }
             for tag in (0..count).rev() {
-                assert!(matcher.peek(source, tag, NEVER).is_some());
-                assert_eq!(matcher.take(source, tag, NEVER).map(|message| message.header.id), Some(tag));
+                assert!(matcher.peek(source, tag, UNCOUNTED_BITS).is_some());
+                assert_eq!(matcher.take(source, tag, UNCOUNTED_BITS).map(|message| message.header.id), Some(tag));
             }
             assert!(looks(&matcher) < 20 * count as usize, "{} looks", looks(&matcher));
         }

@@ -24,7 +24,7 @@ pub const MAX_STREAMED: usize = 512 * 1024;
 /// Size of an encoded header, bytes.
 pub const HEADER: usize = size_of::<Header>();
 /// Bytes of it that say everything about a brief one, see [`Header::is_brief`].
-pub const BRIEF: usize = offset_of!(Header, length);
+pub const BRIEF_BYTES: usize = offset_of!(Header, length);
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,11 @@ pub struct Header {
 }
 
 const _: () = assert!(
-    HEADER == 56 && BRIEF == 32 && offset_of!(Header, id) == 40 && offset_of!(Header, payload) == 8 && offset_of!(Header, address) == 48
+    HEADER == 56
+        && BRIEF_BYTES == 32
+        && offset_of!(Header, id) == 40
+        && offset_of!(Header, payload) == 8
+        && offset_of!(Header, address) == 48
 );
 
 impl Header {

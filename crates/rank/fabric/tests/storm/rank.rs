@@ -22,7 +22,7 @@ const WINDOW: u64 = 512;
 /// Receives posted at a time per source.
 const BURST_PACKETS: u64 = 32;
 /// Longest message, bytes: several packets of every channel.
-const LONGEST: usize = 200_000;
+const MAX_MESSAGE_BYTES: usize = 200_000;
 /// Bytes of each rank's and thread's place in everybody's exposed memory.
 const PLACE: usize = 48 * 1024;
 
@@ -39,7 +39,7 @@ fn tag(thread: usize, kind: u64) -> u64 {
 fn message(seed: u64, thread: usize, from: u32, to: u32, number: u64) -> (u64, Vec<u64>) {
     let mut draw = Draw::new(seed ^ (thread as u64) << 60 ^ u64::from(from) << 50 ^ u64::from(to) << 40 ^ number.wrapping_mul(0x9e37_79b9));
     let bytes = match draw.below(400) {
-        0 => 20_000 + draw.below(LONGEST as u64 - 20_000),
+        0 => 20_000 + draw.below(MAX_MESSAGE_BYTES as u64 - 20_000),
         1..20 => draw.below(20_000),
         _ => draw.below(200),
     };

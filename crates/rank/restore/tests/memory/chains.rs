@@ -122,9 +122,9 @@ proptest! {
         changed in proptest::collection::vec(any::<bool>(), PAGES as usize),
         two in any::<bool>(),
     ) {
-        const OLD: u8 = 0; // no image holds it
+        const OLD_BYTE: u8 = 0; // no image holds it
         let place = Place::new(PAGES);
-        place.map(OLD);
+        place.map(OLD_BYTE);
         let (files, expected) = chain(&place, &all, run);
         let only: Vec<Range> =
             (0..PAGES).filter(|page| changed[*page as usize]).map(|page| (place.page(page), place.page(page + 1))).collect();
@@ -132,7 +132,7 @@ proptest! {
         let missing = rewrite_present(&files, &place, &only, workers).unwrap();
         for page in 0..PAGES {
             let (changed, held) = (changed[page as usize], expected[page as usize]);
-            prop_assert!(place.content(page) == page_of(held.filter(|_| changed).unwrap_or(OLD)), "page {}", page);
+            prop_assert!(place.content(page) == page_of(held.filter(|_| changed).unwrap_or(OLD_BYTE)), "page {}", page);
             let told = missing.iter().any(|range| range.0 <= place.page(page) && place.page(page) < range.1);
             prop_assert_eq!(told, changed && held.is_none(), "page {}", page);
         }

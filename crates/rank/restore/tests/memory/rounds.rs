@@ -214,10 +214,10 @@ enum Step {
 
 const PAGES: usize = 48;
 /// Pages that are always mapped: context and hand-over lie there.
-const ALWAYS: usize = 8;
+const ALWAYS_PAGES: usize = 8;
 
 fn step() -> impl Strategy<Value = Step> {
-    let range = || (ALWAYS..PAGES, 1usize..16);
+    let range = || (ALWAYS_PAGES..PAGES, 1usize..16);
     prop_oneof![
         2 => range().prop_map(|(start, count)| Step::Map(start, count)),
         1 => range().prop_map(|(start, count)| Step::Unmap(start, count)),
@@ -251,7 +251,7 @@ fn cut(mapped: Vec<(usize, usize)>, cuts: &[usize]) -> (Vec<Part>, Vec<(usize, u
         let inner: BTreeSet<usize> = cuts.iter().copied().filter(|cut| (from + 1..to).contains(cut)).chain([to]).collect();
         let mut before = None;
         for (number, end) in inner.into_iter().enumerate() {
-            let protection = if at >= ALWAYS && number % 3 == 1 { 1 } else { 3 };
+            let protection = if at >= ALWAYS_PAGES && number % 3 == 1 { 1 } else { 3 };
             match wholes.last_mut() {
                 Some(last) if before.is_some_and(|before| before != protection) => last.1 = end,
                 _ => wholes.push((at, end)),
@@ -280,11 +280,11 @@ proptest! {
     fn whatever_the_source_does_the_target_is_the_same_in_the_end(
         steps in proptest::collection::vec(step(), 1..40),
         class in 0usize..4,
-        cuts in proptest::collection::vec(ALWAYS..PAGES, 0..8),
+        cuts in proptest::collection::vec(ALWAYS_PAGES..PAGES, 0..8),
     ) {
         let place = Place::new(PAGES as u64);
         let mut pages = [Page::default(); PAGES];
-        pages[..ALWAYS].iter_mut().for_each(|page| page.mapped = true);
+        pages[..ALWAYS_PAGES].iter_mut().for_each(|page| page.mapped = true);
         let mut sender = Sender::new();
         for step in steps {
             let (start, count) = match step {

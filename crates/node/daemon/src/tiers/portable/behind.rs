@@ -1,6 +1,8 @@
 //! What all nodes share gets the checkpoints, while the job runs and when it has ended.
 
-use super::{Directory, LOOK_AGAIN, OBJECT, OWNERS_TIME, Place, SAY_AGAIN, SHARED, TELL_AGAIN, mark, marker, name_of, oldest_needed};
+use super::{
+    Directory, LOOK_AGAIN, OBJECT, OWNERS_TIME, PortableArea, SAY_AGAIN, SHARED, TELL_AGAIN, mark, marker, name_of, oldest_needed,
+};
 use crate::tiers::turns::Look;
 use mend_messages::portable::{FileName, Part, PortableReport, checkpoint_name};
 use mend_messages::tier::Tier;
@@ -14,7 +16,7 @@ use std::slice;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-impl Place {
+impl PortableArea {
     /// The thread that copies to what all nodes share.
     pub fn copy_behind(&self, mover: &Mover) {
         while !self.is_over() {

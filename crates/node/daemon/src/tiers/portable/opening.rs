@@ -1,7 +1,7 @@
 //! The place of a job's portable checkpoints while it is being opened. Ranks see it in the job's directory, whose file system may hang: so that is done in a thread of its own. Ranks that
 //! start meanwhile wait for it, but not for long; then they write to the directory, and this node keeps none.
 
-use super::{Place, Portable};
+use super::{Portable, PortableArea};
 use crate::bounded;
 use crate::outbox::Urgent;
 use mend_messages::daemon::JobIntroduction;
@@ -35,11 +35,11 @@ impl Opening {
         paced: Mover,
         failed: impl FnOnce(io::Error) + Send + 'static,
     ) -> Self {
-        Self::of(move || Place::open(&job, &node, tiers, urgent), paced, failed)
+        Self::of(move || PortableArea::open(&job, &node, tiers, urgent), paced, failed)
     }
 
     fn of(
-        open: impl FnOnce() -> io::Result<Option<Place>> + Send + 'static,
+        open: impl FnOnce() -> io::Result<Option<PortableArea>> + Send + 'static,
         paced: Mover,
         failed: impl FnOnce(io::Error) + Send + 'static,
     ) -> Self {

@@ -23,7 +23,7 @@ fn node(directory: &Path) -> (Portable, PathBuf, PathBuf) {
     let tiers = [Tier::Local(directory.join("node")), Tier::Shared].map(|tier| TierSpec { tier, keep: 2 });
     let (urgent, _, _) = outbox::queues();
     let (over, ending, said) = Default::default();
-    let place = Place { root, requests, job: "job".into(), store, tiers: tiers.into(), urgent, over, ending, said, lock };
+    let place = PortableArea { root, requests, job: "job".into(), store, tiers: tiers.into(), urgent, over, ending, said, lock };
     (Portable { place: Arc::new(place), threads: Arc::default() }, own, home)
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Nodes that are believed at once; those that come later are not.
-const MOST: usize = 4096;
+const MAX_NODES: usize = 4096;
 
 /// By who says it: since when, and which files.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Holds {
         holds.retain(|_, (since, _)| since.elapsed() < Duration::from_secs(CLAIM));
         if files.is_empty() {
             holds.remove(&who);
-        } else if holds.len() < MOST || holds.contains_key(&who) {
+        } else if holds.len() < MAX_NODES || holds.contains_key(&who) {
             holds.insert(who, (Instant::now(), files.into_iter().collect()));
         }
     }

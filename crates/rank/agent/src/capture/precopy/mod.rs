@@ -58,7 +58,7 @@ const TELL_INTERVAL: Duration = Duration::from_millis(200);
 /// A round that found little is not followed by another at once.
 const REST: Duration = Duration::from_millis(5);
 /// What is little, bytes.
-const LITTLE: u64 = 256 << 10;
+const LITTLE_BYTES: u64 = 256 << 10;
 /// A receiver that takes or says nothing for so long is dead. It has what lies in the socket's buffers to take, whatever the link is.
 const SILENCE: Duration = Duration::from_secs(120);
 /// A pause in which the receiver hears nothing is at most so long.
@@ -301,7 +301,7 @@ impl Precopy {
         self.live.end_round();
         self.told = Instant::now();
         let round = self.now(true);
-        let little = round.left.unwrap_or(round.bytes) <= LITTLE;
+        let little = round.left.unwrap_or(round.bytes) <= LITTLE_BYTES;
         self.state = State::Resting(Instant::now() + if little { REST } else { Duration::ZERO });
         self.round = Round { number: round.number + 1, bytes: 0, ..self.round };
         self.began = Instant::now();
@@ -568,9 +568,9 @@ impl Precopy {
 
 /// Pieces of a table that fit the buffer. At least one.
 fn payload_parts(payload: &[u8]) -> impl Iterator<Item = &[u8]> {
-    const MOST: usize = (1 << 20) / Mapping::SIZE * Mapping::SIZE;
+    const MAX_PART_BYTES: usize = (1 << 20) / Mapping::SIZE * Mapping::SIZE;
     let empty = payload.is_empty().then_some(payload);
-    empty.into_iter().chain(payload.chunks(MOST))
+    empty.into_iter().chain(payload.chunks(MAX_PART_BYTES))
 }
 
 /// Whether pages of an area are sent ahead.

@@ -5,7 +5,7 @@ use super::*;
 use io_uring::{IoUring, opcode, types};
 
 const BUFFER: usize = 16 * PAGE as usize;
-const HUGE: u64 = 2 << 20;
+const HUGE_PAGE: u64 = 2 << 20;
 
 /// Reads the beginning of the arena's file into its first pages, which are the ring's fixed buffer; another content each time.
 fn read_fixed(ring: &mut IoUring, arena: &Arena, number: u8) {
@@ -36,7 +36,7 @@ fn run(method: &str) {
     let plans = bench.plans(&arenas);
     // Something that stays as it is, not in one huge page with the buffer: soft-dirty bits tell of a huge page as a whole.
     // SAFETY: a writable page of the arena behind the buffer.
-    unsafe { ((arenas[0].range().start + HUGE) as *mut u64).write_volatile(1) };
+    unsafe { ((arenas[0].range().start + HUGE_PAGE) as *mut u64).write_volatile(1) };
     bench.image(&arenas, &plans, true, true);
     assert!(!pinned());
     let armed = bench.tracker.since;

@@ -17,7 +17,7 @@ const CHUNK: usize = 5 * CONTENT - HEADER;
 const _: () = assert!(CHUNK <= crate::engine::packet::MAX_PAYLOAD);
 /// Longest message that is sent: two of the provider's. Each further one costs it as much as 30 KiB in one, and could have to
 /// wait for a credit: reading is the faster way.
-const SHORT: usize = 2 * CONTENT - HEADER;
+const MAX_SENT_BYTES: usize = 2 * CONTENT - HEADER;
 
 /// The sending end of a channel whose handshake is under way.
 pub struct OfiOpening {
@@ -216,7 +216,7 @@ impl Outgoing for OfiOutgoing {
     }
 
     fn eager_limit(&self) -> usize {
-        SHORT
+        MAX_SENT_BYTES
     }
 
     fn offer(&mut self, message: &[Segment]) -> Option<Offer> {

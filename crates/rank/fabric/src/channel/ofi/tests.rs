@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
 
 /// Rounds in which a provider connects and delivers many times over.
-const MANY: usize = 300;
+const ROUNDS: usize = 300;
 
 fn path() -> CString {
     let venv = std::env::var("MEND_VENV").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../.venv").into());
@@ -77,7 +77,7 @@ fn of_two_ends_only_the_one_with_the_lower_address_begins() {
     let (mut up, mut up_end) = channel(&low, &high);
     let (mut down, mut down_end) = channel(&high, &low);
     post(&mut down, 7);
-    for _ in 0..MANY {
+    for _ in 0..ROUNDS {
         poll(ports);
         assert!(!down.flush().unwrap(), "the higher end sent before the lower one has connected");
         assert_eq!(take(&mut up_end), []);
@@ -100,7 +100,7 @@ fn a_sender_with_the_higher_address_is_given_its_first_credits_once() {
     let (low, high) = two_ports();
     let (mut down, mut end) = channel(&high, &low);
     let mut got = Vec::new();
-    for id in 0..MANY as u64 {
+    for id in 0..ROUNDS as u64 {
         post(&mut down, id);
         while got.len() as u64 <= id {
             poll([&low, &high]);
@@ -108,7 +108,7 @@ fn a_sender_with_the_higher_address_is_given_its_first_credits_once() {
             got.extend(take(&mut end));
         }
     }
-    assert_eq!(got, (0..MANY as u64).collect::<Vec<_>>());
+    assert_eq!(got, (0..ROUNDS as u64).collect::<Vec<_>>());
     // Whoever sleeps while nothing goes on is not kept awake by what it owes.
     while end.arm() {
         poll([&low, &high]);
@@ -143,7 +143,7 @@ fn peers_that_do_not_read_leave_buffers_to_others() {
     let (mut up, mut up_end) = channel(&low, &high);
     post(&mut up, 2);
     let mut got = Vec::new();
-    for _ in 0..MANY {
+    for _ in 0..ROUNDS {
         poll([&low, &high]);
         up.flush().unwrap();
         got.extend(take(&mut up_end));
@@ -175,7 +175,7 @@ fn what_has_left_is_not_given_back() {
     let (low, high) = two_ports();
     let (mut up, _up_end) = channel(&low, &high);
     post(&mut up, 1);
-    for _ in 0..MANY {
+    for _ in 0..ROUNDS {
         poll([&low, &high]);
         up.flush().unwrap();
     }

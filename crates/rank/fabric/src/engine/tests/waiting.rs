@@ -210,15 +210,15 @@ fn what_stays_waits_for_a_sign_of_the_receiver() {
 /// A receiver that takes messages is never far behind its sender, which is faster, whatever stayed before it began.
 #[test]
 fn what_stays_becomes_less_while_it_is_taken() {
-    const BEFORE: usize = 1000;
+    const WAITING_OPERATIONS: usize = 1000;
     let mut pair = Pair::full(16_800);
-    while pair.engines[0].operations.len() < BEFORE {
+    while pair.engines[0].operations.len() < WAITING_OPERATIONS {
         pair.flood(1);
         pair.settle();
     }
     let mut stayed = Vec::new();
     let mut memory = [0; 8];
-    for number in 0..4 * BEFORE {
+    for number in 0..4 * WAITING_OPERATIONS {
         pair.receive(1, &mut memory, Some((1, 0)), number, 0);
         // As a program does: it takes part while it waits, and no longer.
         while pair.completions(1).is_empty() {
@@ -229,7 +229,7 @@ fn what_stays_becomes_less_while_it_is_taken() {
         stayed.push(pair.engines[0].operations.len());
     }
     let (most, last) = (stayed.iter().max().unwrap(), stayed.last().unwrap());
-    assert!(*most < BEFORE + 100 && *last < 100, "{most} stayed, {last} in the end");
+    assert!(*most < WAITING_OPERATIONS + 100 && *last < 100, "{most} stayed, {last} in the end");
 }
 
 proptest! {

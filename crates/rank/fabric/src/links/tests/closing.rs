@@ -18,11 +18,11 @@ impl World {
 
     /// Two ranks of which the first closes while messages of its are announced to the other: some short, of which it has copies, and a long one.
     fn announced(body: &[u8]) -> (Self, usize) {
-        const SHORT: usize = 20;
+        const SHORT_MESSAGES: usize = 20;
         let mut world = Self::new(&[0, 1], 1);
         world.exchange(0, 1);
         world.nodes.iter_mut().for_each(|node| node.engine.flow.set_limit(8000));
-        for _ in 0..SHORT {
+        for _ in 0..SHORT_MESSAGES {
             let segments = [Segment::of(&body[..1000])];
             let message = Message { to: (1, 0), tag: Some(5), data: None, segments: &segments, context: 0, flags: 0, inject: true };
             let node = &mut world.nodes[0];
@@ -33,7 +33,7 @@ impl World {
         world.shut(0);
         (0..1000).for_each(|_| world.progress());
         assert!(!world.nodes[0].links.owes(), "all is announced");
-        (world, SHORT + 1)
+        (world, SHORT_MESSAGES + 1)
     }
 }
 

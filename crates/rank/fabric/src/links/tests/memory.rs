@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Bytes that a peer may take at one end.
-const ACTIVE: usize = 64 << 10;
+const ACTIVE_BYTES: usize = 64 << 10;
 /// Messages that travel at once over every channel, bytes.
 const LENGTH: usize = 4 << 10;
 const MESSAGES: usize = 20;
@@ -112,17 +112,17 @@ fn costs(name: &str, node_of: impl Fn(u32) -> u32, wishes: Wishes, most: usize) 
 
 #[test]
 fn a_neighbour_takes_memory_only_if_it_is_talked_to() {
-    costs("shm", |_| 0, DEFAULT, ACTIVE);
+    costs("shm", |_| 0, DEFAULT, ACTIVE_BYTES);
 }
 
 #[test]
 fn a_distant_peer_takes_memory_only_if_it_is_talked_to() {
-    costs("tcp", |rank| rank, DEFAULT, ACTIVE);
+    costs("tcp", |rank| rank, DEFAULT, ACTIVE_BYTES);
 }
 
 #[test]
 fn a_peer_over_a_core_provider_takes_memory_only_if_it_is_talked_to() {
-    costs("ofi", |rank| rank, OFI, ACTIVE);
+    costs("ofi", |rank| rank, OFI, ACTIVE_BYTES);
 }
 
 #[test]

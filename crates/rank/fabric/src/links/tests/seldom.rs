@@ -221,11 +221,11 @@ fn what_is_sent_wholly_ends_and_nothing_else() {
 /// In a process of its own: the limit is that of all its threads.
 #[test]
 fn a_connection_that_could_not_be_accepted_is_tried_again() {
-    const ALONE: &str = "MEND_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
+    const ALONE_VARIABLE: &str = "MEND_TEST_ALONE";
+    if std::env::var_os(ALONE_VARIABLE).is_none() {
         let name = "links::tests::seldom::a_connection_that_could_not_be_accepted_is_tried_again";
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-        let end = again.args(["--exact", name]).env(ALONE, "1").output().unwrap();
+        let end = again.args(["--exact", name]).env(ALONE_VARIABLE, "1").output().unwrap();
         let said = [end.stdout, end.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
         assert!(end.status.success() && said.contains("1 passed"), "{}: {said}", end.status);
         return;

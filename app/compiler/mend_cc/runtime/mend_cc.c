@@ -197,6 +197,8 @@ static struct note *add(int level, const char *name, void *address, int type, in
 
 void mend_cc_variable(int level, const char *name, void *address, int type, int dimensions, const uint64_t *extents, int whose) {
     struct note *n = add(level, name, address, type, whose);
+    if (dimensions > MEND_APP_DIMENSIONS)
+        mend_cc_stop("%s: an array of texts has %d dimensions at most, so the program ends: take one away", name, MEND_APP_DIMENSIONS - 1);
     n->dimensions = dimensions;
     if (dimensions)
         memcpy(n->extents, extents, (size_t)dimensions * sizeof *extents);

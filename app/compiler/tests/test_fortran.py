@@ -231,7 +231,11 @@ end module
                                       ("open (newunit=log, file='a')", "associate (l => log)\n    write (l, *) x\n    end associate", "opened"), ("open (100 + rank, file='a')", "write (100 + rank, *) x", "opened at line 40"),
                                       ("", "open (100 + i, file='a')\n    write (100 + i, *) x\n    i = i + 1\n    close (100 + i)", "opened"), ("call start()", "call say(6, x)\n    call say(log, x)", "opened at line 6"),
                                       ("", "open (newunit=units(1), file='a')\n    write (units(1), *) x\n    units(1) = 7\n    close (units(1))", "opened"),
-                                      ("", "open (100 + i, file='a')\n    call next(i)\n    close (100 + i)\n    write (100 + i, *) x", "opened"), ("log = 11\n  open (log)\n  log = 12\n  open (log)\n  close (log)", "write (11, *) x", "")):
+                                      ("", "open (100 + i, file='a')\n    call next(i)\n    close (100 + i)\n    write (100 + i, *) x", "opened"), ("log = 11\n  open (log)\n  log = 12\n  open (log)\n  close (log)", "write (11, *) x", ""),
+                                      # A copy of its number; one of several that a dummy stands for; one that isn't opened on each way.
+                                      ("call start()\n  i = log", "write (i, *) x", "opened at line 6"), ("open (10, file='a')", "call say(6, x)\n    call say(10, x)", "opened at line 40"),
+                                      ("open (newunit=units(1), file='a')", "if (step == 3) open (newunit=log, file='b')\n    write (log, *) x", "opened"), ("open (newunit=units(1), file='a')", "open (newunit=log, file='b')\n    log = units(1)\n    write (log, *) x", "opened"),
+                                      ("open (newunit=units(1), file='a')", "open (newunit=units(2), file='b')\n    write (units(2), *) x", "opened at line 43"), ("open (10, file='a')", "call say(6, x)\n    call say(screen, x)", "opened at line 40")):
             with self.subTest(before=before, inside=inside):
                 taken, why = self.taken(before, inside)
                 self.assertFalse(taken)
@@ -241,7 +245,11 @@ end module
         for before, inside in (("", "open (10, file='a', position='append')\n    write (10, *) u(1)\n    close (10)"), ("", "call start()\n    write (log, *) x\n    close (log)"), ("open (10, file='a')", "x = x + 1"), ("", "print *, x"),
                                ("i = 6", "write (i, *) x"), ("", "write (output, *) x"), ("", "call say(6, x)\n    call say(output_unit, x)"), ("i = 6", "call say(i, x)"),
                                ("", "open (100 + rank, file='a', position='append')\n    write (100 + rank, *) x\n    close (100 + rank)"), ("", "call put(step, x)"), ("", "call put(12, x)"), ("open (newunit=units(1), file='a')", "write (6, *) x"),
-                               ("", "open (newunit=units(2), file='a', position='append')\n    write (units(2), *) x\n    close (units(2))"), ("", "associate (t => x)\n    write (6, *) t\n    end associate"), ("open (10, file='a', access='direct', recl=8)", "write (10, rec=step) x"), ("open (10, file='a')\n  read (10, *) x", "x = x + 1")):
+                               ("", "open (newunit=units(2), file='a', position='append')\n    write (units(2), *) x\n    close (units(2))"), ("", "associate (t => x)\n    write (6, *) t\n    end associate"), ("open (10, file='a', access='direct', recl=8)", "write (10, rec=step) x"), ("open (10, file='a')\n  read (10, *) x", "x = x + 1"),
+                               # What a dummy may stand for; what newunit= has just opened.
+                               ("open (10, file='a')", "call say(6, x)\n    call say(0, x)"), ("open (10, file='a')", "call say(6, x)\n    open (newunit=log, file='b', position='append')\n    call say(log, x)\n    close (log)"),
+                               ("open (newunit=units(1), file='a')", "open (newunit=log, file='b', position='append')\n    do i = 1, 3\n      write (log, *) x\n    end do\n    close (log)"),
+                               ("open (newunit=units(1), file='a')", "open (newunit=units(2), file='b', position='append')\n    write (units(2), *) x\n    close (units(2))")):
             with self.subTest(before=before, inside=inside):
                 taken, why = self.taken(before, inside)
                 self.assertTrue(taken, why)

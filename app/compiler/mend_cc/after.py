@@ -19,8 +19,8 @@ def jumps_ahead(body):
     return True
 
 
-def exposed_after(flow, function, stmt, changed):
-    """Locations of arrays, or None where the function jumps back, or into something: then it isn't told. `changed`: what may change between two passes of the place."""
+def walk_after(flow, function, stmt, changed):
+    """The walk, which knows locations of arrays; or None where the function jumps back, or into something: then it isn't told. `changed`: what may change between two passes of the place."""
     program, memory = flow.program, flow.memory
     chain = flow.chain(function)
     names = [caller for caller, _, _ in chain] + [function]
@@ -33,6 +33,7 @@ def exposed_after(flow, function, stmt, changed):
     def restart():
         if first[0]:
             always.extend(walk.lasting)
+            walk.straight = list(walk.lasting), list(walk.reads)
             first[0] = False
         walk.lasting = list(always)
         walk.restart(changed)
@@ -68,4 +69,4 @@ def exposed_after(flow, function, stmt, changed):
             if access.kind == "read":
                 walk.read(access.expr, access.places)
         outwards(program.functions[caller].body, node.stmt, False)
-    return walk.exposed
+    return walk

@@ -1,6 +1,7 @@
 """What sections of arrays are counted from: objects, and what pointers lead to whose value isn't known. Integers as polynomials."""
 
 from .alone import elements
+from .externals import ALLOCATE
 from .ir import Expr, Variable
 from .memory import Heap, Mark
 from .polynomials import constant, key_of, plus, times
@@ -116,6 +117,18 @@ class Bases:
                     return base, {}
         raise Unclear
 
+    def base(self, expr, pointer=False):
+        """What an element is counted from though it isn't known which one it is, or what a pointer leads into; None: not even that is known."""
+        while not pointer and expr.op in ("index", "deref", "member", "cast") and expr.args:
+            pointer = expr.op == "deref" or (expr.op == "index" and not (expr.args[0].type and expr.args[0].type.kind == "array"))
+            expr = expr.args[0]
+        while expr.op == "cast" or (expr.op == "binary" and expr.value in ("+", "-") and expr.args[0].type and expr.args[0].type.kind == "pointer"):
+            expr = expr.args[0]
+        try:
+            return self.pointer(expr)[0] if pointer else None
+        except Unclear:
+            return self.base(expr.args[0]) if expr.op == "addr" else None
+
     @staticmethod
     def _single(expr):
         while expr.op == "member":
@@ -202,9 +215,13 @@ class Bases:
         if source.op == "cast":
             return self._starts_at(source.args[0], seen)
         if source.op == "call":
-            return all(isinstance(thing, Heap) for thing, _ in self.memory.targets(source)) and all(name not in self.program.functions for name in self.memory.callees(source))
+            called = self.memory.callees(source)
+            results = [stmt.expr for name in called if name in self.program.functions for stmt in self.program.functions[name].body.walk() if stmt.kind == "return" and stmt.expr is not None]
+            return all(name in ALLOCATE or name in self.program.functions for name in called) and all(self._starts_at(one, seen) for one in results)
         if source.op == "const":
             return True
+        if source.op == "cond":
+            return all(self._starts_at(one, seen) for one in source.args[1:])
         if source.op == "addr" and source.args[0].op == "index" and source.args[0].args[1].value == 0:
             base = source.args[0].args[0]
             return base.op == "var" and base.type.kind == "array"

@@ -147,7 +147,7 @@ def build(options, compiler, line, units, texts, plain, room):
             raise Stop(f"the sources with the calls added don't compile ({shlex.join(command)}): they are kept in {kept}")
         objects.append(target)
         _write_dependencies(unit, line)
-    ours = [(os.path.join(home, "share", "mend-app", "mend_app_mpi.c"), UNCOUNTED if options.check else []), *((os.path.join(RUNTIME, name), []) for name in ("mend_cc.c", "mend_cc_files.c"))]
+    ours = [(os.path.join(home, "share", "mend-app", "mend_app_mpi.c"), UNCOUNTED if options.check else []), *((os.path.join(RUNTIME, name), []) for name in ("mend_cc.c", "mend_cc_files.c", "mend_cc_parts.c"))]
     include = [f"-I{os.path.join(home, 'include')}", f"-I{RUNTIME}"]
     if options.check:
         ours.append((os.path.join(RUNTIME, "mend_cc_check.c"), []))

@@ -137,8 +137,11 @@ class Declarations:
         words = text_of(node.items[0])
         size = None
         if words == "character":
-            length = re.search(r"\(?(?:len=)?\*?(\d+)", text_of(node.items[1])) if node.items[1] is not None else None
-            return Type("text", int(length.group(1)) if length else 1 if node.items[1] is None else None)
+            selector = text_of(node.items[1]) if node.items[1] is not None else ""
+            lengths = [part.removeprefix("len=") for part in re.sub(r"^[(*]+|\)+$", "", selector).split(",") if not part.startswith("kind=")]
+            kind = re.search(r"kind=(.*?)[,)]", selector)
+            why = "a text whose length changes: give it a fixed one" if ":" in selector else "a text of a kind of its own" if kind and kind.group(1) not in ("1", "c_char") else ""
+            return Type("text", 1 if lengths in ([], [""]) else self.number(lengths[0], scope) if lengths[0] not in (":", "*", "") else None, name=why)
         if node.items[1] is not None:
             selector = text_of(node.items[1])
             inner = re.sub(r"^(\(|\*)(kind=)?|\)$", "", selector)

@@ -319,7 +319,7 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
 
     def text_unit(self, unit):
         """A text that is written to or read from in the place of a unit, or None."""
-        if not isinstance(unit, (F.Name, F.Part_Ref, F.Data_Ref)):
+        if not isinstance(unit, (F.Name, F.Part_Ref, F.Data_Ref, F.Array_Section, F.Substring)):
             return None
         found = self.location(unit)
         return found if found.type is not None and found.type.scalar().kind == "text" else None

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from .after import exposed_after
+from .after import walk_after
 from .directives import excluded_names
 from .early import before_init
 from .externals import HIDDEN_STATE, MPI
@@ -66,6 +66,9 @@ class Point:
     files: set = field(default_factory=set)
     forced: bool = False
     warnings: list = field(default_factory=list)
+    walk: object = None  # what comes after it, statement by statement; None: that isn't told
+    changed: set = field(default_factory=set)
+    unmade: set = field(default_factory=set)  # locations that a restart doesn't make as they were when the place was first reached
 
 
 @dataclass
@@ -143,6 +146,7 @@ class Planner(Skips):
         self.plan.early = before_init(self.flow)
         self._skips()
         for point in self.plan.points:
+            point.unmade = self.tainted.union(*(self._written(stmt) for stmt, numbers in self.plan.skips.items() if point.number in numbers))
             point.items = [item for item in point.items if self.name_of(item.place if isinstance(item.place[0], Variable) else (item.place[0], ())) not in self.drop]
         return self.plan
 
@@ -265,9 +269,9 @@ class Planner(Skips):
         names = {caller for caller, _, _ in chain} | {name}
         changed = self.flow.changed(cycle, names)
         live = set().union(*(places for _, places in levels))
-        exposed = exposed_after(self.flow, name, stmt, changed)
-        if exposed is not None:
-            live = {place for place in live if not self._is_array(place) or place in exposed}
+        point.walk, point.changed = walk_after(self.flow, name, stmt, changed), changed
+        if point.walk is not None:
+            live = {place for place in live if not self._is_array(place) or place in point.walk.exposed}
         self._check_seen(point, live, changed)
         self._check_calls(point, cycle)
         self._check_units(point, cycle)

@@ -2,7 +2,7 @@
 
 import os
 
-from . import names
+from . import names, overwritten
 from .ir import Variable, named
 
 
@@ -40,6 +40,8 @@ def report(program, memory, plan, lockstep):
             lines.append(f"    {called[item]} ({_where(where)}; {size}; {whose}): {item.why}")
         if not point.items:
             lines.append("    nothing")
+        for one in overwritten.overwritten(program, memory, point):
+            lines.append(f"    of what {overwritten.name(one.pointer)} leads to only what isn't overwritten before it is read{', nor made again' if one.remade else ''}")
         kept = sorted({planned for planned in (f"{place[0].name}{''.join('.' + part for part in named(place[1]))}" for place in point.kept if isinstance(place[0], Variable))})
         if kept:
             lines.append(f"  Needed, but made again when the program runs again: {', '.join(kept)}")

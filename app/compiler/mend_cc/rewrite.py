@@ -2,7 +2,7 @@
 
 import re
 
-from . import names
+from . import names, overwritten
 from .ir import Variable, named, parent_map
 from .memory import Heap
 from .plan import Refused
@@ -117,6 +117,9 @@ class Rewriter(Shapes):
         last = len(point.chain)
         lines += [f"    {line}" for line in self._poisoned(point, point.function, stmt.place.start)]
         lines += [f"    {line}" for line in self._registered(point, last, stmt.place.start, stmt.place.file)]
+        parts = [overwritten.call(one) for one in overwritten.overwritten(self.program, self.memory, point)]
+        lines += [f"    {line}" for line in parts]
+        lines += ["    mend_cc_poison_overwritten();"] if self.poison and parts else []
         lines += ["}", f"mend_cc_checkpoint({point.number});"]
         code = "".join(f"{line}\n{indent}" for line in lines)
         outer = point.loop

@@ -11,7 +11,8 @@ from .shapes import Shapes
 
 # Columns of a line, where the standard allows 132, and of a literal in it.
 WIDTH, LITERAL = 120, 60
-# libmend-app's numbers of types.
+# libmend-app's numbers of types; a text's characters are bytes.
+TEXT = 14
 KINDS = {("int", 1): 1, ("int", 2): 2, ("int", 4): 3, ("int", 8): 4, ("float", 4): 9, ("float", 8): 10, ("complex", 8): 12, ("complex", 16): 13}
 
 
@@ -127,7 +128,7 @@ class Rewriter(Shapes):
                 # It is read where the array is registered.
                 continue
             own = isinstance(thing, Variable) and (thing.function == function and thing.scope == "local" or thing.function is None and function == point.function)
-            if own and scope.find(thing.name) is thing and (thing.type.scalar().kind, thing.type.scalar().size) in KINDS and not thing.allocatable and thing.type.size and thing.declared == "here":
+            if own and scope.find(thing.name) is thing and ((thing.type.scalar().kind, thing.type.scalar().size) in KINDS or thing.type.scalar().kind == "text") and not thing.allocatable and thing.type.size and thing.declared == "here":
                 self._target(thing)
                 count = f" * size({thing.name})" if thing.type.kind == "array" else ""
                 made.append(f"  call mend_cc_spoil(mend_cc_address({thing.name}), storage_size({thing.name}) / 8{count})")
@@ -143,7 +144,8 @@ class Rewriter(Shapes):
             if item.level != level and not (item.level == -1 and level == last):
                 continue
             kind = self._element(item.place)
-            if (kind.kind, kind.size) not in KINDS:
+            is_text = kind.kind == "text" and not kind.name
+            if (kind.kind, kind.size) not in KINDS and not is_text:
                 raise Refused(f"{thing.place}: {called[item]} is of a type that can't be registered ({kind.name or kind.kind})")
             text = "%".join((thing.name, *item.place[1]))
             if scope.find(thing.name) is not thing:
@@ -153,11 +155,16 @@ class Rewriter(Shapes):
             else:
                 self._target(thing)
             whose = 1 if item.place in point.replicated else 0
+            element = TEXT if is_text else KINDS[kind.kind, kind.size]
             if thing.type.kind == "array" and not item.place[1] and self._has_shape(thing):
-                call = f"call mend_cc_spread({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, shape({text}, kind=8), {self._shape(thing)}, storage_size({text}))"
+                if is_text:
+                    raise Refused(f"{self.shapes[thing.name][0].place}: {thing.name} can't be spread over ranks: texts can't, so take its shape away (it then restarts on as many ranks as before)")
+                call = f"call mend_cc_spread({level}, '{called[item]}', mend_cc_address({text}), {element}, shape({text}, kind=8), {self._shape(thing)}, storage_size({text}))"
             else:
-                call = f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {KINDS[kind.kind, kind.size]}, shape({text}, kind=8), {whose}, storage_size({text}))"
-            made += self._where_allocated(item.place, call, f"call mend_cc_unallocated({level}, '{called[item]}', {KINDS[kind.kind, kind.size]}, {whose})")
+                # The characters of a text are a dimension of their own.
+                extents, bits = (f"[len({text}, kind=8), shape({text}, kind=8)]", "8") if is_text else (f"shape({text}, kind=8)", f"storage_size({text})")
+                call = f"call mend_cc_register({level}, '{called[item]}', mend_cc_address({text}), {element}, {extents}, {whose}, {bits})"
+            made += self._where_allocated(item.place, call, f"call mend_cc_unallocated({level}, '{called[item]}', {element}, {whose})")
         return made
 
     def _shape(self, variable):

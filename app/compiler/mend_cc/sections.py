@@ -18,8 +18,10 @@ class Walk(Bases):
     def __init__(self, program, memory):
         self.program, self.memory = program, memory
         self.exposed = set()
+        self.reads = []  # (base or None, things, sections that are written by then): what is read and wasn't written before
         self.versions, self.numbers, self.pointers = {}, {}, {}
         self.written, self.lasting = [], []
+        self.straight = [], []  # lasting sections and reads until a pass of a loop ends: nothing is left out on this way
         self.loops, self.uncertain, self.stack, self.entry, self.jumped = [], 0, [], ([], []), {}
         self.single = Alone(program, memory)
         self._starts = {}
@@ -34,13 +36,15 @@ class Walk(Bases):
         try:
             section = Section(*self.element(self.first(expr)), self.steps(expr))
         except Unclear:
-            self.expose(arrays)
+            self.expose(arrays, self.base(expr))
             return
         self.read_section(section, arrays)
 
-    def expose(self, places):
+    def expose(self, places, base=None):
         """They are read, and which elements isn't told: nothing is needed from before where all were written."""
-        self.exposed.update(place for place in places if self._is_array(place) and not any(one.covers(whole) for whole in self._whole(place) for one in self.written))
+        found = [place for place in places if self._is_array(place) and not any(one.covers(whole) for whole in self._whole(place) for one in self.written)]
+        self.exposed.update(found)
+        self.reads.append((base, {thing for thing, _ in found}, list(self.written)))
 
     def _whole(self, place):
         """All elements of an array; nothing where it isn't known how many it has."""
@@ -75,7 +79,7 @@ class Walk(Bases):
             if any(one.covers(current) for one in self.written):
                 return
         known = self.memory.leaves(section.base[1]) if section.base[0] == "object" else None
-        self.expose(place for place in places if known is None or place in known)
+        self.expose((place for place in places if known is None or place in known), section.base)
 
     def write_section(self, section):
         self.written.append(section)
@@ -184,7 +188,7 @@ class Walk(Bases):
             if target.type and target.type.kind in ("array", "struct"):
                 return
             self.write_section(section)
-        if len(places) == 1 and self.memory.whole(target):
+        if len(places) == 1 and (self.memory.whole(target) or (target.type.kind == "pointer" and self.alone(target) == places[0])):
             if target.type.kind == "pointer" and position is None:
                 self.pointers[places[0]] = (("fresh", places[0], self.versions[places[0]]), {})
             if value is not None:
@@ -296,7 +300,7 @@ class Walk(Bases):
             count = self._length(name, arguments, at, base)
         except (Unclear, IndexError):
             if reads:
-                self.expose(places)
+                self.expose(places, self.base(arguments[at], True))
             return
         section = Section(base, offset, [(constant(1), plus(count, constant(1), -1))] if count != constant(1) else [])
         if reads:

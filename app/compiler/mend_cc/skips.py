@@ -68,8 +68,7 @@ class Skips:
             return None
         if self._moves_a_stream(point, nodes, called):
             return None
-        inner = {one.variable for one in stmt.walk() if one.variable is not None}
-        written = {place for place in self.flow.changed({function: nodes}, ()) if place[0] not in inner}
+        written = self._written(stmt)
         left_out |= nodes
         chosen = [stmt]
         for reader in self._readers(point, function, stmt, target, left_out, written):
@@ -89,6 +88,11 @@ class Skips:
         except Refused:
             return None
         return chosen
+
+    def _written(self, stmt):
+        """Locations that a statement may write, but variables of its own."""
+        inner = {one.variable for one in stmt.walk() if one.variable is not None}
+        return {place for place in self.flow.changed({None: {node for part in stmt.walk() for node in part.nodes}}, ()) if place[0] not in inner}
 
     def _in_step(self, function, stmt, called):
         """Whether all ranks leave out the same messages, from both ends: none is in transit, and no request open, before the statement and after it."""

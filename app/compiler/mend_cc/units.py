@@ -1,6 +1,6 @@
 """Fortran's units: one that is open for writing at a place is opened anew in a restart, and written from its start, so that what stands in its file is lost."""
 
-from .ir import Naming, Variable
+from .ir import Naming, Variable, parent_map
 
 # Standard error and standard output: without `open` no file of the program's.
 PRECONNECTED = (0, 6)
@@ -17,10 +17,11 @@ def written_across(flow, chain, name, stmt, cycle):
         before = states.at(caller, before)[node]
     opened = states.at(name, before)[flow.graphs[name].point[stmt]]
     for write in writes:
-        mine = states.key(write)
+        mine, own = states.possible(write), states.opened_here(write)
         for key, opening in sorted(opened, key=lambda one: one[1].place.start):
+            same = any(_may_be(key, one, opening) for one in mine) if own is None else opening is own
             # Records stay where they are in a file that isn't emptied.
-            if _may_be(key, mine, opening) and (write.unit.kind == "write" or opening.unit.kind == "empty"):
+            if same and (write.unit.kind == "write" or opening.unit.kind == "empty"):
                 return write, opening
     return next(((write, None) for write in writes if write in states.untold), None)
 
@@ -77,6 +78,9 @@ class _Units:
         while found != set():
             found = {variable for variable in self.changes if variable not in self.altered and self._changed(variable)}
             self.altered |= found
+        # Units of which is told which ones they are, and what opens them.
+        units = [stmt for function in self.program.functions.values() for stmt in function.body.walk() if stmt.unit is not None and stmt.unit.kind in ("open", "empty")]
+        self.opened = {key for key in map(self.key, units) if _is_told(key)}.union(PRECONNECTED)
 
     def at(self, name, before, stack=()):
         """For each node of a function what may be open before it, where `before` is at its start."""
@@ -102,11 +106,15 @@ class _Units:
             return state | {(key, node.stmt)}
         if unit is not None and unit.kind in ("write", "record") and key not in PRECONNECTED and all(other != key for other, _ in state):
             if not _is_told(key):
-                self.untold.add(node.stmt)
+                if not self.possible(node.stmt) <= self.opened:
+                    self.untold.add(node.stmt)
             elif unit.kind == "write":
                 return state | {(key, node.stmt)}
         if unit is not None and unit.kind == "close" and self._is_one(key):
             return frozenset(one for one in state if one[0] != key)
+        if unit is not None and unit.kind == "close":
+            own = self.opened_here(node.stmt)
+            return frozenset(one for one in state if own is None or one[1] is not own)
         if node.expr is not None:
             state = frozenset((None if isinstance(other, Naming) and self._may_change(other, node, stmt) else other, stmt) for other, stmt in state)
             for access in self.flow.steps(node):
@@ -140,6 +148,60 @@ class _Units:
             number = self._only(variable) if isinstance(variable, Variable) else None
             self._keys[stmt] = key if number is None else number
         return self._keys[stmt]
+
+    def possible(self, stmt):
+        """Keys of all units that a statement's may be: a dummy stands for what is passed, a variable for what it is copied from, where the source tells."""
+        key = self.key(stmt)
+        dummy = next((one for one in key.variables if one.scope == "param" and one.name == key.text), None) if isinstance(key, Naming) else key
+        found = self._meant(dummy, frozenset()) if isinstance(dummy, Variable) else None
+        return {key} if found is None else found
+
+    def _meant(self, variable, seen):
+        """The same of a variable or a dummy; None: it isn't told."""
+        number = self._only(variable)
+        if number is not None or variable in seen:
+            return set() if number is None else {number}
+        sources = self._sources(variable)
+        if variable.scope == "param" and not sources:
+            return None
+        # What a variable gets by newunit= or from a file is a unit of its own.
+        found = set() if sources else {variable}
+        for source in sources or [part.args[1] for part in self._changed(variable) if part.op == "assign"]:
+            inner = source.args[0] if source.op == "addr" else source
+            inner = inner.args[0] if inner.op == "deref" else inner
+            if inner.op == "var" and isinstance(inner.value, Variable) and (getattr(inner.value, "declared", True) or inner.value.scope == "param"):
+                more = self._meant(inner.value, seen | {variable})
+            else:
+                more = {inner.value} if inner.op == "const" and isinstance(inner.value, int) else None
+            if more is None and (variable.scope == "param" or not hasattr(variable, "declared")):
+                # An argument that is an expression has a variable without a declaration.
+                return None
+            found |= {variable} if more is None else more
+        return found
+
+    def opened_here(self, stmt):
+        """The statement with newunit= that opens what another one writes or closes, on every way to it in its procedure, or None. No other unit that is open then has its number."""
+        key = stmt.unit.key
+        name = next(name for name, function in self.program.functions.items() if stmt in set(function.body.walk()))
+        if key is None or self.flow.graphs[name].jumps:
+            return None
+        above, here = parent_map(self.program.functions[name].body), stmt
+        while here in above:
+            parent = above[here]
+            if parent.kind == "loop" and self._renames(key, parent):
+                return None
+            for earlier in reversed(parent.parts[:parent.parts.index(here)] if parent.kind == "block" else ()):
+                opens = [one for one in parent.parts if one.place.start == earlier.place.start and one.unit is not None and one.unit.new and one.unit.key == key]
+                if opens or self._renames(key, earlier):
+                    return opens[0] if opens else None
+            here = parent
+        return None
+
+    def _renames(self, key, stmt):
+        """Whether what names a unit may name another one after a statement."""
+        nodes = [node for inner in stmt.walk() for node in inner.nodes]
+        called, here = self.flow.called(nodes), {part for expr in stmt.expressions() for part in expr.walk()}
+        return any(part in here or self.within[part] in called for variable in (key.variables if isinstance(key, Naming) else {key} - {None}) if isinstance(variable, Variable) for part in self._changed(variable))
 
     def _only(self, variable):
         """The one number that a variable has, or None."""

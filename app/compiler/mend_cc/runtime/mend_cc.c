@@ -22,13 +22,6 @@ struct note {
     int shaped;
 };
 
-struct block {
-    struct block *next;
-    void *address;
-    size_t bytes;
-    int site, number; /* the how manieth of its place, for life: a restart finds it by that, whatever was freed meanwhile */
-};
-
 /* How many blocks a place has allocated. */
 struct site {
     struct site *next;
@@ -49,8 +42,7 @@ static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int (*mend_cc_check)(int point);
 
-/* A checkpoint that lacks one of the program's variables must not count. */
-static void must(int done, const char *name) {
+void mend_cc_must(int done, const char *name) {
     if (done < 0)
         mend_cc_stop("%s can't be registered or restored, so the program ends: a checkpoint without it is worth nothing. The cause stands above", name);
 }
@@ -91,7 +83,7 @@ static void register_all(void);
 
 static void bring_up_to_date(void *data) {
     (void)data;
-    if (cc.current && cc.changed)
+    if (cc.current && (cc.changed || mend_cc_parts_move()))
         register_all();
 }
 
@@ -184,6 +176,7 @@ int mend_cc_arrive(int point, int *known) {
         cc.leaf += *c == '/';
     *known = 1;
     mend_cc_frame(cc.leaf, point);
+    mend_cc_parts_named(point);
     cc.current = -point;
     return 1;
 }
@@ -204,6 +197,8 @@ static struct note *add(int level, const char *name, void *address, int type, in
 
 void mend_cc_variable(int level, const char *name, void *address, int type, int dimensions, const uint64_t *extents, int whose) {
     struct note *n = add(level, name, address, type, whose);
+    if (dimensions > MEND_APP_DIMENSIONS)
+        mend_cc_stop("%s: an array of texts has %d dimensions at most, so the program ends: take one away", name, MEND_APP_DIMENSIONS - 1);
     n->dimensions = dimensions;
     if (dimensions)
         memcpy(n->extents, extents, (size_t)dimensions * sizeof *extents);
@@ -268,7 +263,7 @@ static void register_fields(const struct note *n, const char *name, unsigned cha
                 snprintf(field, sizeof field, "%s[%zu].%s", name, i, n->field[f].name);
             else
                 snprintf(field, sizeof field, "%s.%s", name, n->field[f].name);
-            must(mend_app_variable(field, address + i * n->size + n->field[f].offset, n->field[f].type, extent > 1, extent > 1 ? &extent : NULL, n->whose), field);
+            mend_cc_must(mend_app_variable(field, address + i * n->size + n->field[f].offset, n->field[f].type, extent > 1, extent > 1 ? &extent : NULL, n->whose), field);
         }
 }
 
@@ -279,7 +274,7 @@ static void register_shaped(const struct note *n, const char *name, void *addres
             wanted = SIZE_MAX;
     if (wanted > bytes)
         mend_cc_stop("%s: its shape has %zu bytes, and %s has %zu in memory, so the program ends: put the directive `shape` right, and build it again", name, wanted, name, bytes);
-    must(mend_app_array(name, address, n->type, n->dimensions, n->shape), name);
+    mend_cc_must(mend_app_array(name, address, n->type, n->dimensions, n->shape), name);
 }
 
 /* Elements that block `name` had when it was saved, or UNSAVED. */
@@ -318,7 +313,7 @@ static struct site *find_site(int site) {
 
 static struct block *remember(int site, void *address, size_t bytes) {
     struct block *b = mend_cc_need(calloc(1, sizeof *b));
-    *b = (struct block){NULL, address, bytes, site, ++find_site(site)->allocated};
+    *b = (struct block){NULL, address, bytes, site, ++find_site(site)->allocated, NULL};
     if (cc.last)
         cc.last->next = b;
     else
@@ -348,10 +343,10 @@ static void register_rest(const struct note *n, const char *name, unsigned char 
     if (!count)
         return;
     snprintf(rest, sizeof rest, "%s rest", name);
-    must(mend_app_variable(rest, address + bytes - count, MEND_APP_UINT8, 1, &count, n->whose), rest);
+    mend_cc_must(mend_app_variable(rest, address + bytes - count, MEND_APP_UINT8, 1, &count, n->whose), rest);
 }
 
-static void register_block(const struct note *n, const struct block *b) {
+static void register_block(const struct note *n, struct block *b) {
     char name[2 * MEND_CC_NAME];
     name_block(name, n, b->number);
     uint64_t elements = b->bytes / n->size;
@@ -359,8 +354,10 @@ static void register_block(const struct note *n, const struct block *b) {
         register_fields(n, name, b->address, elements);
     else if (n->shaped)
         register_shaped(n, name, b->address, b->bytes);
+    else if (n->whose == MEND_APP_PRIVATE && mend_cc_part(name, b, n->type, n->size))
+        return;
     else if (elements || !mend_app_restarting())
-        must(mend_app_variable(name, b->address, n->type, 1, &elements, n->whose), name);
+        mend_cc_must(mend_app_variable(name, b->address, n->type, 1, &elements, n->whose), name);
     if (!n->shaped)
         register_rest(n, name, b->address, b->bytes);
 }
@@ -379,6 +376,8 @@ static void match_blocks(const struct note *n, int allocated) {
         int more = mend_app_saved_shape(rest, extents) == 1;
         saved[number] = elements != UNSAVED || more;
         bytes[number] = (elements == UNSAVED ? 0 : elements * n->size) + (more ? extents[0] : 0);
+        size_t in_part = mend_cc_part_bytes(name);
+        bytes[number] = in_part ? in_part : bytes[number];
     }
     while (*at) {
         struct block *b = *at;
@@ -387,12 +386,14 @@ static void match_blocks(const struct note *n, int allocated) {
             *at = b->next;
             if (cc.last == b)
                 cc.last = before;
+            mend_cc_part_ends(b);
             free(b);
             continue;
         }
         if (b->site == n->site) {
             saved[b->number] = 0;
             if (b->bytes != bytes[b->number]) {
+                mend_cc_part_ends(b);
                 b->bytes = bytes[b->number];
                 b->address = mend_cc_need(calloc(b->bytes + 1, 1));
             }
@@ -420,7 +421,7 @@ static void register_heap(const struct note *n) {
                 mend_cc_stop("the state that is to be restored doesn't say how many blocks %s had, so the program ends: it is of an older mend-cc. Finish that run with the program that it built, or begin anew (MEND_APP_RESTART=none)", n->name);
             match_blocks(n, (int)extents[1]);
         }
-        must(mend_app_variable(name, &site->allocated, MEND_APP_UINT8, 2, extents, n->whose), name);
+        mend_cc_must(mend_app_variable(name, &site->allocated, MEND_APP_UINT8, 2, extents, n->whose), name);
     }
     for (struct block *b = next_of(cc.blocks, n->site); b; b = next_of(b->next, n->site))
         register_block(n, b);
@@ -437,7 +438,7 @@ static void register_level(int level) {
         else if (n->shaped)
             register_shaped(n, n->name, n->address, n->bytes);
         else
-            must(mend_app_variable(n->name, n->address, n->type, n->dimensions, n->dimensions ? n->extents : NULL, n->whose), n->name);
+            mend_cc_must(mend_app_variable(n->name, n->address, n->type, n->dimensions, n->dimensions ? n->extents : NULL, n->whose), n->name);
     }
 }
 
@@ -450,7 +451,7 @@ static void register_all(void) {
         size_t length = strcspn(path, "/");
         snprintf(part, sizeof part, "%.*s", (int)length, path);
         int done = mend_app_enter(part);
-        must(done, part);
+        mend_cc_must(done, part);
         if (done != MEND_APP_OK)
             return;
         cc.entered++;
@@ -467,6 +468,7 @@ int mend_cc_checkpoint(int point) {
         return MEND_APP_REFUSED;
     if (cc.current != point) {
         cc.current = point;
+        mend_cc_parts_noted();
         register_all();
     }
     int restoring = mend_app_restarting();
@@ -475,6 +477,8 @@ int mend_cc_checkpoint(int point) {
     int done = mend_app_checkpoint();
     if (restoring && done < 0)
         mend_cc_stop("the state of safe point %s isn't restored, so the program ends. The cause stands above", find_point(point)->path);
+    if (done == MEND_APP_RESTORED)
+        mend_cc_parts_back();
     return done;
 }
 
@@ -507,6 +511,7 @@ static void forget(const void *address) {
             *at = gone->next;
             if (cc.last == gone)
                 cc.last = before;
+            mend_cc_part_ends(gone);
             free(gone);
             cc.changed = 1;
             return;
@@ -523,6 +528,7 @@ static void *reallocate(int site, void *old, size_t bytes) {
     }
     for (struct block *b = cc.blocks; b; b = b->next)
         if (old && b->address == old) {
+            mend_cc_part_ends(b);
             b->address = made;
             b->bytes = bytes;
             if (b->site != site)
@@ -550,6 +556,10 @@ void mend_cc_free(void *address) {
         pthread_mutex_unlock(&blocks_lock);
     }
     free(address);
+}
+
+struct block *mend_cc_blocks(void) {
+    return cc.blocks;
 }
 
 int mend_cc_has_started(void) {

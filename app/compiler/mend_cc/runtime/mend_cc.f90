@@ -21,7 +21,7 @@ module mend_cc
   end type
   integer, save :: count = 0
   !> Of libmend-app's types.
-  integer, parameter :: bytes(13) = [1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 16, 8, 16]
+  integer, parameter :: bytes(14) = [1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 16, 8, 16, 1]
   logical, save :: restored = .false., passing = .false.
 
   interface

@@ -51,6 +51,10 @@ void mend_cc_fields(int level, const char *name, void *address, size_t count, si
 void mend_cc_heap(const char *name, int site, int type, size_t size, int whose);
 void mend_cc_heap_array(const char *name, int site, int type, size_t size, int dimensions, const mend_app_dimension *shape);
 void mend_cc_heap_fields(const char *name, int site, size_t size, int fields, const mend_cc_field *field, int whose);
+/* Of the block that a pointer leads to, which stands at `pointer`: these elements of `size` bytes are overwritten after the safe point before anything reads them, unless one of the pointers at
+ * `others` leads to the same block, or to none that is known. `sites`: whose blocks it may be, and 0. `sections`: for each a number of ranges, an offset, and for each range a step and the
+ * last multiple of it; then -1. `remade`: what the program doesn't change after it first came to the safe point a restart makes again. */
+void mend_cc_overwritten(const void *pointer, size_t size, int remade, const int *sites, const void *const *others, const int64_t *sections);
 /* The safe point itself, as mend_app_checkpoint(). */
 int mend_cc_checkpoint(int point);
 
@@ -69,6 +73,7 @@ int mend_cc_fclose(FILE *stream);
 int mend_cc_restoring(int point);
 void mend_cc_poison(void *address, size_t bytes);
 void mend_cc_poison_heap(int site);
+void mend_cc_poison_overwritten(void);
 
 /* The checking mode (mend_cc_check.c), or NULL: 0 where messages are in transit. */
 extern int (*mend_cc_check)(int point);

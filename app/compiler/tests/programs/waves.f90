@@ -11,6 +11,7 @@ program waves
   integer :: rank, ierr, step, steps, kill_at, m, n, stage, skipped
   logical :: done
   character(len=80) :: word
+  character(len=modes / 4) :: marks(2), last
   call mpi_init(ierr)
   call mpi_comm_rank(mpi_comm_world, rank, ierr)
   call get_command_argument(1, word)
@@ -31,6 +32,8 @@ program waves
   skipped = 0
   total = 0
   done = .false.
+  marks = '-'
+  last = 'none'
   time: do step = 1, steps
     if (step == kill_at .and. rank == 0) call abort()
     old = a
@@ -47,6 +50,8 @@ program waves
     do n = 1, 3
       if (norm > n * 0.3_r8) then
         skipped = skipped + 1
+        write (marks(1)(n:n + 1), '(i2)') mod(step, 100)
+        last(n:n) = achar(64 + n)
         dt = dt * 0.9_r8
         cycle time
       end if
@@ -55,12 +60,13 @@ program waves
     select case (mod(step, 4))
     case (0)
       a(0) = cmplx(real(a(0)), aimag(b(1)), r8)
+      marks(2)(2:) = marks(1)
     case (1:2)
       a(modes) = conjg(a(modes))
     case default
       if (total > 1e12_r8) exit time
     end select
   end do time
-  if (rank == 0) write (output_unit, '(a, 4es24.16, i6)') 'waves digest', total, dt, sum(a), skipped
+  if (rank == 0) write (output_unit, '(a, 4es24.16, i6, 3(1x, a))') 'waves digest', total, dt, sum(a), skipped, marks, last
   call mpi_finalize(ierr)
 end program waves

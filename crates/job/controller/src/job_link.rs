@@ -8,7 +8,7 @@
 //!                   └─ nonsense ──► lost
 //! ```
 //! A task of its own carries them, so that a slow terminal or a busy event loop never looks like a dead node. It pings some fifteen times within the silence that a
-//! node may keep, and at least every second, but never before the daemon has said something since the last ping: one that is lost got its last ping just before. Silence
+//! node may keep, and at least every second, but no more while an answer is several times as late as any was lately: a node that is lost got its last ping just before. Silence
 //! is counted only while it waits, and of that only the time in which this process could run. After a fifth of that silence the connection is
 //! given up for another one, which a daemon that lives accepts: so the job's lease on the node ends soon if it does not.
 //! Invariants: messages are delivered once and in order ([`Link`]); after [`NodeLoss`] none come; what a daemon has not had when its
@@ -16,6 +16,7 @@
 //! over when one that began at [`Lost::last_word`] is. Faults assumed: the connection breaks at any
 //! byte; the daemon dies, stands still, or has given the job up.
 
+use crate::detached::lock;
 use crate::failover::pulse::NodePulse;
 use mend_job::event::NodeLoss;
 use mend_messages::auth::Purpose;
@@ -25,10 +26,10 @@ use mend_patience::{Patience, patiently};
 use mend_wire::{Connection, HandshakeError, Link, LinkEnd, Source, connect};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 /// Longest time between two pings, and how many there are at least in a lease and in the silence that is borne.
@@ -42,6 +43,10 @@ const CLOSED_LIMIT: Duration = Duration::from_secs(2);
 
 /// After how much silence a connection is given up for another one, at most, and which part of the silence that is borne.
 const SUSPICION: (Duration, u32) = (Duration::from_secs(3), 5);
+/// So many times as late as any answer to a ping was lately, one is late.
+const LATE_WAYS: u32 = 4;
+/// So many answers are lately.
+const MAX_WAYS: usize = 8;
 
 /// What a node's task reports.
 #[derive(Debug)]
@@ -125,7 +130,7 @@ struct Commands {
     orders: Arc<SentOrders>,
     pulse: Option<NodePulse>,
     link: Arc<Link<ToDaemon>>,
-    pings: Pings,
+    pings: Arc<SharedPings>,
 }
 
 /// The pings that were put on the link.
@@ -133,33 +138,69 @@ struct Commands {
 struct Pings {
     /// The first one's number on the link.
     first: u64,
-    /// When the last one was sent, and how many messages of the daemon's had come before.
-    last: Option<(Instant, u64)>,
-    /// The daemon has had one: it can tell how old the next ones are.
+    /// When the last one was sent.
+    last: Option<Instant>,
+    /// The daemon had one before the last was sent: it can tell how old that is.
     heard: bool,
+    /// When those were sent that are not answered.
+    unanswered: VecDeque<Instant>,
+    /// How long the last answers took.
+    ways: VecDeque<Duration>,
     /// What the daemon said is being taken here, which may take long: what it says next is not heard meanwhile.
-    taking: Arc<AtomicBool>,
+    taking: bool,
 }
 
 impl Pings {
-    /// This message is one.
-    fn sent(&mut self, number: u64, link: &Link<ToDaemon>) {
-        if self.last.is_none() {
-            self.first = number;
+    /// The message of this number is one, and the daemon has had those up to another one.
+    fn sent(&mut self, number: u64, acknowledged: u64, now: Instant) {
+        match self.last {
+            None => self.first = number,
+            Some(_) => self.heard |= acknowledged >= self.first,
         }
-        self.last = Some((Instant::now(), link.delivered()));
+        self.last = Some(now);
+        self.unanswered.push_back(now);
     }
 
-    /// Whether the daemon has said something since the last one, or may have.
-    fn answered(&mut self, link: &Link<ToDaemon>) -> bool {
-        let Some((_, delivered)) = self.last else { return true };
-        self.heard |= link.acknowledged() >= self.first;
-        self.taking.load(Ordering::Acquire) || link.delivered() > delivered
+    fn answered(&mut self, now: Instant) {
+        self.ways.extend(self.unanswered.pop_front().map(|sent| now.saturating_duration_since(sent)));
+        self.ways.drain(..self.ways.len().saturating_sub(MAX_WAYS));
+    }
+
+    /// Whether an answer is late: several times as late as any was lately. Nobody may be there any more.
+    fn is_late(&self, now: Instant) -> bool {
+        let longest = self.ways.iter().max();
+        !self.taking
+            && longest.zip(self.unanswered.front()).is_some_and(|(way, sent)| now.saturating_duration_since(*sent) > *way * LATE_WAYS)
     }
 
     /// When the last one was sent that renews the lease, if the daemon can tell how old it is.
     fn last_word(&self) -> Option<Instant> {
-        self.last.filter(|_| self.heard).map(|(sent, _)| sent)
+        self.last.filter(|_| self.heard)
+    }
+}
+
+/// What is known of them, for who sends and who hears.
+#[derive(Debug, Default)]
+struct SharedPings {
+    known: Mutex<Pings>,
+    /// The daemon has said something.
+    answered: Notify,
+}
+
+impl SharedPings {
+    /// The daemon has said something, which is about to be taken.
+    fn takes(&self, message: &FromDaemon) {
+        let mut known = lock(&self.known);
+        known.taking = true;
+        if matches!(message, FromDaemon::Pong(_)) {
+            known.answered(Instant::now());
+        }
+        self.answered.notify_one();
+    }
+
+    /// It is taken, or never will be.
+    fn taken(&self) {
+        lock(&self.known).taking = false;
     }
 }
 
@@ -172,11 +213,11 @@ impl Commands {
 }
 
 /// Returns when a ping is due, and may be sent: the time to send with it.
-async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&NodePulse>, mut answered: impl FnMut() -> bool) -> u64 {
+async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&NodePulse>, pings: &SharedPings) -> u64 {
     loop {
         ping.tick().await;
-        if !answered() {
-            continue;
+        while lock(&pings.known).is_late(Instant::now()) {
+            pings.answered.notified().await;
         }
         let at_us = match pulse {
             Some(pulse) => pulse.ping_us(),
@@ -198,9 +239,9 @@ impl Source for Commands {
         }
         let message = tokio::select! {
             message = self.queue.recv() => message,
-            at_us = next_ping(&mut self.ping, self.began, self.pulse.as_ref(), || self.pings.answered(&self.link)) => {
+            at_us = next_ping(&mut self.ping, self.began, self.pulse.as_ref(), &self.pings) => {
                 self.pushed += 1;
-                self.pings.sent(self.pushed, &self.link);
+                lock(&self.pings.known).sent(self.pushed, self.link.acknowledged(), Instant::now());
                 return Some(ToDaemon::Ping { at_us });
             }
         };
@@ -279,24 +320,23 @@ impl JobLink {
         let mut ping = interval(PINGS.0.min(self.silence.min(self.lease) / PINGS.1));
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (orders, pulse, link) = (self.orders.clone(), self.pulse.clone(), self.link.clone());
-        let mut commands =
-            Commands { earlier, queue, ping, began: Instant::now(), pushed: 0, orders, pulse, link, pings: Pings::default() };
-        let taking = commands.pings.taking.clone();
+        let pings = Arc::<SharedPings>::default();
+        let mut commands = Commands { earlier, queue, ping, began: Instant::now(), pushed: 0, orders, pulse, link, pings: pings.clone() };
         loop {
-            taking.store(false, Ordering::Release);
+            pings.taken();
             let deliver = |message| async {
-                taking.store(true, Ordering::Release);
+                pings.takes(&message);
                 let more = match message {
                     FromDaemon::Left => false,
                     message => tell(NodeEvent::Message(self.link.delivered() + 1, message)).await,
                 };
-                taking.store(false, Ordering::Release);
+                pings.taken();
                 more
             };
             let suspicion = SUSPICION.0.min(self.silence / SUSPICION.1);
             let end = self.link.run(connection, Some(suspicion), &mut commands, deliver).await;
             // What was agreed on at its beginning counts, too.
-            *last_word = commands.pings.last_word().map_or_else(Instant::now, |sent| sent.max(*last_word));
+            *last_word = lock(&pings.known).last_word().map_or_else(Instant::now, |sent| sent.max(*last_word));
             let silent = matches!(end, LinkEnd::Silent(_));
             let (why, limit) = match end {
                 LinkEnd::Finished | LinkEnd::Unwanted => return NodeLoss::Left,
@@ -501,9 +541,9 @@ mod tests {
         pings
     }
 
-    /// Whatever was sent to a node that is lost may have renewed its lease: the job waits until that is over.
+    /// Whatever was sent to a node that is lost may have renewed its lease, but not later than when it was sent.
     #[tokio::test]
-    async fn a_node_that_is_silent_gets_one_more_ping() {
+    async fn the_last_word_to_a_silent_node_is_its_last_ping() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let daemon = tokio::spawn(daemon(listener));
@@ -516,7 +556,34 @@ mod tests {
         let lost = carrier.carry(Opening::Succeeded(connection, VecDeque::new()), queue, &|_| async { true }).await;
         assert!(matches!(lost.how, NodeLoss::Gone(_)), "{lost:?}");
         let pings = daemon.await.unwrap();
-        assert_eq!(pings.len(), ANSWERED + 1);
-        assert!(lost.last_word <= pings[ANSWERED]);
+        assert!(pings.len() > ANSWERED && lost.last_word <= pings[pings.len() - 1]);
+    }
+
+    #[test]
+    fn an_answer_is_late_by_what_others_took() {
+        let (begun, pause) = (Instant::now(), Duration::from_millis(200));
+        for (way, late_after) in [(Duration::from_millis(1), 1), (Duration::from_millis(400), 9)] {
+            let (mut pings, mut now) = (Pings::default(), begun);
+            pings.sent(1, 0, now);
+            assert!(!pings.is_late(now + 100 * pause) && pings.last_word().is_none(), "nothing is known of the network");
+            pings.answered(now + way);
+            now += way + pause;
+            // The daemon has had the first one: it can tell how old this one is.
+            pings.sent(7, 6, now);
+            assert_eq!((1..).find(|pauses| pings.is_late(now + *pauses * pause)), Some(late_after));
+            assert_eq!(pings.last_word(), Some(now));
+            pings.taking = true;
+            assert!(!pings.is_late(now + 100 * pause));
+        }
+    }
+
+    #[test]
+    fn how_old_a_ping_is_the_daemon_tells_by_one_before() {
+        let now = Instant::now();
+        let mut pings = Pings::default();
+        pings.sent(1, 0, now);
+        pings.answered(now);
+        pings.sent(2, 0, now);
+        assert_eq!(pings.last_word(), None, "neither has arrived, as far as is known");
     }
 }

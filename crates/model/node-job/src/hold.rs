@@ -26,7 +26,7 @@ const SUSPICION: u64 = 2;
 /// How long the lease goes on after the controller's process closed the connection, at most: it has ended, or is back at once.
 const CLOSED_LEASE_US: u64 = 2 * SECOND_US;
 /// Looks within a lease.
-const LOOKS_PER_LEASE: u64 = 10;
+const LOOKS_PER_LEASE: u64 = 20;
 /// Bounds of the pause between two of them.
 const PAUSE_BOUNDS_US: (u64, u64) = (10 * MILLISECOND_US, 250 * MILLISECOND_US);
 

@@ -33,6 +33,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::Child;
@@ -55,6 +56,8 @@ const SWEEP_REQUEST: u64 = 0;
 pub struct SharedNamespace {
     made: OnceCell<Option<Made>>,
     lease: Duration,
+    /// The latest deadline that was said, milliseconds since boot.
+    deadline_ms: AtomicU64,
     end_seen: Notify,
 }
 
@@ -68,7 +71,7 @@ struct Made {
 impl SharedNamespace {
     /// One whose processes end when it was not [renewed](SharedNamespace::renew) for so long.
     pub fn new(lease: Duration) -> Self {
-        Self { made: OnceCell::new(), lease, end_seen: Notify::new() }
+        Self { made: OnceCell::new(), lease, deadline_ms: AtomicU64::new(0), end_seen: Notify::new() }
     }
 
     /// To enter it (setns(2)). `None` if there can be none here, for a reason that is logged.
@@ -119,9 +122,11 @@ impl SharedNamespace {
         }
     }
 
+    /// It never comes earlier: whoever speaks late has not spoken in vain before.
     fn deadline_ms(&self, age: Duration) -> u64 {
         let at = since_boot() + self.lease.saturating_sub(age);
-        u64::try_from(at.as_millis()).unwrap_or(u64::MAX).max(SWEEP_REQUEST + 1)
+        let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX).max(SWEEP_REQUEST + 1);
+        self.deadline_ms.fetch_max(at_ms, Ordering::Relaxed).max(at_ms)
     }
 }
 

@@ -43,6 +43,7 @@ pub mod input_file;
 pub mod job_end;
 mod job_link;
 mod job_lock;
+mod job_tiers;
 pub mod journal_file;
 mod journaling;
 mod kill_request;

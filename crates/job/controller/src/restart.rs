@@ -13,6 +13,7 @@ use crate::host_connections::connect_hosts;
 use crate::hosts::{Host, check_distinct};
 use crate::input::{Source, Wanted};
 use crate::job_lock::JobLock;
+use crate::job_tiers::{configured, drop_credentials, reference, tier_rate};
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::kill_request;
@@ -25,9 +26,7 @@ use crate::overruled;
 use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::run::LifeEnd;
 use crate::signals::Signals;
-use crate::start::{
-    JobStart, absent, begin, configured, drop_credentials, load_key, names, put_failure_on_record, reference, tell_beyond_slots, tier_rate,
-};
+use crate::start::{JobStart, absent, begin, load_key, names, put_failure_on_record, tell_beyond_slots};
 use crate::tiers::is_plain;
 use crate::time_left::process_began;
 use crate::upkeep;

@@ -19,13 +19,14 @@ use crate::hosts::{Host, check_distinct, slots};
 use crate::input::{InputReader, Source};
 use crate::input_file::InputFile;
 use crate::job_lock::JobLock;
+use crate::job_tiers::{adopted, configured, drop_credentials, tier_rate};
 use crate::journal_file::Journal;
 use crate::journaling;
 use crate::known_jobs::batch_job_around;
 use crate::life::{Constants, Life};
 use crate::lock_identity::LockIdentity;
 use crate::made_spaces::{Begins, MadeSpaces};
-use crate::manifest::{self, ManifestError, listed_at_first, numbers};
+use crate::manifest::{ManifestError, listed_at_first};
 use crate::moving::{moving, transport};
 use crate::nodes::{ConnectedNode, Node, attach};
 use crate::output::Output;
@@ -35,7 +36,7 @@ use crate::run::{Parts, Shell, run as run_to_its_end, streams};
 use crate::shown_output::ShownOutput;
 use crate::signals::Signals;
 use crate::stream_digest::Mark;
-use crate::tiers::{held_objects, is_plain};
+use crate::tiers::is_plain;
 use crate::time_left::{process_began, time_left_s};
 use crate::watchers::{self, Watchers};
 use crate::{client, portable, removal, serve};
@@ -47,25 +48,21 @@ use mend_job::event::MeasuredRates;
 use mend_job::gathering::WantedHosts;
 use mend_job::healing::Healing;
 use mend_job::safeguard::Kept;
-use mend_job::setup::{Adopted, AdoptedImage, CheckpointPlan, NodeSetup, Restoring, Saving, Setup, TierSetup};
+use mend_job::setup::{CheckpointPlan, NodeSetup, Restoring, Saving, Setup, TierSetup};
 use mend_journal::Event as Happened;
 use mend_messages::agent::{Compression, SaveMode};
 use mend_messages::daemon::JobIntroduction;
 use mend_messages::job::{MAX_RANKS, NodeIndex, Program, Rank, Secret};
-use mend_messages::tier::{ImageRef, Tier, TierSpec, parse_tiers};
+use mend_messages::tier::TierSpec;
 use mend_policy::restarts::Restarts;
 use mend_sealed::Key;
 use mend_settings::SettingError;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
 /// Events that may wait before the daemons are held back.
 pub(crate) const MAX_WAITING_EVENTS: usize = 256;
-
-/// Of the object store's client: ranks do not get them where object storage is a tier.
-const CREDENTIAL_VARIABLES: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
 /// What `mend run` was asked for.
 #[derive(Clone, Debug)]
@@ -161,32 +158,6 @@ fn saving() -> Result<Saving, SettingError> {
     let mode = if mend_settings::CHECKPOINT_MODE.choice()? == "stop" { SaveMode::Stop } else { SaveMode::CopyOnWrite };
     let rate = mend_settings::WRITE_RATE.number()?;
     Ok(Saving { mode, rate: (rate > 0).then_some(rate << 20), keep_files: mend_settings::KEEP_FILES.number()? << 20 })
-}
-
-/// Bytes per second that copies to tiers may take; 0: no bound.
-pub(crate) fn tier_rate() -> Result<u64, SettingError> {
-    Ok(mend_settings::TIER_RATE.number()?.saturating_mul(1 << 20))
-}
-
-pub(crate) fn reference(number: u64, image: &manifest::ImageEntry) -> ImageRef {
-    ImageRef { number, rank: image.rank, bytes: image.bytes, checksum: image.checksum, id: image.id }
-}
-
-/// What there is of older checkpoints.
-fn adopted(checkpoints: &Path, key: Option<&Key>) -> Vec<Adopted> {
-    let adopt = |number: u64| {
-        let directory = checkpoints.join(number.to_string());
-        let manifest = manifest::load(&directory, key).ok()?;
-        let image = |entry: &manifest::ImageEntry| AdoptedImage {
-            image: reference(number, entry),
-            host: entry.host.clone(),
-            base: entry.base,
-            shared: fs::metadata(directory.join(entry.file())).is_ok_and(|found| found.len() == entry.bytes),
-        };
-        let images = manifest.images.iter().map(image).collect();
-        Some(Adopted { number, periodic: manifest.periodic, images, objects: held_objects(&directory) })
-    };
-    numbers(checkpoints).into_iter().filter_map(adopt).collect()
 }
 
 /// Runs a life of the job to its end. The lock belongs to what is returned: whoever has it keeps it where no life begins.
@@ -457,23 +428,6 @@ fn check_encryptable(environment: &[(String, String)]) -> Result<(), RunError> {
 pub(crate) fn tell_beyond_slots(quiet: bool, ranks: u32, hosts: &[Host]) {
     if let (false, Some(slots)) = (quiet, slots(hosts).filter(|slots| u64::from(ranks) > *slots)) {
         mend_report::tell!("mend: {ranks} ranks on hosts with slots for {slots}: they get more than their slots, in the same order again");
-    }
-}
-
-/// The tiers that were named, or those of the setting.
-pub(crate) fn configured(named: Option<Vec<TierSpec>>) -> Result<Vec<TierSpec>, RunError> {
-    Ok(match named {
-        Some(tiers) => tiers,
-        None => parse_tiers(&mend_settings::TIERS.text())?,
-    })
-}
-
-/// Takes credentials of object storage out of the environment of a job that stores its checkpoints there: they would be in every manifest, and with that in
-/// the store.
-pub(crate) fn drop_credentials(program: &mut Program, tiers: &[TierSpec]) {
-    if tiers.iter().any(|spec| matches!(spec.tier, Tier::Object(_))) {
-        let keep = |(name, _): &(String, String)| !CREDENTIAL_VARIABLES.contains(&name.as_str());
-        program.environments().for_each(|environment| environment.retain(keep));
     }
 }
 

@@ -14,8 +14,6 @@ mend_coordination::safeguards! {
     RefusersBeginAnew,
     /// What the agent of a process says that could not go back is not about the rank's next process.
     RefusalsAreOfOneProcess,
-    /// What stands still here and is not to be here ends when all ranks of the next life are there.
-    LeftStandingEnds,
     /// When the connection to the controller is closed a successor is started.
     LostControllersAreSucceeded,
     /// When the controller was silent for half of the lease a successor is started.

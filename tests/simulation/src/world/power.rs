@@ -296,6 +296,8 @@ impl World {
                 // What a user removes before the successor has seen it was not there for it.
                 What::Answer(Event::Published { number, result: Ok(_) }) => drop(self.numbers_of_life.remove(number)),
                 What::Answer(Event::Published { number, result: Err(_) }) => drop(self.failed_unknown.insert(*number)),
+                // A successor sees that they are gone when it looks, as where a user has removed them.
+                What::Answer(Event::Removed { result: Ok(()), .. }) => self.vanished = Some(self.now),
                 // Only it had heard of that; daemons say it again.
                 What::Event { event: Event::TimeUp { .. }, .. } => self.time_up = None,
                 _ => {}

@@ -252,7 +252,7 @@ impl World {
     }
 
     pub(super) fn connection_returns(&mut self, at: usize) {
-        if self.has_controller() && self.has_job(at) {
+        if self.job.is_some() && self.has_controller() && self.has_job(at) {
             self.is_heard_again(at, Some(LinkState::Connected));
         }
     }

@@ -196,7 +196,7 @@ impl NodeJob {
     fn publish(&mut self, map: JobMap) {
         // All ranks that shall be here are: what else stands here ends.
         let standing: Vec<Rank> = std::mem::take(&mut self.standing).into_keys().collect();
-        if !standing.is_empty() && self.keeps(Safeguard::LeftStandingEnds) {
+        if !standing.is_empty() {
             self.effect(Effect::DropStanding(standing));
         }
         self.tell_map(&map);

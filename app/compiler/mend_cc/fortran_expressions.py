@@ -3,7 +3,7 @@
 from fparser.two import Fortran2003 as F
 from fparser.two.utils import BinaryOpBase, UnaryOpBase, walk
 
-from .fortran_names import CONSTANTS, binary, constant, listed, text_of
+from .fortran_names import CONSTANTS, binary, constant, text_of
 from .ir import Expr, Type, Variable
 
 OPERATORS = {".and.": "&&", ".or.": "||", ".eq.": "==", ".ne.": "!=", "/=": "!=", ".lt.": "<", ".le.": "<=", ".gt.": ">", ".ge.": ">=", ".eqv.": "==", ".neqv.": "!="}

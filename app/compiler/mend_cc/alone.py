@@ -19,9 +19,15 @@ class Alone:
     def __init__(self, program, memory):
         self.program, self.memory = program, memory
         self.once = self._allocated_once()
+        self._types = {}
 
     def type(self, place):
         """The type of a location that is one place in memory, which may be an array, or None."""
+        if place not in self._types:
+            self._types[place] = self._type(place)
+        return self._types[place]
+
+    def _type(self, place):
         thing, path = place
         kind = getattr(thing, "type", None)
         if kind is None or (isinstance(thing, Heap) and not (thing in self.once and _bytes(thing) == kind.size)):

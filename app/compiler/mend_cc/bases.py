@@ -111,7 +111,7 @@ class Bases:
             places = self.memory.places(expr)
             if len(places) == 1:
                 (place,) = places
-                if expr.op == "var" or self._single(expr):
+                if expr.op == "var" or self._single(expr) or self.single.type(place) is not None:
                     base = ("object", place)
                     self.check_unit(base, expr.type)
                     return base, {}

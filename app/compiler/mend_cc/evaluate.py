@@ -49,9 +49,7 @@ class Evaluate:
             index = inner if index is None else values.binary("+", index, inner, group)
         elif base.op == "member":
             self._inside(base.args[0], state, group)
-        places = self.memory.places(expr)
-        leaves = [leaf for place in places for leaf in self.memory.leaves(place)]
-        kind = self.single.type(leaves[0]) if len(leaves) == 1 else None
+        leaves, kind, whole = self._named(expr)
         single = kind is not None
         array = not single or kind.kind == "array"
         if pointers is not None:
@@ -63,8 +61,16 @@ class Evaluate:
         alike = index is None or uniform(index, group)
         if exact:
             return [leaves[0]], index, True, alike
-        whole = expr.op in ("var", "member") and len(places) == 1 and self.memory.whole(expr) and isinstance(next(iter(places))[0], Variable)
         return leaves, None, (single and not array) or whole, alike
+
+    def _named(self, expr):
+        """(locations, type of the one that is one place in memory, whether it is all of a variable's location) of what an expression names."""
+        if expr not in self.named:
+            places = self.memory.places(expr)
+            leaves = [leaf for place in places for leaf in self.memory.leaves(place)]
+            whole = expr.op in ("var", "member") and len(places) == 1 and self.memory.whole(expr) and isinstance(next(iter(places))[0], Variable)
+            self.named[expr] = leaves, self.single.type(leaves[0]) if len(leaves) == 1 else None, whole
+        return self.named[expr]
 
     def _rows(self, index, kind, group):
         """An index of rows as one of elements."""

@@ -6,8 +6,8 @@ from fparser.two import Fortran2003 as F
 from fparser.two.utils import BinaryOpBase, UnaryOpBase, walk
 
 from .fortran_calls import BY_POSITION, INQUIRIES, INTRINSICS, KEYWORDS, REDUCTIONS, TRANSFORMATIONAL
-from .fortran_expressions import INT, REFERENCES, listed
-from .fortran_names import binary, constant, text_of
+from .fortran_expressions import INT, REFERENCES
+from .fortran_names import binary, constant, listed, text_of
 from .ir import Expr, Place, Stmt, Type, Variable, holds_allocatable
 
 LITERALS = (F.Int_Literal_Constant, F.Real_Literal_Constant, F.Logical_Literal_Constant, F.Complex_Literal_Constant, F.Char_Literal_Constant)
@@ -46,10 +46,14 @@ class Arrays:
 
     def section_counters(self, target):
         """A counter for each dimension of an array-valued target, with its last value; none for an element."""
-        variable = self.scope.find(text_of(target.items[0] if isinstance(target, F.Part_Ref) else target)) if isinstance(target, (F.Part_Ref, F.Name)) else None
+        last = target.items[-1] if isinstance(target, F.Data_Ref) else target
+        if isinstance(target, F.Data_Ref):
+            variable = self.array_of(target)
+        else:
+            variable = self.scope.find(text_of(target.items[0] if isinstance(target, F.Part_Ref) else target)) if isinstance(target, (F.Part_Ref, F.Name)) else None
         if variable is None or variable not in self.shapes:
             return []
-        parts = list(target.items[1].children) if isinstance(target, F.Part_Ref) else [None] * len(self.shapes[variable])
+        parts = list(last.items[1].children) if isinstance(last, F.Part_Ref) else [None] * len(self.shapes[variable])
         found = []
         for dimension, part in enumerate(parts):
             if part is None or isinstance(part, F.Subscript_Triplet):
@@ -64,6 +68,17 @@ class Arrays:
                 if step is not None:
                     last = Expr("opaque", (last,), "a section with a stride", INT, first.place)
                 found.append((self.counter(self.line_place(target)), last))
+        return found
+
+    def array_of(self, node):
+        """What has the shape of the component that a reference ends in, where it is an array and nothing before it is; or None."""
+        base, *fields = node.items
+        variable = self.scope.find(text_of(base)) if isinstance(base, F.Name) else None
+        kind, found = (variable.base, None) if variable is not None and variable not in self.shapes else (None, None)
+        for field in fields:
+            name = text_of(field.items[0] if isinstance(field, F.Part_Ref) else field)
+            part = dict((one, below) for one, below, _ in kind.fields).get(name) if kind is not None and found is None else None
+            kind, found = part, self.components.get((kind.name, name)) if part is not None else None
         return found
 
     # ---- allocation ----

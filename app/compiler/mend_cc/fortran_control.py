@@ -1,10 +1,12 @@
 """Fortran's control flow: conditions, loops, and jumps, also out of constructs that have names."""
 
-from fparser.two import Fortran2003 as F
-from fparser.two.utils import BlockBase, walk
+import re
 
-from .fortran_expressions import INT, LOGICAL, listed
-from .fortran_names import binary, constant, text_of
+from fparser.two import Fortran2003 as F
+from fparser.two.utils import BlockBase, NoMatchError, walk
+
+from .fortran_expressions import INT, LOGICAL
+from .fortran_names import binary, constant, listed, text_of
 from .ir import Expr, Place, Stmt, Type
 from .parse_c import CannotParse
 
@@ -13,6 +15,10 @@ SPECIFIERS = (F.Io_Control_Spec, F.Connect_Spec, F.Close_Spec, F.Position_Spec, 
 JUMPS, RESULTS = ("end", "err", "eor"), ("iostat", "iomsg", "size", "id", "newunit")
 # Constructs that are seen as wholes.
 LEAVING = (F.Return_Stmt, F.Goto_Stmt, F.Computed_Goto_Stmt, F.Arithmetic_If_Stmt, F.Exit_Stmt, F.Cycle_Stmt)
+
+
+# In a statement's text: literals, components and keywords of arguments as they are; names.
+WORD = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|%\s*\w+|(?<=[(,])\s*[a-z_]\w*(?=\s*=(?![=>]))|(?<!\d\.)\b[a-z_]\w*", re.I)
 
 
 def first_of(node):
@@ -85,6 +91,38 @@ class Control:
         failed = Expr("opaque", (), "an error, or the end of a file", LOGICAL, place)
         found = [Stmt("expr", hidden, expr=self.unknown(value, place)) for word, value in specifiers(node) if word in RESULTS]
         return found + [Stmt("if", hidden, (Stmt("goto", hidden, label=text_of(value)), None), failed) for word, value in specifiers(node) if word in JUMPS]
+
+    def associate(self, node, place):
+        """The statements in it, with what its names stand for. Nothing is inserted there, where a name may hide a variable."""
+        given = {text_of(one.items[0]): one.items[2] for one in walk(node.children[0], F.Association)}
+        bases = [self.scope.find(text_of(one.items[0] if isinstance(one, F.Data_Ref) else one)) for one in given.values()]
+        within = walk(node.children[1:-1], (F.Associate_Construct, F.Type_Declaration_Stmt, F.Select_Type_Construct))
+        if None in bases or within or not all(isinstance(one, F.Name) or (isinstance(one, F.Data_Ref) and "(" not in text_of(one)) for one in given.values()):
+            return self.seen_as_a_whole(node, place)
+        try:
+            changes = [change for child in node.children[1:-1] for change in self.renamed(child, node, {name: str(one) for name, one in given.items()})]
+        except NoMatchError:
+            return self.seen_as_a_whole(node, place)
+        for parent, old, new in changes:
+            parent.content[next(at for at, one in enumerate(parent.content) if one is old)] = new
+        self.shared.update(range(place.line, self.line_place(node.children[-1]).line + 1))
+        # A place may be before it.
+        return [Stmt("expr", place, expr=constant(0, place)), *self.left_by_name(node, self.block(node.children[1:-1]))]
+
+    def renamed(self, node, parent, names):
+        """(parent, statement, statement with other names) for all statements of a construct."""
+        if isinstance(node, BlockBase):
+            for child in node.children:
+                yield from self.renamed(child, node, names)
+            return
+        text = "" if isinstance(node, F.Comment) else str(node)
+        made = WORD.sub(lambda match: names.get(match.group(0).lower(), match.group(0)), text)
+        if made != text:
+            new = type(node)(made)
+            if new is None:
+                raise NoMatchError(made)
+            new.item, new.parent = node.item, parent
+            yield parent, node, new
 
     def seen_as_a_whole(self, node, place):
         """A construct that isn't followed: all that is named in it may be read and written."""

@@ -13,11 +13,6 @@ REFERENCES = (F.Part_Ref, F.Function_Reference, F.Intrinsic_Function_Reference, 
 LOCATIONS = ("var", "index", "deref", "member")
 
 
-def listed(node):
-    """The parts of a list, of which fparser makes none where there is one."""
-    return [] if node is None else list(node.children) if type(node).__name__.endswith("_List") else [node]
-
-
 class Expressions:
     """The part of the reader that knows expressions. `counters`: within an assignment to an array, what counts its elements; None: an array stands for all of it."""
 
@@ -77,8 +72,8 @@ class Expressions:
     def extent(self, variable, dimension):
         return self.dimension(variable, dimension)[1]
 
-    def element(self, variable, subscripts, place):
-        """An element, by expressions for its subscripts."""
+    def element(self, variable, subscripts, place, base=None):
+        """An element, by expressions for its subscripts. `base`: the component that `variable` describes."""
         index = None
         stride = None
         for dimension, subscript in enumerate(subscripts):
@@ -90,26 +85,26 @@ class Expressions:
             part = part if stride is None else binary("*", part, stride)
             index = part if index is None else binary("+", index, part)
             stride = extent if stride is None else binary("*", stride, extent)
-        base = Expr("var", (), variable, variable.type, place)
+        base = base or Expr("var", (), variable, variable.type, place)
         return Expr("index", (base, index), None, variable.base, place)
 
-    def some_of(self, variable, place, *bounds):
+    def some_of(self, variable, place, *bounds, base=None):
         """Elements of an array, of which isn't told which."""
-        base = Expr("var", (), variable, variable.type, place)
+        base = base or Expr("var", (), variable, variable.type, place)
         return Expr("index", (base, Expr("opaque", bounds, "some of an array", INT, place)), None, variable.base, place)
 
-    def all_of(self, variable, place):
+    def all_of(self, variable, place, base=None):
         """An array."""
-        return self.section(variable, [None] * len(self.shapes[variable]), place)
+        return self.section(variable, [None] * len(self.shapes[variable]), place, base)
 
-    def section(self, variable, parts, place):
+    def section(self, variable, parts, place, base=None):
         """Part of an array. `parts`: for each dimension a subscript, a triplet, or None for all of it. The subscript is as bases.py has it."""
         shapes = [self.dimension(variable, dimension) for dimension in range(len(parts))]
         triplets = [part.items if isinstance(part, F.Subscript_Triplet) else (None, None, None) for part in parts]
         ranges = [part is None or isinstance(part, F.Subscript_Triplet) for part in parts]
         bounds = self.bounds([part for part in parts if part is not None])
         if any(None in shape for shape in shapes) or any(step is not None for _, _, step in triplets) or any(not run and self.shape_of(part) != () for part, run in zip(parts, ranges)):
-            return self.some_of(variable, place, *bounds)
+            return self.some_of(variable, place, *bounds, base=base)
         subscripts, pairs, stride = [], [], constant(1, place)
         for part, run, (low, extent), (first, last, _) in zip(parts, ranges, shapes, triplets):
             start = self.expr(part) if not run else self.expr(first) if first is not None else low
@@ -117,7 +112,7 @@ class Expressions:
             subscripts.append(start)
             pairs += [stride, binary("-", end, start)] if run else []
             stride = binary("*", stride, extent)
-        base, index = self.element(variable, subscripts, place).args
+        base, index = self.element(variable, subscripts, place, base).args
         return Expr("index", (base, Expr("opaque", (index, *pairs), "a section of an array", INT, place)), None, variable.base, place)
 
     def aside(self, run):
@@ -202,8 +197,7 @@ class Expressions:
         variable = self.scope.find(name)
         if variable is not None:
             if variable in self.shapes and self.counters and len(self.counters) == len(self.shapes[variable]):
-                subscripts = [binary("+", self.variable(counter, place), self.lower(variable, at) or constant(1)) for at, counter in enumerate(self.counters)]
-                return self.element(variable, subscripts, place)
+                return self.counted(variable, place)
             return self.aside(lambda: self.all_of(variable, place)) if variable in self.shapes and not located else self.variable(variable, place)
         known, value = self.scope.parameter(name)
         if known or name in CONSTANTS or name.startswith("mpi_"):
@@ -232,7 +226,12 @@ class Expressions:
         """What subscripts read."""
         return [self.expr(one) for part in arguments for one in (part.items if isinstance(part, (F.Subscript_Triplet, F.Substring_Range)) else (part,)) if one is not None]
 
-    def elements(self, variable, arguments, place, located):
+    def counted(self, variable, place, base=None):
+        """The element of an array that the counters are at."""
+        subscripts = [binary("+", self.variable(counter, place), self.lower(variable, at) or constant(1)) for at, counter in enumerate(self.counters)]
+        return self.element(variable, subscripts, place, base)
+
+    def elements(self, variable, arguments, place, located, base=None):
         """An element, or a section."""
         triplets = [part for part in arguments if isinstance(part, F.Subscript_Triplet)]
         counted = bool(self.counters) and len(triplets) == len(self.counters)
@@ -240,8 +239,8 @@ class Expressions:
         start = located and not self.counters and len(triplets) == 1 and arguments[0] is triplets[0] and triplets[0].items[2] is None
         if triplets and not counted and not start:
             if located:
-                return self.some_of(variable, place, *self.aside(lambda: self.bounds(arguments)))
-            return self.aside(lambda: self.section(variable, arguments, place))
+                return self.some_of(variable, place, *self.aside(lambda: self.bounds(arguments)), base=base)
+            return self.aside(lambda: self.section(variable, arguments, place, base))
         subscripts, counters = [], list(self.counters or ())
         for dimension, part in enumerate(arguments):
             if isinstance(part, F.Subscript_Triplet):
@@ -251,7 +250,7 @@ class Expressions:
                 subscripts.append(binary("+", first, self.variable(counters.pop(0), place)) if counters else first)
             else:
                 subscripts.append(self.aside(lambda part=part: self.expr(part)))
-        return self.element(variable, subscripts, place)
+        return self.element(variable, subscripts, place, base)
 
     def component(self, node, place, located=False):
         base, *fields = node.items
@@ -261,13 +260,23 @@ class Expressions:
             kind = made.type.element if made.type.kind == "array" else made.type
             part = next((below for one, below, _ in kind.fields if one == name), Type("opaque", None, name=name))
             arguments = list(field.items[1].children) if isinstance(field, F.Part_Ref) and field.items[1] is not None else []
+            array = self.components.get((kind.name, name))
+            if array is not None:
+                made = self.component_array(array, Expr("member", (made,), name, part, place), arguments, place, located or field is not fields[-1])
+                continue
             bounds = tuple(self.aside(lambda arguments=arguments: self.bounds(arguments)))
             if kind.kind == "struct" and all(one != name for one, _, _ in kind.fields):
                 # A procedure of the type: which one isn't known.
                 return Expr("call", (Expr("func", (), "a call within it", None, place), self.address(made), *(self.address(one) if one.op in LOCATIONS else one for one in bounds)), None, Type("float", 8), place)
             made = Expr("member", (made,), name, part, place)
-            if part.kind == "array" and (arguments or (field is fields[-1] and not located)):
-                made = Expr("index", (made, Expr("opaque", bounds, "a component's element", INT, place)), None, part.element, place)
-            elif part.kind == "text" and arguments:
+            if part.kind == "text" and arguments:
                 made = self.part_of(made, arguments, place)
         return made
+
+    def component_array(self, array, member, arguments, place, located):
+        """A component that is an array, an element or a section of it; `located`: its address is wanted, or a component of it."""
+        if arguments:
+            return self.elements(array, arguments, place, located, member)
+        if self.counters and len(self.counters) == len(self.shapes[array]):
+            return self.counted(array, place, member)
+        return member if located else self.aside(lambda: self.all_of(array, place, member))

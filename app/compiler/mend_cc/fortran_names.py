@@ -88,6 +88,11 @@ class Scope:
         return "none" in self.letters or bool(not self.letters and self.outer and self.outer.declares_all())
 
 
+def listed(node):
+    """The parts of a list, of which fparser makes none where there is one."""
+    return [] if node is None else list(node.children) if type(node).__name__.endswith("_List") else [node]
+
+
 class Declarations:
     """Reads specification parts. The reader of statements inherits it."""
 
@@ -236,15 +241,21 @@ class Declarations:
         name = text_of(node.children[0].items[1])
         above = re.search(r"extends\((\w+)\)", text_of(node.children[0]))
         fields = list(self.structures[above.group(1)].fields) if above and above.group(1) in self.structures else []
+        inherited = [(part, array) for (kind, part), array in self.components.items() if above and kind == above.group(1)]
+        self.components.update({(name, part): array for part, array in inherited})
         for component in walk(node, F.Data_Component_Def_Stmt):
             kind = self.base_type(component.items[0], scope)
             words = text_of(component.items[1]) if component.items[1] is not None else ""
             for one in walk(component, F.Component_Decl):
-                part = kind
-                if one.items[1] is not None or "dimension" in words:
+                part, shape = kind, one.items[1]
+                if shape is None and "dimension" in words:
+                    shape = walk(component.items[1], (F.Dimension_Attr_Spec, F.Dimension_Component_Attr_Spec))[0].items[1]
+                if shape is not None:
                     part = Type("array", None, kind, None, name="allocatable" if "allocatable" in words else "")
                 if "pointer" in words:
                     part = Type("opaque", None, name="pointer")
+                elif shape is not None:
+                    self.shaped_component(name, text_of(one.items[0]), part, kind, shape, words, scope, self.line_place(component))
                 fields.append((text_of(one.items[0]), part, 0))
         made = Type("struct", None, fields=tuple(fields), name=name)
         if self.structures.get(name, made) != made:
@@ -272,6 +283,13 @@ class Declarations:
             if initial is not None and base.kind == "int" and made.scope != "param":
                 self.first_value(made, initial.items[1], scope)
 
+    def shaped_component(self, structure, name, kind, base, shape, words, scope, place):
+        """What stands for the shape of a component that is an array: extents that aren't numbers are those of each variable of the type by itself."""
+        made = Variable(f"{structure}%{name}", kind, "component", place)
+        made.base, made.allocatable, made.attributes, made.declared = base, "allocatable" in words, words, ""
+        self.shapes[made] = [(low if isinstance(low, int) else None, high if isinstance(low, int) and isinstance(high, int) else None) for low, high in map(lambda one: self.bound(one, scope), listed(shape))]
+        self.components[structure, name] = made
+
     def first_value(self, variable, node, scope):
         """An initial value of numbers."""
         array = isinstance(node, F.Array_Constructor)
@@ -288,7 +306,7 @@ class Declarations:
         """One variable. A dummy argument is a pointer to what the caller gives."""
         kind, bounds = base, []
         if shape is not None:
-            bounds = [self.bound(one, scope) for one in (shape.children if hasattr(shape, "children") and "List" in type(shape).__name__ else [shape])]
+            bounds = [self.bound(one, scope) for one in listed(shape)]
             count = 1
             for low, high in bounds:
                 if low is None or high is None or count is None or not isinstance(low, int) or not isinstance(high, int):

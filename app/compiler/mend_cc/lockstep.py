@@ -46,7 +46,7 @@ class Lockstep(Evaluate, Calls):
 
     def __init__(self, program, memory, graphs):
         self.program, self.memory, self.graphs = program, memory, graphs
-        self.single = Alone(program, memory)
+        self.single, self.named = Alone(program, memory), {}
         self.points = {}
         self._limits = {}
         self.talking = self._talking()

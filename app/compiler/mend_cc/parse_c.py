@@ -181,8 +181,9 @@ class _Reader(Initials):
         self.files = Counter([path, *(one.include.name for one in unit.get_includes())])
         program.skipped[path] = self.skipped(path, self.text)
         self.compiled = pragmas.compiled(self.text, program.skipped[path])
-        # Headers have thousands of others.
-        self.top = [node for node in unit.cursor.get_children() if node.kind in (cindex.CursorKind.MACRO_INSTANTIATION, cindex.CursorKind.FUNCTION_DECL, cindex.CursorKind.VAR_DECL)]
+        # Headers have thousands of others, of which the number of their kind tells enough.
+        wanted = {one.value for one in (cindex.CursorKind.MACRO_INSTANTIATION, cindex.CursorKind.FUNCTION_DECL, cindex.CursorKind.VAR_DECL)}
+        self.top = [node for node in unit.cursor.get_children() if node._kind_id in wanted]
         self.macros = sorted((node.extent.start.offset, node.extent.end.offset) for node in self.top
                              if node.kind == cindex.CursorKind.MACRO_INSTANTIATION and LIBRARY.clang_Location_isFromMainFile(node.location))
         self.function = None

@@ -12,8 +12,8 @@ from fparser.two.utils import FortranSyntaxError, walk
 from .fortran_arrays import Arrays
 from .fortran_calls import BY_POSITION, INQUIRIES, INTRINSICS, Calls
 from .fortran_control import Control, specifiers
-from .fortran_expressions import INT, REFERENCES, Expressions, listed
-from .fortran_names import CONSTANTS, Declarations, Scope, constant, text_of
+from .fortran_expressions import INT, REFERENCES, Expressions
+from .fortran_names import CONSTANTS, Declarations, Scope, constant, listed, text_of
 from .fortran_source import compiled_text, reader, span
 from .ir import Directive, Expr, Function, Naming, Place, Program, Stmt, Type, Unit
 from .parse_c import BadDirective, CannotParse
@@ -29,6 +29,7 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
     def __init__(self, program, sources):
         self.program, self.sources, self.texts = program, sources, {}
         self.modules, self.structures, self.shapes, self.shape_scope, self.extents = {}, {}, {}, {}, {}
+        self.components = {}  # (type, component that is an array) -> a variable that has its shape
         self.allocations, self.externals, self.repeated = {}, set(), set()
         self.program_unit_variables = []
         self.path, self.lines, self.shared = None, [], set()
@@ -240,6 +241,8 @@ class _Reader(Declarations, Calls, Expressions, Arrays, Control):
             return [Stmt("empty", place, unit=self.unit_of(node)), *self.after_transfer(node, place)]
         if isinstance(node, (F.Allocate_Stmt, F.Deallocate_Stmt)):
             return self.allocation(node, place)
+        if isinstance(node, F.Associate_Construct):
+            return self.associate(node, place)
         return self.seen_as_a_whole(node, place)
 
     def calls(self, node):

@@ -78,27 +78,29 @@ def _apply(operator, a, b):
     return found if not isinstance(found, (int, float)) or abs(found) < 2 ** 62 else OTHER
 
 
+def _entry(operator, a, b, alike):
+    """An operator on two entries; `alike`: both are the same on all ranks."""
+    if operator == "&&" and (a == 0 or b == 0):
+        return 0
+    if operator == "||" and ((known(a) and a) or (known(b) and b)):
+        return 1
+    if not (known(a) and known(b)):
+        return SAME if alike else OTHER
+    if operator in ("&&", "||"):
+        return int(bool(a) and bool(b)) if operator == "&&" else int(bool(a) or bool(b))
+    if (operator in COMPARISONS and max(abs(a), abs(b)) > LARGEST) or (operator in ("/", "%", "&", "|", "^") and abs(b) > LARGEST) or (operator == ">>" and b > 6):
+        # Other numbers of ranks than those that are tried may decide otherwise.
+        return SAME if alike else OTHER
+    return _apply(operator, a, b)
+
+
 def binary(operator, one, other, group):
     """An operator, entry by entry."""
+    if uniform(one, group) and uniform(other, group):
+        return put(spread(OTHER, len(one)), spread(_entry(operator, one[group[0]], other[group[0]], True), len(one)), group)
     made = [OTHER] * len(one)
-    alike = uniform(one, group) and uniform(other, group)
-    both = alike and not (known(one[group[0]]) and known(other[group[0]]))
     for rank in group:
-        a, b = one[rank], other[rank]
-        if operator == "&&" and (a == 0 or b == 0):
-            made[rank] = 0
-        elif operator == "||" and ((known(a) and a) or (known(b) and b)):
-            made[rank] = 1
-        elif both:
-            made[rank] = SAME
-        elif known(a) and known(b):
-            if operator in ("&&", "||"):
-                made[rank] = int(bool(a) and bool(b)) if operator == "&&" else int(bool(a) or bool(b))
-            elif (operator in COMPARISONS and max(abs(a), abs(b)) > LARGEST) or (operator in ("/", "%", "&", "|", "^") and abs(b) > LARGEST) or (operator == ">>" and b > 6):
-                # Other numbers of ranks than those that are tried may decide otherwise.
-                made[rank] = SAME if alike else OTHER
-            else:
-                made[rank] = _apply(operator, a, b)
+        made[rank] = _entry(operator, one[rank], other[rank], False)
     return tuple(made)
 
 

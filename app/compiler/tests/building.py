@@ -173,7 +173,7 @@ if __name__ == "__main__" and not os.path.isdir(_common()):
     under_way = _common() + ".new"
     os.makedirs(under_way)
     compiler = compiled_once(os.path.join(VENV, "bin", "mpicc"), own=under_way)
-    for source in (MPI_PART, *(os.path.join(RUNTIME, name) for name in ("mend_cc.c", "mend_cc_files.c"))):
+    for source in (MPI_PART, *(os.path.join(RUNTIME, name) for name in ("mend_cc.c", "mend_cc_files.c", "mend_cc_parts.c"))):
         command = [compiler, "-O2", "-g", f"-I{os.path.join(OUT, 'include')}", f"-I{RUNTIME}", "-c", source, "-o", os.path.join(_compilers.name, "made.o")]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     os.rename(under_way, _common())

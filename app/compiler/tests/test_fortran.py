@@ -92,6 +92,33 @@ class Arrays(InFortran):
         read = self.names("    s%t = s%t + maxval(abs(s%now - s%old))\n    s%old = s%now\n    s%now = s%now * 2", "type(state) :: s\n  real(8) :: u(1000)", "  u = 1\n  s%now = 1\n  s%old = 0\n  s%t = 0", outside, "  use m", "s%t, u")
         self.assertEqual(read - {"step"}, {"s.now", "s.old", "s.t"})
 
+    FIELD = "module m\n  type field\n    integer :: n\n    real(8) :: t\n    real(8), allocatable :: a(:, :)\n    real(8) :: w(0:20)\n  end type\n  type box\n    type(field) :: f\n  end type\ncontains\n  subroutine fill(f, x)\n    type(field) :: f\n    real(8) :: x\n    f%a(1:f%n, 1:f%n) = x\n  end subroutine\n  subroutine also(f, x)\n    type(field) :: f\n    real(8) :: x\n    f%a(1:f%n, 1:f%n) = x\n  end subroutine\nend module\n"
+
+    def test_elements_of_components(self):
+        read = "x = x + sum(f%a(1:f%n, 1:f%n))"
+        cases = (
+            (f"f%a(1:f%n, 1:f%n) = step\n{read}", "a", True), (f"f%a = step\n{read}", "a", False), (f"f%a(1:f%n, 2:f%n) = step\n{read}", "a", False), (f"if (step > 3) f%a(1:f%n, 1:f%n) = step\n{read}", "a", False),
+            (f"do i = 1, f%n\nf%a(1:f%n, i) = step\nend do\n{read}", "a", True), (f"f%n = 10 - mod(step, 2)\nf%a(1:f%n, 1:f%n) = step\nf%n = 10\n{read}", "a", False),
+            ("f%a(1:f%n, 1:f%n) = step\nx = x + f%a(0, 3)", "a", False), ("f%w = step\nx = x + f%w(7)", "w", True), ("f%w(1:20) = step\nx = x + f%w(0)", "w", False), ("f%w(0:19) = f%w(1:20) + 1\nx = x + f%w(7)", "w", False),
+            # A dummy that stands for one variable, and for two.
+            (f"call fill(f, x)\n{read}", "a", True), (f"call also(f, x)\n{read}", "a", False), (f"call also(f, x)\n{read}", "a", False),
+            # What names stand for.
+            (f"associate (n => f%n, a => f%a, t => f%t)\nt = step\nif (n > 2) t = 4\na(1:n, 1:n) = t\nend associate\n{read}", "a", True), (f"associate (n => f%n - 1, a => f%a)\na(1:n, 1:n) = step\nend associate\n{read}", "a", False),
+            ("associate (n => f%n, v => f%w)\ndo i = 0, 20\nv(i) = step + n\nend do\nend associate\nx = x + sum(f%w)", "w", True),
+        )
+        variables = [f"f{number}" for number in range(len(cases))]
+        body = "\n".join(re.sub(r"\bf(?=[%,])", name, text) for name, (text, _, _) in zip(variables, cases))
+        body += "\nb%f%a(1:b%f%n, 1:b%f%n) = step\nx = x + sum(b%f%a(1:b%f%n, 1:b%f%n))\ns(1)%w = step\nx = x + s(2)%w(3)\ns(2)%w(3) = x"
+        before = BEFORE + "".join(f"\nallocate ({name}%a(0:11, 0:11))\n{name}%n = 10" for name in (*variables, "s(1)", "s(2)", "b%f"))
+        plan = self.found(self.text(body, f"{DECLARED}\n  type(field) :: s(2), {', '.join(variables)}\n  type(box) :: b", before, self.FIELD, "  use m", "x, u")).plan
+        self.assertEqual(len(plan.points), 1, plan.considered)
+        found = {".".join((item.place[0].name, *item.place[1])) for item in plan.points[0].items}
+        for name, (text, component, dead) in zip(variables, cases):
+            with self.subTest(body=text):
+                self.assertEqual(f"{name}.{component}" in found, not dead, found)
+        self.assertIn("s", found)
+        self.assertNotIn("b.f.a", found)
+
     def test_part_of_a_text_is_not_all_of_it(self):
         outside = "module m\n  type state\n    character(10) :: name, list(3)\n  end type\ncontains\n  subroutine put(s, k)\n    character(10) :: s\n    integer :: k\n    s(1:1) = achar(65 + mod(k, 26))\n  end subroutine\nend module\n"
         declared = DECLARED + "\n  character(10) :: w, words(3)\n  type(state) :: s"
@@ -187,80 +214,6 @@ class Jumps(InFortran):
 
     def test_steps_that_are_variables(self):
         self.assertIn("y", self.names("    do i = 1, 1000, int(y)\n      u(i) = u(i) + 1\n    end do\n    y = y + 1", before=BEFORE + "\n  y = 1"))
-
-
-class Units(InFortran):
-    """A restart opens units anew, and would write over their files."""
-
-    MODULE = """module logs
-  integer, parameter :: results = 20
-  integer :: log, units(3)
-contains
-  subroutine start()
-    open (newunit=log, file='log')
-  end subroutine
-  subroutine say(unit, x)
-    integer :: unit
-    real(8) :: x
-    write (unit, *) x
-  end subroutine
-  subroutine put(unit, x)
-    integer :: unit
-    real(8) :: x
-    open (unit, file='b', position='append')
-    write (unit, *) x
-    close (unit)
-  end subroutine
-  subroutine next(unit)
-    integer :: unit
-    unit = unit + 1
-  end subroutine
-end module
-"""
-
-    def taken(self, before, inside):
-        found = self.found(self.text(f"    u(1) = u(1) * 0.5d0 + step\n    {inside}", DECLARED, f"{BEFORE}\n  {before}", self.MODULE, "  use logs\n  use, intrinsic :: iso_fortran_env, only: output => output_unit, output_unit\n  use elsewhere, only: screen"))
-        self.warnings = [warning for point in found.plan.points for warning in point.warnings]
-        return len(found.plan.points) == 1, str([why for _, _, why in found.plan.considered])
-
-    def test_a_unit_that_is_open_at_the_place(self):
-        for before, inside, where in (("open (10, file='a')", "write (10, *) u(1)", "opened at line 40"), ("call start()", "write (log, *) u(1)", "opened at line 6"), ("call start()", "call say(log, x)", "opened at line 6"),
-                                      ("open (10, file='a')\n  if (x > 3) close (10)", "write (10, *) u(1)", "opened at line 40"), ("", "write (11, *) u(1)", "without open"), ("open (6, file='a')", "write (6, *) x", "opened"),
-                                      ("", "if (step == 3) open (results, file='a')\n    if (step > 3) write (results, *) x", "opened"), ("open (10, file='a', access='direct', recl=8, status='replace')", "write (10, rec=step) x", "opened"),
-                                      ("open (10, file='a')", "associate (t => x)\n    write (10, *) t\n    end associate", "opened at line 40"), ("", "block\n    open (10, file='a')\n    write (10, *) x\n    close (10)\n    end block", "opened"),
-                                      ("open (newunit=log, file='a')", "associate (l => log)\n    write (l, *) x\n    end associate", "opened"), ("open (100 + rank, file='a')", "write (100 + rank, *) x", "opened at line 40"),
-                                      ("", "open (100 + i, file='a')\n    write (100 + i, *) x\n    i = i + 1\n    close (100 + i)", "opened"), ("call start()", "call say(6, x)\n    call say(log, x)", "opened at line 6"),
-                                      ("", "open (newunit=units(1), file='a')\n    write (units(1), *) x\n    units(1) = 7\n    close (units(1))", "opened"),
-                                      ("", "open (100 + i, file='a')\n    call next(i)\n    close (100 + i)\n    write (100 + i, *) x", "opened"), ("log = 11\n  open (log)\n  log = 12\n  open (log)\n  close (log)", "write (11, *) x", ""),
-                                      # A copy of its number; one of several that a dummy stands for; one that isn't opened on each way.
-                                      ("call start()\n  i = log", "write (i, *) x", "opened at line 6"), ("open (10, file='a')", "call say(6, x)\n    call say(10, x)", "opened at line 40"),
-                                      ("open (newunit=units(1), file='a')", "if (step == 3) open (newunit=log, file='b')\n    write (log, *) x", "opened"), ("open (newunit=units(1), file='a')", "open (newunit=log, file='b')\n    log = units(1)\n    write (log, *) x", "opened"),
-                                      ("open (newunit=units(1), file='a')", "open (newunit=units(2), file='b')\n    write (units(2), *) x", "opened at line 43"), ("open (10, file='a')", "call say(6, x)\n    call say(screen, x)", "opened at line 40")):
-            with self.subTest(before=before, inside=inside):
-                taken, why = self.taken(before, inside)
-                self.assertFalse(taken)
-                self.assertRegex(why, rf"a unit is written between checkpoints and is open at them \({where}.*Open it with position='append', write and close it within a step")
-
-    def test_other_units(self):
-        for before, inside in (("", "open (10, file='a', position='append')\n    write (10, *) u(1)\n    close (10)"), ("", "call start()\n    write (log, *) x\n    close (log)"), ("open (10, file='a')", "x = x + 1"), ("", "print *, x"),
-                               ("i = 6", "write (i, *) x"), ("", "write (output, *) x"), ("", "call say(6, x)\n    call say(output_unit, x)"), ("i = 6", "call say(i, x)"),
-                               ("", "open (100 + rank, file='a', position='append')\n    write (100 + rank, *) x\n    close (100 + rank)"), ("", "call put(step, x)"), ("", "call put(12, x)"), ("open (newunit=units(1), file='a')", "write (6, *) x"),
-                               ("", "open (newunit=units(2), file='a', position='append')\n    write (units(2), *) x\n    close (units(2))"), ("", "associate (t => x)\n    write (6, *) t\n    end associate"), ("open (10, file='a', access='direct', recl=8)", "write (10, rec=step) x"), ("open (10, file='a')\n  read (10, *) x", "x = x + 1"),
-                               # What a dummy may stand for; what newunit= has just opened.
-                               ("open (10, file='a')", "call say(6, x)\n    call say(0, x)"), ("open (10, file='a')", "call say(6, x)\n    open (newunit=log, file='b', position='append')\n    call say(log, x)\n    close (log)"),
-                               ("open (newunit=units(1), file='a')", "open (newunit=log, file='b', position='append')\n    do i = 1, 3\n      write (log, *) x\n    end do\n    close (log)"),
-                               ("open (newunit=units(1), file='a')", "open (newunit=units(2), file='b', position='append')\n    write (units(2), *) x\n    close (units(2))")):
-            with self.subTest(before=before, inside=inside):
-                taken, why = self.taken(before, inside)
-                self.assertTrue(taken, why)
-                self.assertEqual(self.warnings, [])
-
-    def test_a_unit_of_which_is_not_told_which(self):
-        for inside in ("call say(step, x)", "write (screen, *) x", "write (step + 10, *) x", "block\n      integer :: mine\n      mine = 6\n      write (mine, *) x\n    end block"):
-            with self.subTest(inside=inside):
-                taken, why = self.taken("", inside)
-                self.assertTrue(taken, why)
-                self.assertRegex(str(self.warnings), "it can't be told which unit is written: if it has a file, a restart writes over it unless it is opened with position='append'")
 
 
 class Spread(InFortran):
@@ -539,10 +492,6 @@ class Placed(InFortran):
         self.found(self.text("    u = u + 1", DECLARED + "\n  include 'mpif.h'").replace("  use mpi\n", ""))
 
 
-# What a component's array, or `associate`, hides: that it is written before it is read, or that it doesn't change.
-IN_VAIN = {"fields.f90": {"f.change", "f.next", "f.nx", "f.ny"}}
-
-
 class Restarted(InDirectory):
     """Programs as people write them: with modules, derived types, particles, named loops, lines for the preprocessor."""
 
@@ -551,16 +500,15 @@ class Restarted(InDirectory):
             skip("mend-cc for Fortran", "Debian's mpif90.mpich isn't there (apt-get install mpich libmpich-dev gfortran)")
         mpif90, mpiexec = shutil.which("mpif90.mpich"), shutil.which("mpiexec.mpich")
         self.enterContext(unittest.mock.patch.dict(os.environ, MEND_CC_MPICC=compiled_once(shutil.which("mpicc.mpich"))))
-        # More ranks than processors wait for each other: three where that is cheap, or where two would be neighbours on both sides. Last the bytes of a list by hand, and how much more it may be:
-        # of arrays in structures it isn't known which elements are written.
+        # More ranks than processors wait for each other: three where that is cheap, or where two would be neighbours on both sides. Last the bytes of a list by hand.
         programs = (
-            ("chain.f90", 2, (), (60 + 60 + 62) * 8 + 2 * 8 + 4, 1.1), ("fields.f90", 2, (), (26 * 18 + 24 * 16) * 8 + 2 * 8 + 4, 1.56), ("drift.f90", 3, (), 400 * 20 + 8 + 3 * 4, 1.1),
-            ("waves.f90", 2, (), 33 * 16 + 2 * 8 + 2 * 4 + 3 * 8, 1.1), ("strip.F90", 3, ("-DUSE_MPI",), 42 * 8 + 8 + 4, 1.1),
+            ("chain.f90", 2, (), (60 + 60 + 62) * 8 + 2 * 8 + 4), ("fields.f90", 2, (), (26 * 18 + 24 * 16) * 8 + 2 * 8 + 4), ("drift.f90", 3, (), 400 * 20 + 8 + 3 * 4),
+            ("waves.f90", 2, (), 33 * 16 + 2 * 8 + 2 * 4 + 3 * 8), ("strip.F90", 3, ("-DUSE_MPI",), 42 * 8 + 8 + 4),
         )
         # `make conformance` drops each variable that is registered; otherwise one of one program is dropped, another one with each seed.
         drawn, every = random.Random(SEED), os.environ.get("MEND_CC_EACH")
         chosen = drawn.choice(programs)[0]
-        for name, ranks, flags, by_hand, more in programs:
+        for name, ranks, flags, by_hand in programs:
             with self.subTest(program=name):
                 shutil.copy(os.path.join(PROGRAMS, name), self.directory)
                 program = os.path.splitext(name)[0]
@@ -579,9 +527,9 @@ class Restarted(InDirectory):
                 def go_on():
                     return self.run_ranks(ranks, [f"./{program}", "60"], mpiexec)
 
-                registered = sorted(registered_last(build(["--poison"])) - IN_VAIN.get(name, set()))
+                registered = sorted(registered_last(build(["--poison"])))
                 kill()
-                self.assertLessEqual(self.saved_bytes(), more * by_hand)
+                self.assertLessEqual(self.saved_bytes(), 1.1 * by_hand)
                 code, output, errors = go_on()
                 self.assertEqual((code, output), (0, expected), errors)
                 self.assertIn(f"checkpoint 42 of {ranks} ranks is restored", errors)

@@ -91,10 +91,23 @@ static int overwrites(const struct overwritten *o, const struct block *b) {
     return 1;
 }
 
+/* Marks are bits, one for each element. */
+static int has(const unsigned char *marks, size_t element) {
+    return marks[element / 8] >> element % 8 & 1;
+}
+
+static void set(unsigned char *marks, size_t element) {
+    marks[element / 8] |= (unsigned char)(1 << element % 8);
+}
+
+static unsigned char *no_marks(size_t elements) {
+    return mend_cc_need(calloc(elements / 8 + 1, 1));
+}
+
 static void mark(unsigned char *marks, int64_t elements, int64_t at, int64_t ranges, const int64_t *range) {
     if (ranges == 0) {
         if (at >= 0 && at < elements)
-            marks[at] = 1;
+            set(marks, (size_t)at);
         return;
     }
     for (int64_t i = 0; i <= (range[0] ? range[1] : range[1] < 0 ? -1 : 0); i++)
@@ -113,7 +126,7 @@ static unsigned char *overwritten_now(const struct block *b, size_t size) {
     for (const struct overwritten *o = parts.all; o; o = o->next)
         if (o->size == size && overwrites(o, b)) {
             if (!marks)
-                marks = mend_cc_need(calloc(b->bytes / size + 1, 1));
+                marks = no_marks(b->bytes / size);
             mark_all(marks, elements, o);
         }
     return marks;
@@ -126,10 +139,10 @@ static unsigned char *overwritten_always(const struct block *b, size_t size) {
     for (const struct overwritten *o = parts.all; o; o = o->next) {
         if (!may_lead_to(o, b))
             continue;
-        unsigned char *marks = mend_cc_need(calloc(elements + 1, 1));
+        unsigned char *marks = no_marks(elements);
         mark_all(marks, (int64_t)elements, o);
-        for (size_t i = 0; always && i < elements; i++)
-            marks[i] = marks[i] && always[i];
+        for (size_t i = 0; always && i < elements / 8 + 1; i++)
+            marks[i] &= always[i];
         free(always);
         always = marks;
         if (!o->remade || o->size != size) {
@@ -183,7 +196,7 @@ void mend_cc_parts_noted(void) {
         p->made = mend_cc_need(malloc(b->bytes));
         p->point = parts.point;
         for (size_t i = 0; i < b->bytes / size; i++)
-            if (!always[i])
+            if (!has(always, i))
                 memcpy(p->made + size * count++, (unsigned char *)b->address + i * size, size);
         p->made = mend_cc_need(realloc(p->made, size * count + 1));
         p->made_count = count;
@@ -199,15 +212,15 @@ static void keep(struct block *b, size_t size, const unsigned char *marks) {
     unsigned char *always = known ? overwritten_always(b, size) : NULL;
     size_t made = 0, bit = 0;
     p->kept = mend_cc_need(malloc(b->bytes));
-    p->which = mend_cc_need(calloc(elements / 8 + 1, 1));
+    p->which = no_marks(elements);
     p->count = 0;
     for (size_t i = 0; i < elements; i++) {
-        const unsigned char *now = (unsigned char *)b->address + i * size, *first = always && !always[i] && made < p->made_count ? p->made + size * made++ : NULL;
-        if (marks[i])
+        const unsigned char *now = (unsigned char *)b->address + i * size, *first = always && !has(always, i) && made < p->made_count ? p->made + size * made++ : NULL;
+        if (has(marks, i))
             continue;
         if (!first || memcmp(now, first, size) != 0) {
             memcpy(p->kept + size * p->count++, now, size);
-            p->which[bit / 8] |= (unsigned char)(1 << bit % 8);
+            set(p->which, bit);
         }
         bit++;
     }
@@ -271,11 +284,11 @@ static void put_back(struct block *b, size_t size) {
     size_t bit = 0, count = 0;
     for (size_t i = 0; marks && i < b->bytes / size; i++) {
         unsigned char *at = (unsigned char *)b->address + i * size;
-        if (marks[i] && parts.poisons)
+        if (has(marks, i) && parts.poisons)
             mend_cc_poison(at, size);
-        if (marks[i])
+        if (has(marks, i))
             continue;
-        if (bit / 8 < p->bytes && p->which[bit / 8] >> bit % 8 & 1 && count++ < p->count)
+        if (bit / 8 < p->bytes && has(p->which, bit) && count++ < p->count)
             memcpy(at, p->kept + size * (count - 1), size);
         bit++;
     }

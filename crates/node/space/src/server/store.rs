@@ -10,6 +10,7 @@
 //! `life`), the medium gives errors or is full. So are objects that do not belong to the entry that is known of their file: second copies that were begun.
 
 mod begun;
+mod directories;
 mod holds;
 mod verify;
 mod written;
@@ -91,6 +92,8 @@ pub struct Store {
     clients: Clients,
     writing: Writing,
     holds: Holds,
+    /// Directories of objects are made one at a time.
+    making: Mutex<()>,
 }
 
 fn hex(id: &Id) -> String {
@@ -118,6 +121,7 @@ impl Store {
                 return Err(Failure::new(Failed::Absent, "there is no target in this directory"));
             }
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            directories::sync_names(directory)?;
             if fs::read_dir(directory)?.next().is_some() {
                 return Err(Failure::new(
                     Failed::Nonsense,
@@ -140,11 +144,14 @@ impl Store {
             clients: Clients::default(),
             writing: Writing::default(),
             holds: Holds::default(),
+            making: Mutex::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&store.objects)?;
         mend_durable::sync_directory(directory)?;
+        // An earlier process may have made directories in it, and ended before they were durable.
+        mend_durable::sync_directory(&store.objects)?;
         store.tidy()?;
         Ok(store)
     }
@@ -345,9 +352,7 @@ impl Store {
         options.write(true).create(true).truncate(false).mode(0o600);
         let object = match options.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let directory = path.parent().unwrap_or(&self.objects);
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-                mend_durable::sync_directory(&self.objects)?;
+                self.make_directory(&path)?;
                 options.open(&path)?
             }
             opened => opened?,
@@ -367,7 +372,7 @@ impl Store {
             return Err(Failure::new(Failed::Short, format!("an object has {has} bytes instead of {length}")));
         }
         object.sync_all()?;
-        Ok(mend_durable::sync_directory(path.parent().unwrap_or(&self.objects))?)
+        Ok(mend_durable::sync_directory(&self.make_directory(&path)?)?)
     }
 
     fn keep_sums(&self, file: &Id, page: u32, sums: &[u8]) -> Result<(), Failure> {

@@ -7,6 +7,7 @@
 //! `written_copies` whether both are as they were written.
 
 mod cache;
+mod conflicts;
 mod daemons;
 mod examine;
 mod finding;

@@ -264,7 +264,10 @@ impl Upload {
         }
         let before = {
             let mut names = self.client.names_mut();
-            let before = names.hidden_by(&self.entry);
+            let seen = names.at(&self.entry.path).map(|entry| entry.id);
+            let mut before = names.hidden_by(&self.entry);
+            // What ranks wrote and nobody saw was not to be replaced.
+            before.retain(|id| Some(*id) == seen || names.entry(id).is_none_or(|entry| entry.written().is_none()));
             names.learn(Change::There(Box::new(self.entry.clone())));
             before
         };

@@ -16,6 +16,7 @@ mod verify;
 mod written;
 
 use super::{Answered, Clients, Failure, Served, bytes};
+use crate::holes;
 use holds::Holds;
 use mend_data::ranges::Range;
 use mend_data::space::catalogue::Change;
@@ -29,7 +30,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -357,7 +358,7 @@ impl Store {
             }
             opened => opened?,
         };
-        Ok(object.write_all_at(bytes, offset)?)
+        Ok(holes::put(&object, bytes, offset)?)
     }
 
     fn settle(&self, file: &Id, position: u16, length: u64, life: Id) -> Result<(), Failure> {

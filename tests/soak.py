@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Everything that is drawn by a seed, at length and within a time, and the channels' protocol: storms of messages, changes to
-memory against their images, random events, chaos on nodes, power failures, kill points, damages.
+memory against their images, random events, chaos on nodes, power failures, also of data spaces' targets, kill points, damages; and many small
+files in a data space.
 
     soak.py [--minutes N] [--seed N]
 

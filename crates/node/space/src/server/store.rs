@@ -507,7 +507,7 @@ impl Store {
         match self.known(file)? {
             Some(Change::There(entry)) if entry.file().is_some() => {
                 let held = self.held(file)?;
-                self.remove_objects(file, places(&entry), &held, Some(&held)).map(drop)
+                self.remove_objects(file, None, &held, Some(&held)).map(drop)
             }
             _ => Ok(()),
         }

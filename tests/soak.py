@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Everything that is drawn by a seed, at length and within a time, and the channels' protocol: storms of messages, changes to
-memory against their images, random events, chaos on nodes, power failures, kill points, damages.
+memory against their images, random events, chaos on nodes, power failures, also of data spaces' targets, kill points, damages; and many small
+files in a data space.
 
     soak.py [--minutes N] [--seed N]
 
@@ -71,7 +72,9 @@ def parts(bounded):
         Part("protocol", 0.05, 1, protocol),
         Part("storm", 0.1, 8, storm),
         Part("changes", 0.15, 30, changes, least=-(-LEAST_SEQUENCES // SEQUENCES)),
-        Part("powerloss", 0.15, 15, lambda k, seed, _: script("powerloss.py", "--times", 20, "--faults", 24 if k == 0 else 3, "--seed", seed)),
+        Part("spaceloss", 0.05, 15, lambda _, seed, __: script("spaceloss.py", "--times", 40, "--seed", seed)),
+        Part("small-files", 0.02, 1, lambda *_: script("small_files.py", "--files", 20_000 if bounded else 100_000)),
+        Part("powerloss", 0.08, 15, lambda k, seed, _: script("powerloss.py", "--times", 20, "--faults", 24 if k == 0 else 3, "--seed", seed)),
         # Whoever has little time sees another share of the points with another seed.
         Part("killpoints", 0.2, 32, lambda _, seed, __: script("killpoints.py", "--all", "--share", f"{seed % 32 + 1}/32")),
         Part("damage", 0.1, 15, lambda _, seed, __: script("damage.py", "--times", 40, "--seed", seed)),

@@ -198,6 +198,8 @@ def integrity_steps():
     return [
         Step(build, check=True),
         Step([sys.executable, "tests/lab/powerloss.py", "--times", "6", "--faults", "3", *seed], environment=LONG_LEASE),
+        Step([sys.executable, "tests/lab/spaceloss.py", "--times", "4", *seed]),
+        as_user([sys.executable, "tests/lab/small_files.py", "--files", "500"]),
         as_user([sys.executable, "tests/lab/killpoints.py", "--points", "12", *seed], **LONG_LEASE),
         as_user([sys.executable, "tests/lab/damage.py", "--times", "20", *seed], **LONG_LEASE),
     ]

@@ -116,6 +116,28 @@ class Files(Space):
         self.assertEqual([self.objects(node) for node in NODES], [[], [], []])
         self.assertIn("is no file that is there", self.data("get", "input:run7/a.dat", "x", code=1).stderr)
 
+    def test_holes_of_a_file_are_neither_sent_nor_stored(self):
+        size, pieces = 3 << 30, {0: b"first", 1_500_000_000: self.random.randbytes(100_000), (3 << 30) - 5: b"last!"}
+        path = self.write("sparse", b"")
+        os.truncate(path, size)
+        with open(path, "r+b") as file:
+            for at, content in pieces.items():
+                os.pwrite(file.fileno(), content, at)
+        if os.stat(path).st_blocks * 512 > 16 * MIB:
+            self.skipTest("the file system of the tests keeps no holes")
+        self.data("stage", f"file://{path}", "input:sparse")
+        stored = [os.stat(found) for node in NODES for found in self.objects(node)]
+        self.assertEqual(sum(one.st_size for one in stored), size)
+        self.assertLess(sum(one.st_blocks * 512 for one in stored), 16 * MIB)
+        to = os.path.join(self.directory, "got")
+        self.data("get", "input:sparse", to)
+        self.assertEqual(os.path.getsize(to), size)
+        self.assertLess(os.stat(to).st_blocks * 512, 16 * MIB)
+        with open(to, "rb") as file:
+            for at, content in pieces.items():
+                self.assertEqual(os.pread(file.fileno(), len(content), at), content)
+            self.assertEqual(os.pread(file.fileno(), MIB, 5 * MIB), bytes(MIB))
+
     def test_a_slash_at_the_end_means_into_the_directory(self):
         self.data("stage", "file://" + self.source, "input:run7/")
         name = os.path.basename(self.source)

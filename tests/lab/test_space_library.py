@@ -81,6 +81,20 @@ class Losses(Library):
         self.assertIn(f"input:many/{lost[0]['name']} cannot be read", done.stderr)
         self.assertRegex(self.data("ls", "input:many", code=test_space.UNREACHABLE).stdout, f"lost +[0-9]+ +{lost[0]['name']}")
 
+    def test_of_two_files_of_one_name_the_one_that_is_not_seen_gets_another_one(self):
+        self.data("create", "parted", *(word for node in ("node1", "node2") for number in range(2) for word in ("--target", f"{node}:{self.directory}/{node}-{number}")))
+        self.addCleanup(self.lab.mend, "data", "destroy", "--force", "parted")
+        for lost, content in (("node1", "one"), ("node2", "other")):
+            self.lab.kill_daemon(lost)
+            made = self.lab.on("node4", sys.executable, "-c", f"import mend_data\nwith mend_data.open('mend://parted/out/result', 'x') as file:\n file.write('{content}')", cwd=self.directory)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            self.lab.start_daemon(lost, self.directory)
+        checked = self.data("check", "parted:", code=65)
+        self.assertIn("parted:out/result: there is another file of that name, which is not seen; `mend data repair` lets it be parted:out/result.conflict-", checked.stdout)
+        self.assertIn("is parted:out/result.conflict-", self.data("repair", "parted:out").stdout)
+        [kept] = json.loads(self.data("check", "--json", "parted:").stdout)[0]["conflicts"]
+        self.assertEqual(sorted(self.data("get", name, "-").stdout for name in ("parted:out/result", kept)), ["one", "other"])
+
     def test_ranks_that_use_it_are_saved_moved_and_restarted(self):
         go = os.path.join(self.directory, "go")
         command = [sys.executable, PROGRAM, "rank", "input", go]

@@ -3,6 +3,8 @@
 mod cluster;
 #[path = "cluster/late.rs"]
 mod late;
+#[path = "copies/sparse.rs"]
+mod sparse;
 
 use cluster::Cluster;
 use late::Late;

@@ -1,6 +1,8 @@
 //! Names that several clients give, take and look at in the same moment, of files of a space whose targets are real processes.
 
 mod cluster;
+#[path = "names/partition.rs"]
+mod partition;
 
 use cluster::Cluster;
 use mend_data::space::Entry;

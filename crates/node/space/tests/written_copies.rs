@@ -4,8 +4,8 @@ mod cluster;
 
 use cluster::Cluster;
 use mend_data::space::target::Request;
-use mend_data::space::written::{piece_sums, sum_of_pieces};
-use mend_data::space::{BLOCK, Entry, Striping};
+use mend_data::space::written::{Written, piece_sums, sum_of_pieces};
+use mend_data::space::{BLOCK, Entry, Kind, Striping};
 use mend_space::client::{BadCopies, Client, Writer};
 use rustix::process::Signal;
 use std::fs::{self, OpenOptions};
@@ -98,6 +98,31 @@ fn a_copy_whose_checksums_are_damaged_is_made_anew() {
     assert_eq!(writer.mend(&found).unwrap(), SIZE);
     assert!(bad(&client).is_none());
     assert!(writer.read(&entry.id, 0, SIZE as u32).unwrap().bytes == content());
+}
+
+#[test]
+fn a_file_that_nobody_ended_making_becomes_an_empty_one() {
+    let cluster = Cluster::new(3);
+    let file = Written { stripe: BLOCK, objects: vec![[0, 1], [1, 2]], epoch: 0, filling: Vec::new(), mode: 0o644 };
+    let entry = Entry { id: [7; 16], version: 1, path: "file".into(), made_ns: 0, kind: Kind::Written(file) };
+    // One target had it durable when the power of all failed.
+    let adopt = Request::Adopt { entry: Box::new(entry.clone()), positions: vec![0], fresh: vec![0] };
+    cluster.client().peer(0).unwrap().ask(&adopt, &[]).unwrap();
+    let client = cluster.client();
+    let writer = Writer::new(client.clone(), None);
+    assert!(writer.read(&entry.id, 0, 8 * BLOCK as u32).is_err());
+    let found = client.examine_copies("", true).unwrap().found;
+    assert!(found.len() == 1 && found[0].is_gone());
+    assert!(writer.end_making(&found[0]).unwrap());
+    assert!(client.examine_copies("", true).unwrap().found.is_empty());
+    writer.write(&entry.id, BLOCK - 2, b"bytes").unwrap();
+    writer.sync(&entry.id).unwrap();
+    assert!(writer.read(&entry.id, BLOCK - 2, 9).unwrap().bytes == b"bytes");
+    // What has bytes, or was known to all, is not emptied.
+    (0..3).flat_map(|at| cluster.objects(at, ".1")).for_each(|object| fs::remove_file(object).unwrap());
+    let found = client.examine_copies("", true).unwrap().found;
+    assert!(found[0].is_gone() && !writer.end_making(&found[0]).unwrap());
+    assert!(client.examine_copies("", true).unwrap().found[0].is_gone());
 }
 
 #[test]

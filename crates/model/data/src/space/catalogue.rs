@@ -96,6 +96,21 @@ impl Catalogue {
         self.all_at(&entry.path).into_iter().filter(|other| order(other) < order(entry)).map(|other| other.id).collect()
     }
 
+    /// True of a file that ranks wrote and that nobody sees at its path, or that hides what is below it.
+    #[must_use]
+    pub fn is_conflict(&self, entry: &Entry) -> bool {
+        let is_seen = || self.at(&entry.path).is_some_and(|seen| seen.id == entry.id);
+        entry.written().is_some() && (!is_seen() || self.below(&entry.path).next().is_some())
+    }
+
+    /// All of these, in the order of their paths: [`conflicts`](super::conflicts) tells where they go.
+    #[must_use]
+    pub fn conflicts(&self) -> Vec<&Entry> {
+        let mut found: Vec<&Entry> = self.entries.values().filter(|entry| self.is_conflict(entry)).collect();
+        found.sort_by(|one, other| (&one.path, one.id).cmp(&(&other.path, other.id)));
+        found
+    }
+
     /// An entry that is not gone.
     #[must_use]
     pub fn entry(&self, id: &Id) -> Option<&Entry> {
@@ -274,6 +289,31 @@ mod tests {
         assert_eq!(catalogue.hidden_by(&seen), [oldest.id]);
         assert_eq!(catalogue.hidden_by(&newer).len(), 2);
         assert!(catalogue.hidden_by(&oldest).is_empty() && catalogue.at("a") == Some(&newer));
+    }
+
+    #[test]
+    fn what_ranks_wrote_and_nobody_sees_is_a_conflict() {
+        let written = |id: u8, version: u64, path: &str| {
+            let known = super::super::written::Written {
+                stripe: super::super::BLOCK,
+                objects: vec![[0, 1]],
+                epoch: 0,
+                filling: Vec::new(),
+                mode: 0o644,
+            };
+            Entry { kind: Kind::Written(known), ..file(id, version, path) }
+        };
+        let mut catalogue = Catalogue::default();
+        // Twins, one below a staged file, one that hides what is below it; and what is as it should be.
+        let all = [written(1, 1, "a"), written(2, 1, "a"), file(3, 2, "b"), written(4, 1, "b"), written(5, 1, "c"), written(6, 1, "c/d")];
+        let good = [written(7, 1, "e"), file(8, 1, "f"), file(9, 2, "f"), written(10, 1, "g/h"), written(11, 1, "c.x")];
+        all.iter().chain(&good).for_each(|entry| catalogue.learn(there(entry)));
+        let found: Vec<u8> = catalogue.conflicts().into_iter().map(|entry| entry.id[0]).collect();
+        assert_eq!(found, [1, 4, 5]);
+        for entry in [&all[0], &all[3], &all[4]] {
+            catalogue.learn(there(&Entry { version: 2, path: super::super::conflicts::path_beside(entry), ..entry.clone() }));
+        }
+        assert!(catalogue.conflicts().is_empty() && catalogue.files("").len() == 10);
     }
 
     #[test]

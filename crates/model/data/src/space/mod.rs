@@ -1,6 +1,6 @@
 //! A data space: files of a job, striped over directories of its nodes (targets), for as long as the job needs them.
 //!
-//! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `replicas` which ones get a second copy, `window` which files do and when, `healing` which ones it gets instead of those that were lost, `catalogue` what all targets together know, `target` what
+//! `layout` is where the bytes of a file are, `placement` which targets a new file gets, `replicas` which ones get a second copy, `window` which files do and when, `healing` which ones it gets instead of those that were lost, `catalogue` what all targets together know, `conflicts` how files are kept that have one path, `target` what
 //! clients and targets say to each other, `mounts` where ranks see spaces, `written` what is known of a file that ranks write, `blocks` how targets tell what of it has changed. Nothing here touches a file or a socket: `mend-space` and `mend-data` do.
 //!
 //! There is no server of metadata. Each file has an [`Entry`], and each of its holders (the targets with its bytes, and always two if there are two)
@@ -10,6 +10,7 @@
 
 pub mod blocks;
 pub mod catalogue;
+pub mod conflicts;
 pub mod copies;
 mod failed;
 pub mod healing;

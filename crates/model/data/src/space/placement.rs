@@ -58,6 +58,20 @@ pub(super) fn keepers(known: Vec<u16>, order: &[u16], node: impl Fn(u16) -> usiz
 /// # Errors
 /// [`NoPlace`] if too few targets have room.
 pub fn choose(free: &[Option<u64>], size: u64, striping: Striping, file: &Id, node: impl Fn(u16) -> usize) -> Result<Placement, NoPlace> {
+    choose_for(free, (size, size), striping, file, node)
+}
+
+/// The same for a file of this size that has so many bytes but for its holes.
+///
+/// # Errors
+/// As [`choose`].
+pub fn choose_for(
+    free: &[Option<u64>],
+    (size, stored): (u64, u64),
+    striping: Striping,
+    file: &Id,
+    node: impl Fn(u16) -> usize,
+) -> Result<Placement, NoPlace> {
     let mut there: Vec<(u16, u64)> = free.iter().enumerate().filter_map(|(at, free)| Some((u16::try_from(at).ok()?, (*free)?))).collect();
     if there.is_empty() {
         return Err(NoPlace::NoTarget);
@@ -74,7 +88,7 @@ pub fn choose(free: &[Option<u64>], size: u64, striping: Striping, file: &Id, no
     let grain = (most / 16).max(1);
     there.sort_unstable_by_key(|(at, free)| (std::cmp::Reverse(free / grain), xxh3_64_with_seed(file, u64::from(*at))));
     let rows = size.div_ceil(striping.size.max(1).saturating_mul(count as u64));
-    let needed = rows.saturating_mul(striping.size).min(size);
+    let needed = rows.saturating_mul(striping.size).min(size).min(stored);
     let room = |(_, free): &&(u16, u64)| *free >= needed.saturating_add(RESERVE);
     let roomy = there.iter().filter(room).count();
     if roomy < count {
@@ -97,6 +111,15 @@ mod tests {
     /// Each target has its node.
     fn own(at: u16) -> usize {
         at.into()
+    }
+
+    #[test]
+    fn holes_need_no_room() {
+        let free = [Some(GIB), Some(2 * GIB)];
+        let spread =
+            |stored| choose_for(&free, (1024 * GIB, stored), Striping::default(), &[0; 16], own).map(|placed| placed.targets.len());
+        assert_eq!(spread(GIB / 2), Ok(2));
+        assert!(matches!(spread(3 * GIB), Err(NoPlace::Full { roomy: 0, .. })));
     }
 
     #[test]

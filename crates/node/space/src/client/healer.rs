@@ -34,7 +34,7 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
     let pace = if probe == 0 { UNPROBED_S } else { probe };
     let look = move || {
         let (mut watch, mut verified, mut unfilled) = (Watch::default(), Instant::now(), Vec::new());
-        let mut fills = Tries::default();
+        let (mut fills, mut hidden, mut names) = (Tries::default(), Vec::new(), Tries::default());
         let (mut pause, begun) = (Pause::default(), Instant::now());
         loop {
             // Whoever waits for a second copy is not made to wait for the next look.
@@ -46,6 +46,10 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
             let before = std::mem::replace(&mut unfilled, client.unfilled());
             let due = fills.due(unfilled.iter().copied().filter(|file| before.contains(file)).collect());
             writer.fill_again(&due).into_iter().for_each(|file| fills.failed(file));
+            // What a rename replaces is hidden for a moment.
+            let before = std::mem::replace(&mut hidden, client.conflicts("").into_iter().map(|entry| entry.id).collect::<Vec<Id>>());
+            let due = names.due(hidden.iter().copied().filter(|file| before.contains(file)).collect());
+            writer.keep_all_beside(&due).into_iter().for_each(|file| names.failed(file));
             let deep = verify > 0 && verified.elapsed() >= Duration::from_secs(verify);
             let lost = if probe == 0 { BTreeSet::new() } else { watch.looked(client.bad_targets()) };
             writer.copy_again(&lost);

@@ -1,7 +1,7 @@
 //! Names of files and directories that ranks make, change and remove.
 //!
 //! There is no server of names, so whoever makes, removes or renames a file, or changes its permissions, claims its path first: the first target that answers, in an order that the
-//! path gives, lets one client at a time do it. A name is another version of the same file; a file that is removed while it is open has a hidden name until it is closed.
+//! path gives, lets one client at a time do it. Clients that cannot reach the same targets may both make one (`conflicts`). A name is another version of the same file; a file that is removed while it is open has a hidden name until it is closed.
 
 use super::names::{Client, TargetCapacity, now_ns};
 use super::peer::Peer;
@@ -228,7 +228,7 @@ impl Writer {
         };
         self.keep_directory(kept)?;
         // Before it, or they would be seen. What somebody else has made there by now stays.
-        self.client.forget(&hidden)?;
+        self.let_go_of_hidden(path, &hidden)?;
         self.hide_or_forget(&entry)
     }
 
@@ -273,14 +273,16 @@ impl Writer {
                 return Err(Refused::NotDirectory);
             }
             // What neither name shows would be seen once the file that hides it is elsewhere.
-            let hidden: Vec<Id> = [Some(&entry), before.as_ref()].into_iter().flatten().flat_map(|seen| names.hidden_by(seen)).collect();
+            let hidden = [Some(&entry), before.as_ref()].map(|seen| seen.map_or_else(Vec::new, |seen| names.hidden_by(seen)));
             (entry, before, hidden, implied(&names, from), names.next_version(to))
         };
         if from == to {
             return Ok(());
         }
         self.keep_directory(kept)?;
-        self.client.forget(&hidden)?;
+        for (path, hidden) in [from, to].into_iter().zip(&hidden) {
+            self.let_go_of_hidden(path, hidden)?;
+        }
         self.change((&entry.id, from), version, |entry| entry.path = to.to_owned())?;
         if let Some(before) = before {
             self.hide_or_forget(&before)?;
@@ -303,7 +305,7 @@ impl Writer {
 
     /// Changes what is known of a file whose path was claimed; its version is this one then, or a higher one. Another client may tell something else of it at the same time, such as
     /// where a copy is now: then it is changed once more.
-    fn change(&self, (file, path): (&Id, &str), version: u64, change: impl Fn(&mut Entry)) -> Result<(), Refused> {
+    pub(super) fn change(&self, (file, path): (&Id, &str), version: u64, change: impl Fn(&mut Entry)) -> Result<(), Refused> {
         for _ in 0..TRIES {
             let (mut entry, _) = self.now(file)?;
             if entry.path != path {
@@ -359,7 +361,9 @@ impl Writer {
                 Some(Node::Directory) if !names.list(path).is_empty() => return Err(Refused::NotEmpty),
                 Some(Node::Directory) => {}
             }
-            (names.all_at(path).iter().map(|entry| entry.id).collect::<Vec<Id>>(), implied(&names, path))
+            // What ranks wrote is seen then.
+            let ids = names.all_at(path).into_iter().filter(|entry| entry.written().is_none()).map(|entry| entry.id).collect::<Vec<Id>>();
+            (ids, implied(&names, path))
         };
         self.keep_directory(kept)?;
         Ok(self.client.forget(&ids)?)

@@ -377,12 +377,17 @@ impl Client {
         *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Removes what is at a path, or below it. Those targets that were not told, with why: they are told by whoever sees an entry come back.
+    /// Removes what is at a path, or below it, but files that ranks wrote and that something else hides at this very path: they are seen then. Those targets that were not told, with why: they are told by whoever sees an entry come back.
     ///
     /// # Errors
     /// If no two targets (or the only one) keep the word of it.
     pub fn remove(&self, path: &str) -> Result<usize, Fault> {
-        let ids: Vec<Id> = self.names().everything(path).iter().map(|entry| entry.id).collect();
+        let ids: Vec<Id> = {
+            let names = self.names();
+            let is_twin =
+                |entry: &Entry| entry.path == path && names.is_conflict(entry) && names.at(path).is_some_and(|seen| seen.id != entry.id);
+            names.everything(path).into_iter().filter(|entry| !is_twin(entry)).map(|entry| entry.id).collect()
+        };
         for some in ids.chunks(MAX_IDS) {
             let request = Request::Forget { ids: some.to_vec() };
             self.enough(self.ask_each(&self.all(), |_| request.clone()))?;
@@ -430,7 +435,8 @@ impl Client {
     pub fn set_striping(&self, path: &str, striping: Striping) -> Result<(), Fault> {
         let (version, before) = {
             let names = self.names();
-            (names.next_version(path), names.all_at(path).iter().map(|entry| entry.id).collect::<Vec<Id>>())
+            let replaced = names.all_at(path).into_iter().filter(|entry| entry.written().is_none());
+            (names.next_version(path), replaced.map(|entry| entry.id).collect::<Vec<Id>>())
         };
         let entry =
             Entry { id: mend_wire::random_bytes(), version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::Directory(striping) };

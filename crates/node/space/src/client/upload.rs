@@ -5,6 +5,7 @@
 use super::names::{Client, now_ns};
 use super::peer::Peer;
 use super::peer::nonsense;
+use crate::holes::are_zeros;
 use crate::link::Fault;
 use mend_data::ranges::{self, Range};
 use mend_data::record::Source;
@@ -27,7 +28,10 @@ pub struct Upload {
     file: File,
     layout: Layout,
     lives: Vec<Option<Id>>,
-    sums: Mutex<Vec<Option<u128>>>,
+    /// Of each block; 0 of one that was not written.
+    sums: Mutex<Vec<u128>>,
+    /// Blocks in whose place a target may have something else than zeros.
+    marked: BTreeSet<u64>,
 }
 
 /// Why a file is not seen though all of it is there.
@@ -44,6 +48,9 @@ pub enum NotSeen {
     Fault(#[from] Fault),
 }
 
+/// A block of a hole.
+static ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
+
 /// Blocks of 64 KiB in one of 1 MiB, of which claims are.
 const OF_PIECE: u64 = sums::BLOCK / BLOCK;
 
@@ -53,6 +60,14 @@ impl Upload {
     /// # Errors
     /// If the path cannot be a file, or there is no room.
     pub fn begin(client: &Arc<Client>, path: &str, size: u64, sources: Vec<Source>) -> Result<Self, Fault> {
+        Self::begin_sparse(client, path, (size, size), sources)
+    }
+
+    /// The same of a file that has so many bytes but for its holes.
+    ///
+    /// # Errors
+    /// As [`Upload::begin`].
+    pub fn begin_sparse(client: &Arc<Client>, path: &str, (size, stored): (u64, u64), sources: Vec<Source>) -> Result<Self, Fault> {
         let (striping, version) = {
             let names = client.names();
             if let Some(obstacle) = names.obstacle(path) {
@@ -63,7 +78,7 @@ impl Upload {
         let id = mend_wire::random_bytes();
         let rooms = client.rooms();
         let free: Vec<Option<u64>> = rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
-        let placed = placement::choose(&free, size, striping, &id, |at| client.node(at)).map_err(|error| {
+        let placed = placement::choose_for(&free, (size, stored), striping, &id, |at| client.node(at)).map_err(|error| {
             let lost = rooms.iter().find_map(|room| room.as_ref().err()).map(|fault| format!("; {fault}")).unwrap_or_default();
             Fault::Other(format!("{}:{path} has no room: {error}{lost}", client.space.name))
         })?;
@@ -72,7 +87,8 @@ impl Upload {
         let blocks = usize::try_from(layout.blocks()).map_err(|_| Fault::Other(format!("{path} is too long")))?;
         let entry = Entry { id, version, path: path.to_owned(), made_ns: now_ns(), kind: Kind::File(file.clone()) };
         let lives = rooms.into_iter().map(|room| room.ok().map(|room| room.life)).collect();
-        let upload = Self { client: client.clone(), entry, file, layout, lives, sums: Mutex::new(vec![None; blocks]) };
+        let (sums, marked) = (Mutex::new(vec![0; blocks]), BTreeSet::new());
+        let upload = Self { client: client.clone(), entry, file, layout, lives, sums, marked };
         upload.tell()?;
         Ok(upload)
     }
@@ -93,7 +109,8 @@ impl Upload {
         let layout = Layout::of(&file);
         let blocks = usize::try_from(layout.blocks()).map_err(|_| Fault::Other(format!("{} is too long", entry.path)))?;
         let lives = rooms.into_iter().map(|room| room.ok().map(|room| room.life)).collect();
-        let upload = Self { client: client.clone(), entry, file, layout, lives, sums: Mutex::new(vec![None; blocks]) };
+        let (sums, marked) = (Mutex::new(vec![0; blocks]), BTreeSet::new());
+        let mut upload = Self { client: client.clone(), entry, file, layout, lives, sums, marked };
         upload.tell()?;
         let found = upload.found();
         let mut there = 0;
@@ -102,11 +119,17 @@ impl Upload {
             let of_piece = (range.offset / BLOCK) as usize..range.end().div_ceil(BLOCK) as usize;
             let Some(sums) = found.get(of_piece.clone()).filter(|_| *piece < ranges::blocks(layout.size)) else { continue };
             let mut known = upload.sums.lock().unwrap_or_else(PoisonError::into_inner);
-            if claim_of(sums) == Some(*claimed) && known[of_piece.start].is_none() {
+            if claim_of(sums) == Some(*claimed) && known[of_piece.start] == 0 {
                 known[of_piece].copy_from_slice(sums);
                 there += range.length;
             }
         }
+        let is_of_zeros = |index: u64, sum: u128| sum == block_sum(&upload.entry.id, index, &ZEROS[..layout.block(index).length as usize]);
+        let known = upload.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let unclaimed = (0..).zip(found).zip(&*known).filter(|((_, found), known)| *found != 0 && **known == 0);
+        let marked = unclaimed.filter(|((index, sum), _)| !is_of_zeros(*index, *sum)).map(|((index, _), _)| index).collect();
+        drop(known);
+        upload.marked = marked;
         Ok((upload, there))
     }
 
@@ -136,9 +159,9 @@ impl Upload {
         all_good(self.client.each(&self.entry.holders(self.client.targets()), |_, peer| peer.ask(&request, &[]).map(drop)))
     }
 
-    /// Checksums of what its targets have.
-    fn found(&self) -> Vec<Option<u128>> {
-        let found = Mutex::new(vec![None; self.layout.blocks() as usize]);
+    /// Checksums of what its targets have; 0 of what cannot be read.
+    fn found(&self) -> Vec<u128> {
+        let found = Mutex::new(vec![0; self.layout.blocks() as usize]);
         let targets: BTreeSet<u16> = self.file.targets.iter().copied().collect();
         self.client.each(&targets.into_iter().collect::<Vec<_>>(), |at, peer| {
             for position in self.file.positions(at) {
@@ -149,8 +172,7 @@ impl Upload {
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                     for (sum, number) in sums.as_chunks::<16>().0.iter().zip(first..count) {
                         let index = self.layout.file_offset(position.into(), number * BLOCK) / BLOCK;
-                        // What cannot be read has none.
-                        found[index as usize] = Some(u128::from_le_bytes(*sum)).filter(|sum| *sum != 0);
+                        found[index as usize] = u128::from_le_bytes(*sum);
                     }
                 }
             }
@@ -177,7 +199,9 @@ impl Upload {
                 // A place has 16 bits: there are no more targets.
                 let request =
                     Request::Write { file: self.entry.id, position: extent.position as u16, offset: at, length: piece.len() as u32 };
-                self.client.peer(self.file.targets[extent.position])?.ask(&request, piece)?;
+                if !self.is_hole(extent.position, at, piece) {
+                    self.client.peer(self.file.targets[extent.position])?.ask(&request, piece)?;
+                }
                 at += piece.len() as u64;
             }
         }
@@ -187,8 +211,33 @@ impl Upload {
         let mut all = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         for (sum, index) in sums.into_iter().zip(first as usize..) {
             if let Some(place) = all.get_mut(index) {
-                *place = Some(sum);
+                *place = sum;
             }
+        }
+        Ok(())
+    }
+
+    /// True of zeros that an object has where nothing is written. Its end is written, which says how long it is.
+    fn is_hole(&self, position: usize, offset: u64, bytes: &[u8]) -> bool {
+        let end = offset + bytes.len() as u64;
+        let index = |number: u64| self.layout.file_offset(position, number * BLOCK) / BLOCK;
+        let is_marked =
+            || !self.marked.is_empty() && (offset / BLOCK..end.div_ceil(BLOCK)).any(|number| self.marked.contains(&index(number)));
+        // A bucket takes objects without holes.
+        let takes_holes = self.client.takes_writes(self.file.targets[position]);
+        takes_holes && end < self.layout.object_length(position) && are_zeros(bytes) && !is_marked()
+    }
+
+    /// Takes a range as zeros, which the file's source has not got to be asked for. It begins with a block, and ends with one or with the file.
+    ///
+    /// # Errors
+    /// Those of targets.
+    pub fn put_zeros(&self, range: Range) -> Result<(), Fault> {
+        let mut at = range.offset;
+        while at < range.end() {
+            let length = (range.end() - at).min(BLOCK);
+            self.put(at, &ZEROS[..length as usize])?;
+            at += length;
         }
         Ok(())
     }
@@ -198,7 +247,10 @@ impl Upload {
     /// # Errors
     /// [`NotSeen`]. The file is not there then; what was written of it stays for [`Upload::go_on`], unless a target failed.
     pub fn finish(mut self, force: bool) -> Result<(), NotSeen> {
-        let pages = self.pages()?;
+        let sums = std::mem::take(self.sums.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if sums.contains(&0) {
+            return Err(Fault::Other(format!("{} was not written as a whole", self.entry.path)).into());
+        }
         let id = self.entry.id;
         let places: Vec<(u16, u16, u64)> = self
             .file
@@ -215,8 +267,9 @@ impl Upload {
                 peer.ask(&Request::Settle { file: id, position, length, life }, &[])?;
             }
             if self.file.keepers.contains(&at) {
-                for (page, sums) in pages.iter().zip(0_u32..).map(|(sums, page)| (page, sums)) {
-                    peer.ask(&Request::Sums { file: id, page, length: sums.len() as u32 }, sums)?;
+                for (page, sums) in (0_u32..).zip(sums.chunks(SUMS_OF_PAGE as usize)) {
+                    let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+                    peer.ask(&Request::Sums { file: id, page, length: bytes.len() as u32 }, &bytes)?;
                 }
             }
             Ok(())
@@ -264,7 +317,10 @@ impl Upload {
         }
         let before = {
             let mut names = self.client.names_mut();
-            let before = names.hidden_by(&self.entry);
+            let seen = names.at(&self.entry.path).map(|entry| entry.id);
+            let mut before = names.hidden_by(&self.entry);
+            // What ranks wrote and nobody saw was not to be replaced.
+            before.retain(|id| Some(*id) == seen || names.entry(id).is_none_or(|entry| entry.written().is_none()));
             names.learn(Change::There(Box::new(self.entry.clone())));
             before
         };
@@ -272,22 +328,12 @@ impl Upload {
         let _ = self.client.forget(&before);
         Ok(())
     }
-
-    /// Checksums as pages.
-    fn pages(&self) -> Result<Vec<Vec<u8>>, Fault> {
-        let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing = || Fault::Other(format!("{} was not written as a whole", self.entry.path));
-        let page = |page: &[Option<u128>]| -> Option<Vec<u8>> {
-            page.iter().map(|sum| sum.map(u128::to_le_bytes)).collect::<Option<Vec<_>>>().map(|sums| sums.concat())
-        };
-        sums.chunks(SUMS_OF_PAGE as usize).map(|sums| page(sums).ok_or_else(missing)).collect()
-    }
 }
 
 /// The checksum of the checksums of a piece; `None` if one is not known.
-fn claim_of(sums: &[Option<u128>]) -> Option<Sum> {
-    let bytes: Vec<[u8; 16]> = sums.iter().map(|sum| sum.map(u128::to_le_bytes)).collect::<Option<_>>()?;
-    (!bytes.is_empty()).then(|| Sum::of(&bytes.concat()))
+fn claim_of(sums: &[u128]) -> Option<Sum> {
+    let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+    (!sums.is_empty() && !sums.contains(&0)).then(|| Sum::of(&bytes))
 }
 
 fn all_good(done: Vec<Option<Result<(), Fault>>>) -> Result<(), Fault> {

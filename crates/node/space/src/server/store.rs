@@ -10,11 +10,13 @@
 //! `life`), the medium gives errors or is full. So are objects that do not belong to the entry that is known of their file: second copies that were begun.
 
 mod begun;
+mod directories;
 mod holds;
 mod verify;
 mod written;
 
 use super::{Answered, Clients, Failure, Served, bytes};
+use crate::holes;
 use holds::Holds;
 use mend_data::ranges::Range;
 use mend_data::space::catalogue::Change;
@@ -28,7 +30,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -54,6 +56,8 @@ const KNOWS_HELD: &str = "held";
 const DATABASE: &str = "catalogue.redb";
 /// How long a file that is being written may stand still before its objects go.
 const ABANDONED: Duration = Duration::from_secs(600);
+/// Objects that are looked up one by one; of more the directory is read.
+const LOOKED_UP: u16 = 64;
 /// Memory of the database for pages, bytes.
 const DATABASE_CACHE: usize = 16 << 20;
 
@@ -91,6 +95,8 @@ pub struct Store {
     clients: Clients,
     writing: Writing,
     holds: Holds,
+    /// Directories of objects are made one at a time.
+    making: Mutex<()>,
 }
 
 fn hex(id: &Id) -> String {
@@ -118,6 +124,7 @@ impl Store {
                 return Err(Failure::new(Failed::Absent, "there is no target in this directory"));
             }
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            directories::sync_names(directory)?;
             if fs::read_dir(directory)?.next().is_some() {
                 return Err(Failure::new(
                     Failed::Nonsense,
@@ -140,11 +147,14 @@ impl Store {
             clients: Clients::default(),
             writing: Writing::default(),
             holds: Holds::default(),
+            making: Mutex::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&store.objects)?;
         mend_durable::sync_directory(directory)?;
+        // An earlier process may have made directories in it, and ended before they were durable.
+        mend_durable::sync_directory(&store.objects)?;
         store.tidy()?;
         Ok(store)
     }
@@ -345,14 +355,12 @@ impl Store {
         options.write(true).create(true).truncate(false).mode(0o600);
         let object = match options.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let directory = path.parent().unwrap_or(&self.objects);
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-                mend_durable::sync_directory(&self.objects)?;
+                self.make_directory(&path)?;
                 options.open(&path)?
             }
             opened => opened?,
         };
-        Ok(object.write_all_at(bytes, offset)?)
+        Ok(holes::put(&object, bytes, offset)?)
     }
 
     fn settle(&self, file: &Id, position: u16, length: u64, life: Id) -> Result<(), Failure> {
@@ -367,7 +375,7 @@ impl Store {
             return Err(Failure::new(Failed::Short, format!("an object has {has} bytes instead of {length}")));
         }
         object.sync_all()?;
-        Ok(mend_durable::sync_directory(path.parent().unwrap_or(&self.objects))?)
+        Ok(mend_durable::sync_directory(&self.make_directory(&path)?)?)
     }
 
     fn keep_sums(&self, file: &Id, page: u32, sums: &[u8]) -> Result<(), Failure> {
@@ -413,7 +421,7 @@ impl Store {
         if before.is_some() {
             // They are on others now.
             let counted = counted.as_deref();
-            let bytes = self.remove_objects(&entry.id, positions, counted)?;
+            let bytes = self.remove_objects(&entry.id, places(entry), positions, counted)?;
             self.used.fetch_sub(bytes.min(self.used.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
         Ok(())
@@ -463,7 +471,7 @@ impl Store {
         for entry in removed {
             let bytes = match entry.written() {
                 Some(known) => self.remove_written(&entry.id, known)?,
-                None => self.remove_objects(&entry.id, &[], counted.get(&entry.id).map(Vec::as_slice))?,
+                None => self.remove_objects(&entry.id, places(&entry), &[], counted.get(&entry.id).map(Vec::as_slice))?,
             };
             self.used.fetch_sub(bytes.min(self.used.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
@@ -475,7 +483,7 @@ impl Store {
             return self.let_go_of_begun(file);
         }
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(file);
-        self.remove_objects(file, &[], None)?;
+        self.remove_objects(file, None, &[], None)?;
         let begun = self.database.begin_write().map_err(database)?;
         remove_sums(&begun, file)?;
         begun::is_over(&begun, file)?;
@@ -499,18 +507,30 @@ impl Store {
         match self.known(file)? {
             Some(Change::There(entry)) if entry.file().is_some() => {
                 let held = self.held(file)?;
-                self.remove_objects(file, &held, Some(&held)).map(drop)
+                self.remove_objects(file, None, &held, Some(&held)).map(drop)
             }
             _ => Ok(()),
         }
     }
 
-    /// Removes the objects of a file but those at these places. The bytes that they had; where `counted` is given, of those objects alone.
-    fn remove_objects(&self, file: &Id, but: &[u16], counted: Option<&[u16]>) -> Result<u64, Failure> {
+    /// Removes the objects of a file but those at these places. `places`: how many it has, if that is known; without it its directory, which is others' as well, is looked through.
+    /// The bytes that they had; where `counted` is given, of those objects alone.
+    fn remove_objects(&self, file: &Id, places: Option<u16>, but: &[u16], counted: Option<&[u16]>) -> Result<u64, Failure> {
         self.writing.let_go(file, but);
-        let directory = self.objects.join(format!("{:02x}", file[0]));
         let mut bytes = 0;
-        let listed = match fs::read_dir(directory) {
+        let mut remove = |object: PathBuf, place: Option<u16>| -> io::Result<()> {
+            let about = match fs::metadata(&object) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                about => about?,
+            };
+            bytes += if place.is_some_and(|place| counted.is_none_or(|counted| counted.contains(&place))) { about.len() } else { 0 };
+            fs::remove_file(object)
+        };
+        if let Some(places) = places.filter(|places| *places <= LOOKED_UP) {
+            (0..places).filter(|place| !but.contains(place)).try_for_each(|place| remove(self.path(file, place), Some(place)))?;
+            return Ok(bytes);
+        }
+        let listed = match fs::read_dir(self.objects.join(format!("{:02x}", file[0]))) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
             listed => listed?,
         };
@@ -519,9 +539,7 @@ impl Store {
             let place = |name: &str| name.split('.').nth(1).and_then(|place| place.parse::<u16>().ok());
             let kept = object.file_name().to_str().and_then(place).is_some_and(|place| but.contains(&place));
             if !kept && object.file_name().to_str().and_then(identity) == Some(*file) {
-                let counts = place_of(&object).is_some_and(|place| counted.is_none_or(|counted| counted.contains(&place)));
-                bytes += if counts { object.metadata()?.len() } else { 0 };
-                fs::remove_file(object.path())?;
+                remove(object.path(), place_of(&object))?;
             }
         }
         Ok(bytes)
@@ -541,6 +559,11 @@ impl Served for Store {
         // Who has the database has it alone.
         true
     }
+}
+
+/// How many places objects of a file that was staged have; `None` if there may be more beside them.
+fn places(entry: &Entry) -> Option<u16> {
+    entry.file().and_then(|file| u16::try_from(file.targets.len()).ok())
 }
 
 /// The place of an object; `None` of what belongs to one.

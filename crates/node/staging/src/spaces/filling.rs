@@ -12,7 +12,7 @@ use crate::origin::Origin;
 use crate::progress::Progress;
 use crate::report::Staged;
 use mend_data::plan::Fault;
-use mend_data::ranges;
+use mend_data::ranges::{self, Range};
 use mend_data::record::Source;
 use mend_data::resume::Begun;
 use mend_data::space::catalogue::Node;
@@ -63,6 +63,21 @@ struct Filling {
     progress: Arc<Progress>,
 }
 
+impl Filling {
+    /// Takes pieces that are holes of the source as zeros: they are not noted, and who goes on finds that out again. How many bytes they have.
+    fn put_holes(&self, holes: &[Range], size: u64) -> Result<u64, mend_space::Fault> {
+        let mut taken = 0;
+        for hole in holes {
+            let pieces = (hole.offset.div_ceil(BLOCK)..hole.end().div_ceil(BLOCK)).map(|piece| (piece, ranges::block(piece, size)));
+            for (_, range) in pieces.filter(|(piece, range)| range.end() <= hole.end() && self.wants(*piece)) {
+                self.upload.put_zeros(range)?;
+                taken += range.length;
+            }
+        }
+        Ok(taken)
+    }
+}
+
 impl Sink for Filling {
     fn wants(&self, block: u64) -> bool {
         !self.upload.has(block)
@@ -111,7 +126,7 @@ fn known(file: &SpaceFile, size: u64) -> Option<bool> {
 }
 
 /// Begins, or goes on. How many bytes are there.
-fn begin(file: &SpaceFile, begun: Begun, progress: &Arc<Progress>) -> Result<(Filling, u64), Failure> {
+fn begin(file: &SpaceFile, begun: Begun, holes: &[Range], progress: &Arc<Progress>) -> Result<(Filling, u64), Failure> {
     let (client, path) = (&file.client, &file.path);
     let shown = format!("{}:{path}", client.space.name);
     let failed = |error: io::Error| stopped(&shown, &io::Error::other(NotNoted(error)));
@@ -132,7 +147,8 @@ fn begin(file: &SpaceFile, begun: Begun, progress: &Arc<Progress>) -> Result<(Fi
             progress.tell(&told_of_new_begin(&shown));
         }
     }
-    let upload = Upload::begin(client, path, begun.size, begun.sources.clone())?;
+    let stored = begun.size.saturating_sub(ranges::total(holes));
+    let upload = Upload::begin_sparse(client, path, (begun.size, stored), begun.sources.clone())?;
     log.begin(upload.entry(), &begun).map_err(failed)?;
     Ok((Filling { upload, log, progress: progress.clone() }, 0))
 }
@@ -183,9 +199,13 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
     let kept: Vec<Source> =
         file.sources.iter().zip(&origins).filter(|(_, origin)| origin.is_ok()).map(|(source, _)| source.clone()).collect();
     let begun = Begun { sources: kept, size };
-    let (filling, resumed) = tokio::task::block_in_place(|| begin(&file, begun, progress))?;
+    // Others were compared with the first one in a few blocks alone: nothing tells whose hole is right.
+    let holes = origins.iter().flatten().next().map_or_else(Vec::new, |origin| origin.holes(size));
+    let (filling, resumed) = tokio::task::block_in_place(|| begin(&file, begun, &holes, progress))?;
+    let zeros =
+        tokio::task::block_in_place(|| filling.put_holes(&holes, size)).map_err(|fault| stopped(&shown, &io::Error::other(fault)))?;
     let missing = ranges::of_blocks((0..ranges::blocks(size)).filter(|piece| filling.wants(*piece)), size);
-    progress.wants(size, resumed);
+    progress.wants(size, resumed + zeros);
     let filling = Arc::new(filling);
     let origins: Origins = Arc::new(origins);
     let fetched = fetcher.fetch(&origins, size, missing, &filling).await.map_err(|error| stopped(&shown, &error))?;
@@ -210,7 +230,7 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
         Err(NotSeen::Taken) if known(&file, size) == Some(true) => {
             tokio::task::block_in_place(|| Upload::discard(&file.client, &entry));
             let _ = log.end();
-            return Ok(staged(size - resumed, true));
+            return Ok(staged(size - resumed - zeros, true));
         }
         finished => finished.map_err(|not_seen| match not_seen {
             NotSeen::Fault(fault) => fault.into(),
@@ -225,7 +245,7 @@ pub async fn one(mut file: SpaceFile, fetcher: &Fetcher, progress: &Arc<Progress
     }
     // What stays of the log is of no file any more: the next command looks at what is there first.
     let _ = log.end();
-    Ok(Staged { resumed, ..staged(size - resumed, false) })
+    Ok(Staged { resumed, ..staged(size - resumed - zeros, false) })
 }
 
 #[cfg(test)]

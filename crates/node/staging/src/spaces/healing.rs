@@ -7,7 +7,7 @@
 //! meanwhile; a source holds something else now.
 
 use super::turn::Turn;
-use super::{copying, named, opened, shown, target, written};
+use super::{conflicts, copying, named, opened, shown, target, written};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{blame, open, told};
@@ -103,12 +103,15 @@ pub fn check(paths: &[PathBytes], as_json: bool) -> Result<i32, Failure> {
         }
         let by_ranks = client.examine_copies(&path, true)?;
         details.extend(written::tell(&client, &by_ranks, as_json));
-        bad |= !details.is_empty();
+        let twins = conflicts::tell(&client, &path, as_json);
+        bad |= !details.is_empty() || !twins.hidden.is_empty();
         let (files, bytes) = (examined.files + by_ranks.files, examined.bytes + by_ranks.bytes);
         if !as_json {
             report::line(&format!("{} ({}): {} whole", report::files(files), report::size(bytes), files - details.len() as u64));
         }
-        all.push(json!({ "space": client.space.name, "files": files, "bytes": bytes, "damaged": details }));
+        all.push(json!({
+            "space": client.space.name, "files": files, "bytes": bytes, "damaged": details, "hidden": twins.hidden, "conflicts": twins.kept,
+        }));
     }
     if as_json {
         report::json(&all)?;
@@ -126,7 +129,10 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
         let (examined, mut healed, mut failures) = heal(&client, &path, true, fetcher, !as_json).await?;
         let by_ranks = tokio::task::block_in_place(|| client.examine_copies(&path, true))?;
         let (copied, not_copied) = tokio::task::block_in_place(|| written::heal(&client, &by_ranks, !as_json));
+        let (kept, not_kept) = tokio::task::block_in_place(|| conflicts::part(&client, &path, !as_json));
         drop(turn);
+        healed.extend(kept);
+        failures.extend(not_kept);
         healed.extend(copied);
         failures.extend(not_copied);
         failures.extend(copying::copy_again(&client, &path).await?.1);

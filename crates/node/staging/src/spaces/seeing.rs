@@ -6,11 +6,13 @@ use crate::names::{PART, path_of};
 use mend_data::request::PathBytes;
 use mend_data::space::catalogue::Node;
 use mend_data::space::is_name;
+use mend_space::are_zeros;
 use mend_space::client::{Pattern, Reader, Refused, Repairer, Writer};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as kernel_unmount};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -40,7 +42,7 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
         None => entry.file().map_or(0, |file| file.size),
     };
     let reader = Reader::new(client, CACHE, Repairer::find()).map_err(|error| Failure::system(PROGRAM, &error))?;
-    let copy = |out: &mut dyn Write, shown: &str| -> Result<(), Failure> {
+    let copy = |put: &mut dyn FnMut(&[u8]) -> io::Result<()>, shown: &str| -> Result<(), Failure> {
         let (pattern, mut at) = (Pattern::default(), 0);
         while at < size {
             let bytes = match &written {
@@ -57,13 +59,15 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
                 // It was cut meanwhile.
                 break;
             }
-            out.write_all(&bytes).map_err(|error| Failure::system(shown, &error))?;
+            put(&bytes).map_err(|error| Failure::system(shown, &error))?;
             at += bytes.len() as u64;
         }
-        out.flush().map_err(|error| Failure::system(shown, &error))
+        Ok(())
     };
     if to == b"-" {
-        copy(&mut io::stdout().lock(), "standard output")?;
+        let mut out = io::stdout().lock();
+        copy(&mut |bytes| out.write_all(bytes), "standard output")?;
+        out.flush().map_err(|error| Failure::system("standard output", &error))?;
         return Ok(0);
     }
     let mut to = path_of(to);
@@ -76,12 +80,19 @@ pub fn get(place: &str, to: PathBytes) -> Result<i32, Failure> {
     if fs::metadata(&to).is_ok_and(|found| !found.is_file()) {
         // A device or a pipe takes bytes, and stays what it is.
         let mut file = OpenOptions::new().write(true).open(&to).map_err(|error| Failure::system(&shown, &error))?;
-        return copy(&mut file, &shown).map(|()| 0);
+        return copy(&mut |bytes| file.write_all(bytes), &shown).map(|()| 0);
     }
     let partial = partial_of(&to);
-    let mut file = File::create_new(&partial).map_err(|error| Failure::system(partial.display(), &error))?;
-    let copied = copy(&mut file, &shown).and_then(|()| {
-        let published = file.sync_all().and_then(|()| mend_durable::rename(&partial, &to));
+    let file = File::create_new(&partial).map_err(|error| Failure::system(partial.display(), &error))?;
+    let mut length = 0;
+    // Zeros stay holes.
+    let put = &mut |bytes: &[u8]| -> io::Result<()> {
+        let at = length;
+        length += bytes.len() as u64;
+        if are_zeros(bytes) { Ok(()) } else { file.write_all_at(bytes, at) }
+    };
+    let copied = copy(put, &shown).and_then(|()| {
+        let published = file.set_len(length).and_then(|()| file.sync_all()).and_then(|()| mend_durable::rename(&partial, &to));
         published.map_err(|error| Failure::system(&shown, &error))
     });
     if copied.is_err() {

@@ -21,7 +21,7 @@ use redb::ReadableDatabase;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -303,11 +303,7 @@ impl Store {
     fn make_object(&self, entry: &Entry, known: &Written, position: u16) -> Result<(), Failure> {
         let key = (entry.id, position);
         let path = self.path(&entry.id, position);
-        let directory = path.parent().unwrap_or(&self.objects);
-        if !directory.exists() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-            mend_durable::sync_directory(&self.objects)?;
-        }
+        let directory = self.make_directory(&path)?;
         let before = fs::metadata(&path).map_or(0, |about| about.len());
         for name in [path.clone(), beside(&path, ".sums")] {
             let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
@@ -317,7 +313,7 @@ impl Store {
             }
             made.sync_all()?;
         }
-        mend_durable::sync_directory(directory)?;
+        mend_durable::sync_directory(&directory)?;
         self.count_used(before, 0);
         self.writing.open().remove(&key);
         if known.filling.contains(&position) {

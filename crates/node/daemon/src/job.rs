@@ -181,7 +181,10 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (urgent, ordered, outbox) = queues();
     let lease = Duration::from_micros(lease_us(introduction.lease_ms.saturating_mul(1000)));
     let before = match node.paused.take(&introduction, lease) {
-        Some(paused) => paused,
+        Some(paused) => {
+            paused.spaces.begin_anew();
+            paused
+        }
         None => match AgentSocket::open() {
             Ok(agents) => PausedJob {
                 epoch: introduction.epoch,

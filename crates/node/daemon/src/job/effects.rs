@@ -88,7 +88,7 @@ impl Job {
                     let _ = tokio::task::spawn_blocking(put).await;
                 });
             }
-            Effect::Tier(order) => return self.tier(*order),
+            Effect::Tier(order) => self.tier(*order),
             Effect::Grow(world) => self.grow(&world),
             Effect::Notice(notice) => words::log(&self.introduction.id, notice),
             // The loop's.

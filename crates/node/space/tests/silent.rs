@@ -178,10 +178,8 @@ fn what_it_does_is_told_once_to_who_wants_to_know() {
             other => break other,
         }
     };
-    assert!(
-        matches!(&lost, SpaceEvent::TargetLost { target: of, why: TargetFault::Unreachable { error } } if *of == target && error.contains("it was killed")),
-        "{lost:?}"
-    );
+    let is_unreachable = matches!(&lost, SpaceEvent::TargetLost { target: of, why: TargetFault::Unreachable { .. } } if *of == target);
+    assert!(is_unreachable, "{lost:?}");
     cluster.start(at);
     while !client.refresh().is_empty() {
         sleep(Duration::from_millis(10));

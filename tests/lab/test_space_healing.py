@@ -165,6 +165,7 @@ class Healing(Losses):
         seen = os.path.join(self.directory, "seen")
         job = self.lab.start(self.directory, "run", "-n", "3", "--hosts", "node1,node2,node3", "--data", f"wide:{seen}", "--", program,
                              seen + "/in.dat", "1")
+        name = self.lab.running(job)
         job.wait_for(lambda: "open\n" in self.output(), "the first half is read")
         lost = sorted(self.stripes("wide:in.dat")[0])[-1]
         self.lose(lost, "-wide")
@@ -182,10 +183,25 @@ class Healing(Losses):
                 return file.read(7) == right
 
         job.wait_for(put_right, "the damaged block is as it was")
+        target = lambda node: f"{node}:{self.target(node)}-wide"
+        told = lambda kind: [entry["data"] for entry in self.lab.verb("log", name) if entry["event"] == kind]
+        lacked = lambda: sorted(one["lacked"] for one in told("file_healed"))
+        job.wait_for(lambda: len(lacked()) > 1 and told("target_lost"), "the journal tells of it")
         self.without_source()
         job.let_go()
         job.finish()
         self.assertEqual(self.output().splitlines()[-1], expected)
+        # All nodes have seen the loss, and one has healed each.
+        self.assertEqual([(one["space"], one["target"]) for one in told("target_lost")], [("wide", target(lost))])
+        self.assertEqual(lacked(), sorted([[target(lost)], [target(other)]]))
+        for one in told("file_healed"):
+            self.assertEqual((one["file"], one["sources"]), ("in.dat", [f"file://{self.source}"]))
+            self.assertGreaterEqual(one["fetched"], BLOCK)
+        self.assertEqual([told(kind) for kind in ("target_back", "file_not_healed", "data_events_left_out")], [[], [], []])
+        self.assertIn(f"target {target(lost)} of data space wide is lost, as node", self.lab.mend("log", name).stdout)
+        self.assertIn(f"{target(lost)} lacked it", self.lab.mend("explain", name, "--why").stdout)
+        marks = [mark["kind"] for mark in self.lab.verb("timeline", name)["marks"]]
+        self.assertEqual((marks.count("mended"), "trouble" in marks), (2, True))
 
 
 @unittest.skipUnless(fuse_is_open(), "this user may not open /dev/fuse, so no data space can be mounted")

@@ -2,7 +2,7 @@
 
 use super::{Seed, keep, seed};
 use mend_journal::compact::compact;
-use mend_journal::event::{Asker, Cause, Code, Entry, Event, ImageFacts, Phase};
+use mend_journal::event::{Asker, Cause, Code, Entry, Event, HealingFault, ImageFacts, Phase, TargetFault};
 use mend_journal::frame::{encode, file_head};
 use serde_json::json;
 
@@ -26,6 +26,18 @@ fn entries() -> Vec<Entry> {
             error: text("it is full"),
             hint: text("make room"),
         },
+        Event::TargetLost { space: text("in"), target: text("a:/t"), why: TargetFault::Silent { ms: 5000 } },
+        Event::FileHealed {
+            space: text("in"),
+            file: text("in.dat"),
+            lacked: vec![text("a:/t")],
+            fetched: 1 << 20,
+            copied: 0,
+            sources: vec![text("file:///srv/in.dat")],
+            targets: vec![text("b:/t")],
+            us: 900,
+        },
+        Event::FileNotHealed { space: text("in"), file: text("in.dat"), why: HealingFault::NoCopy { lacked: vec![text("a:/t")] } },
         Event::NodeReconnected { why: text("the connection broke") },
         Event::NodeReached { address: text("10.0.0.7:7117") },
         Event::Placed { places: [(text("a"), (0..2).collect())].into() },

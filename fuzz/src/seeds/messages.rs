@@ -24,6 +24,7 @@ use mend_messages::job::{FabricAddress, FurtherProgram, JobMap, MapEntry, Progra
 use mend_messages::needs::{Difference, FileDifference, FileUsage, NeededFile, NodeNeeds};
 use mend_messages::progress::{Progress, RankProgress, RankTraffic, Sent, Step, Traffic};
 use mend_messages::report::Report;
+use mend_messages::space_report::{Healed, HealingFault, SourceFault, SpaceEvent, SpaceReport, SpaceReports, TargetFault};
 use mend_messages::transfer::{Answer as TransferAnswer, Offer};
 use mend_messages::world::{SpawnedCommand, World};
 use serde::{Serialize, de::DeserializeOwned};
@@ -223,6 +224,44 @@ fn reports() -> Vec<Report> {
         Report::NotInPlace { why: "thread 7 has ended since".into() },
         Report::ProcessKilled { what: "what watches it was killed".into() },
     ]
+}
+
+fn space_reports() -> SpaceReports {
+    let target = || "node2:/tmp/mend-space/input".to_owned();
+    let faults = [
+        TargetFault::Silent { ms: 5000 },
+        TargetFault::Unreachable { error: "Connection refused (os error 111)".into() },
+        TargetFault::Absent,
+        TargetFault::Damaged,
+        TargetFault::Failed { error: "its medium is full".into() },
+    ];
+    let healed = Healed {
+        file: "run7/in.dat".into(),
+        lacked: vec![target()],
+        fetched: 1 << 20,
+        copied: 1 << 16,
+        sources: vec!["https://archive/run7/in.dat".into()],
+        targets: vec!["node3:/tmp/mend-space/input".into()],
+        us: 900_000,
+    };
+    let source = SourceFault { uri: "https://archive/run7/in.dat".into(), error: Some("404 Not Found".into()) };
+    let reasons = [
+        HealingFault::NoSource { lost: 1 << 20, lacked: vec![target()], sources: vec![source] },
+        HealingFault::NoRoom { lost: 1 << 20, error: "no target answers".into() },
+        HealingFault::NoCopy { lacked: vec![target()] },
+        HealingFault::Target { error: "it broke".into() },
+        HealingFault::Program { program: "mend-data".into(), error: "No such file or directory (os error 2)".into() },
+        HealingFault::Other { error: "cannot".into(), hint: "try".into() },
+    ];
+    let mut events = vec![SpaceEvent::Begun];
+    events.extend(faults.into_iter().map(|why| SpaceEvent::TargetLost { target: target(), why }));
+    events.push(SpaceEvent::TargetBack { target: target(), lost_ms: 7000 });
+    let (file, why) = ("run7/in.dat".to_owned(), TargetFault::Silent { ms: 250 });
+    events.push(SpaceEvent::ReadFromSource { file, target: target(), why, bytes: 1 << 20, reads: 3 });
+    events.push(SpaceEvent::Healed(healed));
+    events.extend(reasons.into_iter().map(|why| SpaceEvent::NotHealed { file: "run7/in.dat".into(), why }));
+    let reports = events.into_iter().map(|event| SpaceReport { space: "input".into(), event }).collect();
+    SpaceReports { reports, left_out: 2 }
 }
 
 fn round() -> Round {
@@ -515,6 +554,7 @@ fn from_daemon() -> Vec<FromDaemon> {
     all.push(FromDaemon::Traffic(vec![RankTraffic { rank: 2, attempt: 5, traffic: traffic() }]));
     all.extend([FromDaemon::TimeUp { signal: 15 }, FromDaemon::LeaseOver { ms: 3000, stood_still_ms: 40 }]);
     all.push(FromDaemon::Confirmed { yes: true });
+    all.push(FromDaemon::Spaces(space_reports()));
     all
 }
 

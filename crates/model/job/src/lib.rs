@@ -12,12 +12,13 @@
 //! Reading order: [`event`] (all that goes in and out), [`setup`] (what a job begins with), [`job`] (a job's life; in its folder what is
 //! done about checkpoints, migrations, tiers, restarts, losses). The state's parts are plain structs that know nothing of the job:
 //! [`roster`] (nodes and ranks), [`operation`] (what is under way), `questions` (what agents were asked), [`periodic`] (checkpoints
-//! nobody asks for), `tiering` and `search` (copies), `losses` (connections that break). Before there is a job: [`choice`] (which checkpoint a
+//! nobody asks for), `tiering` and `search` (copies), `losses` (connections that break), `data_losses` (what nodes tell of data spaces). Before there is a job: [`choice`] (which checkpoint a
 //! restart begins from) and [`gathering`] (which hosts). After it: [`healing`] (whether it goes on by itself). Beside it:
 //! [`replay`] (how a controller comes to stand where a lost one stood) and [`durable`] (what of that a loss of power leaves).
 
 pub mod choice;
 mod course;
+mod data_losses;
 pub mod durable;
 pub mod end;
 pub mod event;

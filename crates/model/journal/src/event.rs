@@ -4,16 +4,15 @@
 //! events that it does not know, and takes the default for fields that it misses. So fields and events are added, and never
 //! change their meaning or type; one that has to is a new one.
 
-pub use crate::facts::{Asker, Cause, Code, ImageFacts, Lack, Phase, PhaseTimes, Precopied, StaggeredTier, Storage};
+pub use crate::data::{HealingFault, SourceFault, TargetFault};
+pub use crate::facts::{Asker, Cause, Code, ImageFacts, Lack, MAX_TEXT, Phase, PhaseTimes, Precopied, StaggeredTier, Storage, cut};
 use crate::ranks::Ranks;
 use crate::state::State;
 use mend_messages::report::Report;
+use mend_messages::space_report as told;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-
-/// Longest text in an event, bytes. What is longer is cut.
-pub const MAX_TEXT: usize = 2000;
 
 /// One event with its circumstances.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,6 +128,27 @@ pub enum Event {
     FilesSent { space: String, to: String, files: u64, bytes: u64 },
     /// Files of a data space cannot be sent away; told when that changes. `left`: how many are not sent.
     FilesNotSent { space: String, to: String, left: u64, error: String, hint: String },
+    /// A target of a data space is lost, as this node sees it: the first one of the job's that does.
+    TargetLost { space: String, target: String, why: TargetFault },
+    /// A target of a data space that was lost answers all nodes again that had lost it.
+    TargetBack { space: String, target: String, lost_ms: u64 },
+    /// Blocks of a file came to this node from its source, since a target gave nothing: all of them since it told of such a file and target last.
+    ReadFromSource { space: String, file: String, target: String, why: TargetFault, bytes: u64, reads: u64 },
+    /// A file of a data space is whole again, by this node. `lacked`: targets that had lost something of it; `targets`: those that have it now.
+    FileHealed {
+        space: String,
+        file: String,
+        lacked: Vec<String>,
+        fetched: u64,
+        copied: u64,
+        sources: Vec<String>,
+        targets: Vec<String>,
+        us: u64,
+    },
+    /// A file of a data space is not made whole, or, with an empty name, none of it is looked after; told when the reason changes.
+    FileNotHealed { space: String, file: String, why: HealingFault },
+    /// So many events of data spaces are not here: this node told of more than could be passed on.
+    DataEventsLeftOut { count: u64 },
     /// Which ranks are where, by node. Durable before any rank is asked to start.
     Placed { places: BTreeMap<String, Ranks> },
     /// A rank's program runs.
@@ -282,6 +302,25 @@ impl From<Report> for Event {
 }
 
 impl Event {
+    /// What happened to a space, as its journal tells it. `None`: nothing of that kind.
+    #[must_use]
+    pub fn of_space(space: String, event: told::SpaceEvent) -> Option<Self> {
+        Some(match event {
+            told::SpaceEvent::Begun => return None,
+            told::SpaceEvent::TargetLost { target, why } => Self::TargetLost { space, target, why: why.into() },
+            told::SpaceEvent::TargetBack { target, lost_ms } => Self::TargetBack { space, target, lost_ms },
+            told::SpaceEvent::ReadFromSource { file, target, why, bytes, reads } => {
+                Self::ReadFromSource { space, file, target, why: why.into(), bytes, reads }
+            }
+            told::SpaceEvent::Healed(told::Healed { file, lacked, fetched, copied, sources, targets, us }) => {
+                Self::FileHealed { space, file, lacked, fetched, copied, sources, targets, us }
+            }
+            told::SpaceEvent::NotHealed { file, why } => Self::FileNotHealed { space, file, why: why.into() },
+        })
+    }
+}
+
+impl Event {
     /// Its name, and its data.
     fn into_parts(self) -> Result<(String, Value), serde_json::Error> {
         if let Self::Unknown { event, data } = self {
@@ -327,6 +366,11 @@ impl Event {
                 | Self::FollowsData { .. }
                 | Self::StaysFromData { .. }
                 | Self::SharesWithJob { .. }
+                | Self::TargetLost { .. }
+                | Self::TargetBack { .. }
+                | Self::ReadFromSource { .. }
+                | Self::FileHealed { .. }
+                | Self::FileNotHealed { .. }
                 | Self::MessagesLost { .. }
                 | Self::WorldSpawned { .. }
                 | Self::SpawnFailed { .. }
@@ -350,15 +394,4 @@ impl Event {
     pub fn name(&self) -> String {
         self.clone().into_parts().map(|(event, _)| event).unwrap_or_default()
     }
-}
-
-/// A text that fits an event.
-#[must_use]
-pub fn cut(mut text: String) -> String {
-    if text.len() > MAX_TEXT {
-        let at = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(at);
-        text.push('…');
-    }
-    text
 }

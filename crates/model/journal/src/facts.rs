@@ -4,6 +4,9 @@ use mend_messages::control::{Phases, StopReason};
 use mend_messages::health::LeaveReason;
 use serde::{Deserialize, Serialize};
 
+/// Longest text in an event, bytes. What is longer is cut.
+pub const MAX_TEXT: usize = 2000;
+
 /// Who asked for something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -371,4 +374,15 @@ pub struct StaggeredTier {
     pub copy_s: Option<f64>,
     /// Mean time between two failures that need it, seconds; `None`: a nearer one outlives as much, or there are none.
     pub needed_s: Option<f64>,
+}
+
+/// A text that fits an event.
+#[must_use]
+pub fn cut(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        let at = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(at);
+        text.push('…');
+    }
+    text
 }

@@ -1,6 +1,6 @@
 //! The journal of a job: its events, their frames in a file, what they add up to, how they read in English.
 //!
-//! Reading order: [`event`] (what can happen), [`frame`] (how it stands in a file), [`state`] (what all events add up to) and [`sum`] (how they do),
+//! Reading order: [`event`] (what can happen), [`data`] (what of it is about data spaces), [`frame`] (how it stands in a file), [`state`] (what all events add up to) and [`sum`] (how they do),
 //! [`compact`] (how the file stays small), [`text`] (how events read), [`timeline`] (when what happened).
 //!
 //! Invariants: events that this release does not know are kept and passed over, never a reason to refuse the journal; what
@@ -10,6 +10,7 @@
 //! Pure: no I/O, no clock, no threads.
 
 pub mod compact;
+pub mod data;
 pub mod event;
 pub mod facts;
 pub mod frame;

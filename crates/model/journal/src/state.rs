@@ -117,6 +117,10 @@ pub struct Tallies {
     pub slow_drains: u64,
     pub broken_channels: u64,
     pub passed_over: u64,
+    pub targets_lost: u64,
+    pub files_healed: u64,
+    pub healed_bytes: u64,
+    pub files_not_healed: u64,
     pub unknown: u64,
 }
 

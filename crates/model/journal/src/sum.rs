@@ -102,6 +102,12 @@ impl State {
             Event::DrainSlow { .. } => self.tallies.slow_drains += 1,
             Event::ChannelBroke { .. } => self.tallies.broken_channels += 1,
             Event::PassedOver { .. } => self.tallies.passed_over += 1,
+            Event::TargetLost { .. } => self.tallies.targets_lost += 1,
+            Event::FileHealed { fetched, .. } => {
+                self.tallies.files_healed += 1;
+                self.tallies.healed_bytes = self.tallies.healed_bytes.saturating_add(*fetched);
+            }
+            Event::FileNotHealed { .. } => self.tallies.files_not_healed += 1,
             Event::Ended { status, cause } => self.end(entry.at, Some(*status), cause),
             Event::RestartFailed { cause } | Event::GoesOn { cause, .. } => self.end(entry.at, None, cause),
             Event::ControllerDied => self.end(entry.at, None, &Cause::ControllerDied),

@@ -1,5 +1,7 @@
 //! How events read.
 
+mod data;
+
 use crate::event::{Asker, Cause, Entry, Event, Phase, StaggeredTier, Storage};
 use crate::state::State;
 use std::collections::BTreeMap;
@@ -164,10 +166,20 @@ fn staggered(interval_s: f64, tiers: &[StaggeredTier]) -> String {
 
 fn left_out(state: &State) -> String {
     let State { tallies, .. } = state;
-    format!(
+    let mut text = format!(
         "up to here {} events are left out: {} checkpoints taken, {} failed, {} removed; {} migrations, {} undone",
         state.left_out, tallies.checkpoints, tallies.failed, tallies.removed, tallies.migrations, tallies.undone
-    )
+    );
+    if tallies.targets_lost + tallies.files_healed + tallies.files_not_healed > 0 {
+        text += &format!(
+            "; targets of data spaces lost {} times, {} files healed ({} fetched), {} not",
+            tallies.targets_lost,
+            tallies.files_healed,
+            size(tallies.healed_bytes),
+            tallies.files_not_healed
+        );
+    }
+    text
 }
 
 /// One sentence on what happened.
@@ -269,6 +281,12 @@ pub fn sentence(entry: &Entry) -> String {
         Event::FilesNotSent { space, to, left, error, hint } => {
             with_hint(format!("{} of {space} not sent to {to}: {error}", count_of_files(*left)), hint)
         }
+        Event::TargetLost { .. }
+        | Event::TargetBack { .. }
+        | Event::ReadFromSource { .. }
+        | Event::FileHealed { .. }
+        | Event::FileNotHealed { .. }
+        | Event::DataEventsLeftOut { .. } => data::sentence(&entry.event, node).unwrap_or_default(),
         Event::Placed { places } => {
             let each = places.iter().map(|(node, ranks)| format!("{node}: {ranks}"));
             format!("ranks are placed: {}", each.collect::<Vec<_>>().join("; "))

@@ -233,6 +233,8 @@ pub enum MarkKind {
     Trouble,
     /// Where a rank belongs was decided, with the reasons.
     Decision,
+    /// What was lost of a data space is there again.
+    Mended,
     /// A user or a signal asked for the job's end.
     EndAsked,
     /// The job ended.

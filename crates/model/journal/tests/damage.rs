@@ -1,7 +1,7 @@
 //! What a file can suffer: it is torn at every byte, its bits flip, strangers write into it; and the journal of a long job is compacted.
 
 use mend_journal::compact::compact;
-use mend_journal::event::{Asker, Cause, Code, Entry, Event, ImageFacts, Phase, PhaseTimes, Storage};
+use mend_journal::event::{Asker, Cause, Code, Entry, Event, HealingFault, ImageFacts, Phase, PhaseTimes, Storage, TargetFault};
 use mend_journal::frame::{FILE_HEAD, HeadError, encode, file_head, scan};
 use mend_journal::{State, text};
 use proptest::prelude::*;
@@ -131,6 +131,26 @@ fn event() -> impl Strategy<Value = Event> {
             bytes: u64::from(other) << 20
         }),
         text().prop_map(|error| Event::FilesNotSent { space: "out".into(), to: "file:///a".into(), left: 3, error, hint: String::new() }),
+        text().prop_map(|error| Event::TargetLost {
+            space: "in".into(),
+            target: "node1:/t".into(),
+            why: TargetFault::Unreachable { error }
+        }),
+        (text(), any::<u64>()).prop_map(|(file, lost)| Event::FileNotHealed {
+            space: "in".into(),
+            file,
+            why: HealingFault::NoSource { lost, lacked: vec!["node1:/t".into()], sources: vec![] }
+        }),
+        (text(), any::<u64>()).prop_map(|(file, fetched)| Event::FileHealed {
+            space: "in".into(),
+            file,
+            lacked: vec![],
+            fetched,
+            copied: 1,
+            sources: vec![],
+            targets: vec![],
+            us: 7
+        }),
         text().prop_map(|why| Event::StaysFromData { to: "node1".into(), why }),
         text().prop_map(|to| Event::MigrationDecided { from: "node1".into(), to }),
         (0u32..9, any::<u64>()).prop_map(|(round, bytes)| Event::RoundDone { round, bytes, us: 5, left: Some(bytes) }),

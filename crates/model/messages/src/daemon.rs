@@ -20,6 +20,7 @@ use crate::job::{FabricAddress, JobMap, NodeIndex, Program, Rank, Secret};
 use crate::needs::NodeNeeds;
 use crate::progress::{RankProgress, RankTraffic};
 use crate::report::Report;
+use crate::space_report::SpaceReports;
 use crate::tier::{TierOrder, TierReport};
 use crate::world::World;
 use mend_image::cpu::{Cpu, Features};
@@ -571,4 +572,6 @@ pub enum FromDaemon {
         /// The controller's session is here, nobody has succeeded it, and the daemon has voted for nobody else.
         yes: bool,
     },
+    /// What happened to data spaces that the job uses; once a second at most.
+    Spaces(SpaceReports),
 }

@@ -21,13 +21,14 @@ pub mod needs;
 pub mod portable;
 pub mod progress;
 pub mod report;
+pub mod space_report;
 pub mod tier;
 pub mod transfer;
 pub mod world;
 
 /// Version of all messages in this crate, one more with every change of any of them: frames do not describe themselves. A peer
 /// with another number is refused by the handshake.
-pub const PROTOCOL: u32 = 24;
+pub const PROTOCOL: u32 = 25;
 
 /// The program's release, shown to people; compatibility is decided by [`PROTOCOL`] alone.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -5,6 +5,7 @@ use mend_messages::agent::{FromAgent, Hello, ImageId, Reply, Request, SaveOrder,
 use mend_messages::daemon::{FromDaemon, Question, RestoreSource, ToDaemon, Way};
 use mend_messages::health::NodeHealth;
 use mend_messages::job::Rank;
+use mend_messages::tier::TierOrder;
 use mend_node_job::NodeJob;
 use mend_node_job::event::{AgentId, Effect, End, Event, Inadmissible, Origin, Refusal, Setup, Word};
 use proptest::prelude::*;
@@ -366,6 +367,44 @@ fn an_answer_of_an_earlier_process_does_not_count() {
     assert_eq!(shell.answers[&2], 0);
     shell.further(1, 1);
     assert_eq!(shell.answers[&2], 1);
+}
+
+fn save(seq: u64) -> Event {
+    let order = SaveOrder::full(SaveTarget::File("/c/1/rank-0.image".into()));
+    Event::Told(ToDaemon::Tier(Box::new(TierOrder::Save { seq, rank: 0, number: 1, stores: Vec::new(), needed: 0, order })))
+}
+
+fn placed(seq: u64) -> Event {
+    Event::Placed { seq, rank: 0, order: SaveOrder::full(SaveTarget::File("/c/1/rank-0.image".into())) }
+}
+
+/// A store's file system may take its time.
+#[test]
+fn a_place_that_is_found_late_is_of_the_process_that_was_to_save() {
+    let mut shell = Shell::new(Vec::new());
+    started(&mut shell, 0);
+    shell.feed(save(1));
+    shell.order(2, 0);
+    started(&mut shell, 0);
+    let ended = Effect::Send(FromDaemon::Agent { seq: 1, rank: 0, reply: Reply::Unasked(Unasked::Ended) });
+    assert_eq!(shell.job.handle(1, placed(1)), [ended]);
+    shell.feed(save(2));
+    assert!(matches!(shell.job.handle(1, placed(2))[..], [Effect::Prepare { rank: 0, .. }]));
+}
+
+#[test]
+fn a_place_that_is_found_late_drops_nothing_that_was_asked_meanwhile() {
+    let mut shell = Shell::new(Vec::new());
+    started(&mut shell, 0);
+    shell.feed(save(7));
+    let step = |seq, request| vec![Question { seq, rank: 0, request }];
+    shell.seqs = 2;
+    shell.answers.extend([(1, 0), (2, 0)]);
+    shell.feed(Event::Told(ToDaemon::Ask(vec![step(1, Request::Suspend), step(2, Request::Resume)])));
+    shell.feed(placed(7));
+    shell.further(1, 0);
+    shell.further(1, 0);
+    assert_eq!((shell.answers[&1], shell.answers[&2]), (1, 1));
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! A connection that breaks changes nothing, as long as the controller comes back within the lease (`job_link.rs`).
 //! Invariants: when the controller was silent for as long as the job's lease, no process of the job is left here; where the ranks share a
 //! PID namespace the kernel sees to that itself, also if this daemon stands still. Two starts of a job are never here at once: the later one
-//! waits until the earlier one has left. The loop never waits for the controller or a rank, so neither can keep it from the other.
+//! waits until the earlier one has left. The loop never waits for the controller, a rank or a file system, so none can keep it from the others.
 //! Faults assumed: the controller dies, stalls or asks for steps out of order; ranks and agents die at any moment.
 
 mod comparing;
@@ -39,7 +39,7 @@ use crate::spaces::JobSpaces;
 use crate::stay::{Held, LINGERING};
 use crate::successor;
 use crate::supervisor::namespace::SharedNamespace;
-use crate::tiers::Tiers;
+use crate::tiers::{ChosenPlace, Tiers};
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Resumption, ToDaemon};
 use mend_messages::health::NodeHealth;
 use mend_messages::job::Rank;
@@ -181,7 +181,10 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (urgent, ordered, outbox) = queues();
     let lease = Duration::from_micros(lease_us(introduction.lease_ms.saturating_mul(1000)));
     let before = match node.paused.take(&introduction, lease) {
-        Some(paused) => paused,
+        Some(paused) => {
+            paused.spaces.begin_anew();
+            paused
+        }
         None => match AgentSocket::open() {
             Ok(agents) => PausedJob {
                 epoch: introduction.epoch,
@@ -214,6 +217,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     let (rank_event_sender, rank_events) = mpsc::unbounded_channel();
     let (question_steps, steps) = mpsc::unbounded_channel();
     let (answers, answered) = mpsc::unbounded_channel();
+    let (chosen, places) = mpsc::unbounded_channel();
     let patience = Duration::from_millis(introduction.node_timeout_ms.clamp(TIMEOUT_BOUNDS_MS.0, TIMEOUT_BOUNDS_MS.1));
     let (introduction, progress) = (Arc::new(introduction), Arc::new(Progress::default()));
     let standing: Vec<(Rank, AgentId)> = before.ranks.iter().map(|(rank, paused)| (*rank, paused.agent)).collect();
@@ -239,7 +243,7 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
         tiers: Tiers::new(
             introduction.clone(),
             (&node.name, &node.stay, &node.tiers),
-            urgent.clone(),
+            (urgent.clone(), chosen),
             patience,
             key.clone(),
             progress.clone(),
@@ -275,7 +279,8 @@ async fn serve_introduced(node: Arc<Node>, introduction: JobIntroduction, connec
     };
     first.into_iter().for_each(|effect| drop(job.carry_out(effect)));
     let (health, time_up) = (job.node.health.verdicts(), job.node.time_up.subscribe());
-    let mut incoming = Incoming { commands, pings, agents, arrivals, rank_events, steps, answered, states, superseded, health, time_up };
+    let mut incoming =
+        Incoming { commands, pings, agents, arrivals, rank_events, steps, answered, places, states, superseded, health, time_up };
     let node = job.node.clone();
     let end = job.run(&mut incoming).await;
     let held = job.held.take();
@@ -315,6 +320,8 @@ struct Incoming {
     rank_events: mpsc::UnboundedReceiver<RankEvent>,
     steps: mpsc::UnboundedReceiver<QuestionStep>,
     answered: mpsc::UnboundedReceiver<Event>,
+    /// Where ranks save.
+    places: mpsc::UnboundedReceiver<ChosenPlace>,
     states: mpsc::UnboundedReceiver<LinkState>,
     superseded: Arc<Notify>,
     health: watch::Receiver<NodeHealth>,
@@ -401,6 +408,10 @@ impl Job {
                     end
                 }
                 Some(event) = incoming.answered.recv() => self.feed(event),
+                Some(chosen) = incoming.places.recv() => {
+                    let event = self.tiers.placed(chosen);
+                    self.feed(event)
+                }
                 Some(Admitted { token, image, .. }) = incoming.arrivals.recv() => {
                     self.rendezvous.arrived(token, image, Instant::now());
                     None

@@ -33,6 +33,7 @@ mod restore;
 mod room;
 mod shared_memory;
 mod sink;
+mod space_news;
 mod spaces;
 mod start;
 mod stay;

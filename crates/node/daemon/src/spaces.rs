@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! mendd ── fork + exec ──► mend-space ranks NAME ◄── descriptor of /dev/fuse ── rank supervisor, which mounts it in the rank's namespace
+//!   ◄── standard output: what happens to the space ──┘
 //! ```
 //! It is started for the first rank that sees the space and ends with the last job that does: its socket closes. Jobs with other settings of mounts have another one. Faults assumed: it ends or is killed; ranks that have a
 //! mount of it get ENOTCONN, and the next rank gets a new one.
 
+use crate::outbox::Urgent;
+use crate::space_news::{Heard, Listeners};
 use crate::targets::PROGRAM;
 use mend_data::patterns::Who;
 use mend_data::space::described;
@@ -52,6 +55,7 @@ struct Server {
     /// Where it takes descriptors; none when it is to end.
     socket: Option<OwnedFd>,
     process: std::sync::Mutex<Option<Child>>,
+    listeners: Arc<Listeners>,
 }
 
 impl Drop for Server {
@@ -106,6 +110,8 @@ pub struct JobSpaces {
     all: Arc<Spaces>,
     /// What the job uses lives as long as it does.
     used: Mutex<HashMap<String, Arc<Server>>>,
+    /// What happens to them.
+    heard: Heard,
 }
 
 impl JobSpaces {
@@ -113,13 +119,23 @@ impl JobSpaces {
     pub fn of(job: &JobIntroduction, node: &str, all: &Arc<Spaces>) -> Self {
         let mounts = mounts::read(mounts::of_environment(&job.program.env));
         let how = How::of(&job.program.env, job.encrypt_data);
-        Self { whose: (job.id.clone(), node.to_owned()), mounts, how, all: all.clone(), used: Mutex::default() }
+        Self { whose: (job.id.clone(), node.to_owned()), mounts, how, all: all.clone(), used: Mutex::default(), heard: Heard::default() }
     }
 
     /// Whose the mounts of a rank are, for the processes that serve them.
     pub fn whose(&self, rank: Rank) -> Vec<u8> {
         let (job, node) = self.whose.clone();
         Who { job, rank: Some(rank), node }.encoded()
+    }
+
+    /// The controller is told what has happened to them.
+    pub fn tell(&self, controller: &Urgent) {
+        self.heard.tell(controller);
+    }
+
+    /// Another life of the job begins: see [`Heard::begin_anew`].
+    pub fn begin_anew(&self) {
+        self.heard.begin_anew();
     }
 
     /// What ranks see.
@@ -166,6 +182,7 @@ impl JobSpaces {
             None => Arc::new(start(space, &self.how).await?),
         };
         *place = Arc::downgrade(&server);
+        self.heard.listen(&server.listeners);
         used.insert(space.to_owned(), server.clone());
         Ok(server)
     }
@@ -199,13 +216,19 @@ async fn start(space: &str, how: &How) -> Result<Server, Unseen> {
         .map_err(failed)?;
     let mut said = String::new();
     let Some(output) = process.stdout.take() else { return Err(failed(io::ErrorKind::BrokenPipe.into())) };
-    match timeout(START_TIMEOUT, BufReader::new(output).read_line(&mut said)).await {
+    let mut output = BufReader::new(output);
+    match timeout(START_TIMEOUT, output.read_line(&mut said)).await {
         Ok(read) => drop(read.map_err(failed)?),
         Err(_) => return Err(unseen(space, format!("its targets were not heard within {} s", START_TIMEOUT.as_secs()))),
     }
     let said = said.trim_end();
     match said.split_once(' ') {
-        None if said == "ready" => Ok(Server { socket: Some(socket), process: std::sync::Mutex::new(Some(process)) }),
+        None if said == "ready" => {
+            let listeners = Listeners::of(space);
+            let hearing = listeners.clone();
+            tokio::spawn(async move { hearing.hear(output).await });
+            Ok(Server { socket: Some(socket), process: std::sync::Mutex::new(Some(process)), listeners })
+        }
         Some(("refused", why)) => {
             let (why, hint) = why.split_once('\t').unwrap_or((why, ""));
             Err(Unseen { space: space.to_owned(), why: why.to_owned(), hint: hint.to_owned() })

@@ -8,6 +8,7 @@ use mend_cipher::{Decryptor, EncryptedReader, EncryptedWriter, Encryptor};
 use mend_data::space::BLOCK;
 use mend_data::space::target::{Answer, Failed, Request};
 use mend_messages::frame;
+use mend_messages::space_report::TargetFault;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -19,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// What is read from the socket at once, bytes: several records.
 const READ_BUFFER: usize = 256 << 10;
+
+/// What is told of a target whose bytes have other checksums than they must have.
+pub(crate) const DAMAGED: &str = "it gave other bytes than were staged";
 
 /// A target that says that it is at it is waited for so many times as long as one that says nothing.
 const AT_IT: u32 = 12;
@@ -35,6 +39,8 @@ pub enum Fault {
         why: String,
         /// What to do; may be empty.
         hint: String,
+        /// It said nothing for so long, milliseconds; `None`: it, or who was asked for it, refused.
+        silent_ms: Option<u64>,
     },
     /// It answers that it cannot.
     #[error("target {target}: {why}")]
@@ -59,6 +65,18 @@ impl Fault {
             Self::Lost { hint, .. } => hint,
             Self::Failed { kind: Failed::Full, .. } => "remove files (`mend data rm`), or make room on that node",
             Self::Failed { .. } | Self::Other(_) => "",
+        }
+    }
+
+    /// The same, as a job's journal has it of its target.
+    #[must_use]
+    pub fn of_target(&self) -> TargetFault {
+        match self {
+            Self::Lost { silent_ms: Some(ms), .. } => TargetFault::Silent { ms: *ms },
+            Self::Lost { why, .. } => TargetFault::Unreachable { error: why.clone() },
+            Self::Failed { kind: Failed::Absent | Failed::Short, .. } => TargetFault::Absent,
+            Self::Failed { kind: Failed::Medium, why, .. } if why == DAMAGED => TargetFault::Damaged,
+            Self::Failed { why, .. } | Self::Other(why) => TargetFault::Failed { error: why.clone() },
         }
     }
 }

@@ -7,11 +7,14 @@ use mend_data::record::Source;
 use mend_data::request::RangeAnswer;
 use mend_data::space::{BLOCK, Entry};
 use mend_messages::frame;
+use mend_messages::space_report::{SpaceEvent, SpaceEvents, TargetFault};
 use mend_space::client::{Client, Pattern, Reader, Repairer, Upload};
 use rustix::process::Signal;
 use std::fs;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -126,6 +129,68 @@ fn a_source_that_takes_long_is_not_waited_for_when_it_is_back() {
     script.wait_until_asked();
     cluster.signal(at, Signal::CONT);
     readings.into_iter().for_each(|reading| reading.join().unwrap());
+}
+
+/// Takes apart what a client passes on.
+struct Listener(Sender<SpaceEvent>);
+
+impl Write for Listener {
+    fn write(&mut self, frame: &[u8]) -> io::Result<usize> {
+        let told: SpaceEvents = frame::decode(&frame[4..]).unwrap();
+        assert_eq!(told.left_out, 0);
+        told.events.into_iter().for_each(|event| self.0.send(event).unwrap());
+        Ok(frame.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_it_does_is_told_once_to_who_wants_to_know() {
+    let mut cluster = Cluster::new(3);
+    let (client, entry, at) = staged(&cluster);
+    let (tell, told) = channel();
+    client.pass_events_on(Listener(tell)).unwrap();
+    assert_eq!(told.recv().unwrap(), SpaceEvent::Begun);
+    let (script, target) = (Script::good(), client.peer(at as u16).unwrap().target.name());
+    cluster.signal(at, Signal::STOP);
+    for _ in 0..3 {
+        script.read(client.clone(), &entry);
+    }
+    let (mut bytes, mut reads) = (0, 0);
+    while reads < 1 {
+        match told.recv().unwrap() {
+            SpaceEvent::ReadFromSource { file, target: of, why: TargetFault::Silent { .. }, bytes: more, reads: count } => {
+                assert_eq!((file.as_str(), &of), ("in.dat", &target));
+                (bytes, reads) = (bytes + more, reads + count);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(bytes, reads * SIZE);
+    cluster.kill(at);
+    while !client.refresh().iter().any(|(lost, _)| usize::from(*lost) == at) {}
+    let lost = loop {
+        match told.recv().unwrap() {
+            SpaceEvent::ReadFromSource { .. } => {}
+            other => break other,
+        }
+    };
+    let is_unreachable = matches!(&lost, SpaceEvent::TargetLost { target: of, why: TargetFault::Unreachable { .. } } if *of == target);
+    assert!(is_unreachable, "{lost:?}");
+    cluster.start(at);
+    while !client.refresh().is_empty() {
+        sleep(Duration::from_millis(10));
+    }
+    let back = loop {
+        match told.recv().unwrap() {
+            SpaceEvent::ReadFromSource { .. } => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(&back, SpaceEvent::TargetBack { target: of, .. } if *of == target), "{back:?}");
 }
 
 /// A target that is slow is no silent one: what it usually takes is waited for.

@@ -1,6 +1,8 @@
 //! What is printed: sentences for people, JSON for programs.
 
 use crate::failure::{FAILED, Failure};
+use mend_messages::frame;
+use mend_messages::space_report::SpaceEvent;
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,6 +33,14 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<(), Failure> {
 pub fn line(text: &str) {
     if writeln!(std::io::stdout(), "{text}").is_err() {
         std::process::exit(FAILED);
+    }
+}
+
+/// What happened to a space, for the process that serves its mounts: a frame on standard output. If that process is gone, nobody misses it.
+pub fn event(event: &SpaceEvent) {
+    if let Ok(frame) = frame::encode(event) {
+        let mut out = std::io::stdout();
+        let _ = out.write_all(&frame).and_then(|()| out.flush());
     }
 }
 

@@ -145,6 +145,7 @@ impl<'a> Drawing<'a> {
                 MarkKind::NodeLost | MarkKind::RankEnded => "#c00000",
                 MarkKind::Trouble | MarkKind::EndAsked => "#e07b00",
                 MarkKind::Decision => "#3a6ea5",
+                MarkKind::Mended => "#2e8b57",
             };
             let (x, middle) = (self.x(mark.at), y + BAR / 2.0);
             let told = escaped(&format!("{}: {}", names::since(self.timeline.begin, mark.at), mark.text));

@@ -18,6 +18,7 @@ use mend_messages::chunks::TransportWord;
 use mend_messages::control::{MoveMode, PortableNote};
 use mend_messages::daemon::{ExitStatus, FromDaemon, RestoreBlame};
 use mend_messages::job::{NodeIndex, Rank};
+use mend_messages::space_report::{SpaceReport, SpaceReports};
 use std::collections::BTreeMap;
 
 fn by(asker: Asker) -> By {
@@ -120,6 +121,19 @@ impl Job {
             _ => return,
         };
         self.put(Some(node), Some(rank), false, event);
+    }
+
+    /// A node tells of data spaces: what of that is new.
+    pub(crate) fn note_spaces(&mut self, node: NodeIndex, told: SpaceReports) {
+        if told.left_out > 0 {
+            self.record_node(node, Event::DataEventsLeftOut { count: told.left_out });
+        }
+        for report in told.reports {
+            let new = self.data_losses.hear(node, report);
+            if let Some(event) = new.and_then(|SpaceReport { space, event }| Event::of_space(space, event)) {
+                self.record_node(node, event);
+            }
+        }
     }
 
     /// The job ends as this rank did, if that was not well.

@@ -39,6 +39,7 @@ use self::going_back::Returns;
 use self::input::MovingInput;
 use self::spawning::Spawning;
 use self::time_up::TimeUp;
+use crate::data_losses::DataLosses;
 use crate::event::{Asker, Effect, End, Event, Notice, Outcome, StdinEffect};
 use crate::healing::Healing;
 use crate::leaving::Departures;
@@ -142,6 +143,7 @@ pub struct Job {
     pub(crate) input: MovingInput,
     pub(crate) drain_timeout_us: u64,
     pub(crate) losses: Losses,
+    pub(crate) data_losses: DataLosses,
     pub(crate) departures: Departures,
     pub(crate) returns: Returns,
     pub(crate) following: Following,
@@ -224,6 +226,7 @@ impl Job {
             input: MovingInput::default(),
             drain_timeout_us: setup.drain_timeout_us,
             losses: Losses::new(setup.node_timeout_us),
+            data_losses: DataLosses::default(),
             departures: Departures::default(),
             returns: Returns::new(setup.goes_back, setup.time_left_s.map(|left| now_us.saturating_add(left.saturating_mul(SECOND_US)))),
             following: Following::new(setup.follows_data),

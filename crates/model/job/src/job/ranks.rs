@@ -109,6 +109,7 @@ impl Job {
             FromDaemon::Progress(all) => self.progressed(node, &all),
             // For whoever looks at storage, who tells the machine what it has to know of it.
             FromDaemon::Traffic(_) => {}
+            FromDaemon::Spaces(told) => self.note_spaces(node, told),
             FromDaemon::TimeUp { signal } => self.time_is_up(signal),
             FromDaemon::Health(health) => self.leave(node, LeaveReason::Health, mend_policy::health::leaving(&health)),
             FromDaemon::Ready { processor, .. } => {
@@ -263,6 +264,7 @@ impl Job {
         let Some(node) = self.roster.nodes.get_mut(index as usize).filter(|node| node.alive) else { return };
         node.alive = false;
         self.departures.forget(index);
+        self.data_losses.node_lost(index);
         if self.ending.is_some() {
             return;
         }

@@ -86,6 +86,9 @@ impl Builder {
             | Event::DirectorySilent { .. }
             | Event::NodeReconnected { .. }
             | Event::FilesNotSent { .. }
+            | Event::TargetLost { .. }
+            | Event::ReadFromSource { .. }
+            | Event::FileNotHealed { .. }
             | Event::TierFailed { .. }
             | Event::NowhereToGo { .. } => self.mark(MarkKind::Trouble, entry),
             Event::FollowsData { .. }
@@ -93,6 +96,7 @@ impl Builder {
             | Event::SharesWithJob { .. }
             | Event::GoesBack { .. }
             | Event::StaysAway { .. } => self.mark(MarkKind::Decision, entry),
+            Event::TargetBack { .. } | Event::FileHealed { .. } => self.mark(MarkKind::Mended, entry),
             Event::Interrupted { .. } | Event::KillAsked => self.mark(MarkKind::EndAsked, entry),
             Event::Ended { .. } | Event::RestartFailed { .. } | Event::GoesOn { .. } => self.end(entry, now),
             // The next controller writes this, whenever that begins.

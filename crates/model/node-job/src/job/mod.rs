@@ -22,6 +22,7 @@ use mend_coordination::batch::Batch;
 use mend_messages::daemon::{FromDaemon, ToDaemon};
 use mend_messages::health::Grade;
 use mend_messages::job::{JobMap, Rank};
+use mend_messages::tier::TierOrder;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 #[cfg(feature = "sabotage")]
@@ -38,6 +39,8 @@ pub struct NodeJob {
     standing: BTreeMap<Rank, AgentId>,
     agents: BTreeMap<AgentId, Agent>,
     questions: BTreeMap<u64, OpenQuestion>,
+    /// Processes that are to save, whose place is looked for, by the controller's number.
+    placing: BTreeMap<u64, u64>,
     /// The next question's number.
     number: u64,
     batch: Batch,
@@ -64,6 +67,7 @@ impl NodeJob {
             standing: standing.into_iter().collect(),
             agents: BTreeMap::new(),
             questions: BTreeMap::new(),
+            placing: BTreeMap::new(),
             number: 0,
             batch: Batch::default(),
             pausing: Pausing::default(),
@@ -179,7 +183,12 @@ impl NodeJob {
             ToDaemon::Ask(steps) => self.ask_all(steps),
             ToDaemon::SaveTo { seq, rank, address, token, way } => self.save_to(seq, rank, (address, token), way),
             ToDaemon::PrecopyTo { seq, rank, address, token } => self.precopy_to(seq, rank, address, token),
-            ToDaemon::Tier(order) => self.effect(Effect::Tier(order)),
+            ToDaemon::Tier(order) => {
+                if let TierOrder::Save { seq, rank, .. } = &*order {
+                    self.is_to_save(*seq, *rank);
+                }
+                self.effect(Effect::Tier(order));
+            }
             ToDaemon::End { goes_on } => self.leave(End::Asked { goes_on }),
             ToDaemon::Pause => self.pause(now_us),
             ToDaemon::Introduce(_)

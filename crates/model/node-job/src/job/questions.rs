@@ -40,10 +40,20 @@ impl NodeJob {
         self.number
     }
 
-    /// A save on its own.
-    pub(super) fn save(&mut self, seq: u64, rank: Rank, order: SaveOrder) {
+    /// A save on its own, whose place is to be found first: that may take a while.
+    pub(super) fn is_to_save(&mut self, seq: u64, rank: Rank) {
         self.batch.drop_rest();
-        self.pass_on(seq, rank, Request::Save(order));
+        if let Some(slot) = self.ranks.get(&rank) {
+            self.placing.insert(seq, slot.attempt);
+        }
+    }
+
+    /// Its place is found. A process that ended meanwhile is not mixed up with the next one of its rank.
+    pub(super) fn save(&mut self, seq: u64, rank: Rank, order: SaveOrder) {
+        match self.placing.remove(&seq) {
+            Some(attempt) if self.slot(rank, attempt).is_none() => self.refuse(seq, rank, Refusal::Unasked(Unasked::Ended)),
+            _ => self.pass_on(seq, rank, Request::Save(order)),
+        }
     }
 
     /// A save into a transfer.

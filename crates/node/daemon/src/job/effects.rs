@@ -30,6 +30,7 @@ impl Job {
             Effect::Pong => {
                 self.urgent.send(FromDaemon::Pong(self.room.now()));
                 self.agent_links.progress.tell(&self.urgent);
+                self.spaces.tell(&self.urgent);
             }
             Effect::Renew { age_us } => self.namespace.renew(Duration::from_micros(age_us)),
             Effect::StartSuccessor { silent } => self.start_successor(silent),
@@ -87,7 +88,7 @@ impl Job {
                     let _ = tokio::task::spawn_blocking(put).await;
                 });
             }
-            Effect::Tier(order) => return self.tier(*order),
+            Effect::Tier(order) => self.tier(*order),
             Effect::Grow(world) => self.grow(&world),
             Effect::Notice(notice) => words::log(&self.introduction.id, notice),
             // The loop's.

@@ -38,6 +38,7 @@ pub(super) async fn leave(mut job: Job, end: End, incoming: Incoming, mut carryi
     let renewing = (!paused.is_empty()).then(|| tokio::spawn(renew(job.namespace.clone(), job.lease)));
     job.tiers.leave().await;
     let ranks = paused.iter().map(|(rank, _)| *rank).collect();
+    job.spaces.tell(&job.urgent);
     // Behind the last output.
     if end == End::Paused {
         let _ = timeout(patience, job.ordered.send(FromDaemon::Paused { ranks })).await;

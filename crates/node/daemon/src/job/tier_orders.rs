@@ -3,18 +3,16 @@
 use super::Job;
 use mend_messages::portable::PortableOrder;
 use mend_messages::tier::{ImageOrigin, TierOrder};
-use mend_node_job::event::Event;
 use std::time::Instant;
 
 impl Job {
-    /// Does it. Of a save: where it goes.
-    pub(super) fn tier(&mut self, order: TierOrder) -> Option<Event> {
+    /// Has it done. Where a save goes comes later.
+    pub(super) fn tier(&mut self, order: TierOrder) {
         let now = Instant::now();
         match order {
             TierOrder::Open { stores, keep, rate } => self.tiers.open(stores, &keep, rate),
             TierOrder::Save { seq, rank, number, stores, needed, order } => {
-                let order = self.tiers.place((seq, rank), number, &stores, needed, order);
-                return Some(Event::Placed { seq, rank, order });
+                self.tiers.place((seq, rank), number, &stores, needed, order);
             }
             TierOrder::Manifest { task, number, to, text } => self.tiers.manifest(task, number, to, text),
             TierOrder::Copy { task, image, from, to } => self.tiers.copy(task, image, from, to),
@@ -40,6 +38,5 @@ impl Job {
             TierOrder::OpenPortable { tiers } => self.tiers.open_portable(tiers),
             TierOrder::Portable(order) => self.tiers.portable_order(order),
         }
-        None
     }
 }

@@ -2,13 +2,15 @@
 //! here. What is asked for, and in which order, is the controller's business (`mend_messages::tier`).
 //!
 //! Invariants: every task is answered once; the loop that serves the job never waits for a copy: each runs in a thread
-//! of its own, with the lowest priority unless a restart waits for it. When the job leaves, its copies end, and what
-//! they had not finished is removed. Faults assumed: as in [`image`] and [`node_store`].
+//! of its own, with the lowest priority unless a restart waits for it. Nor does it wait for a file system: what there is to do in a store is done by a thread of that store, in order ([`store_thread`]). When the job leaves, its copies end, and what
+//! they had not finished is removed. Faults assumed: as in [`image`] and [`mend_transfer::node_store`].
 
 mod node_tiers;
 mod portable;
 mod reserved;
 mod room;
+mod store_thread;
+mod stores;
 mod turns;
 
 pub use self::node_tiers::NodeTiers;
@@ -17,10 +19,12 @@ pub use self::portable::opening::Offered;
 use self::portable::opening::Opening;
 use self::reserved::Reserved;
 use self::room::ImageDestination;
+use self::store_thread::StoreThread;
+pub use self::stores::ChosenPlace;
+use self::stores::Located;
 use crate::outbox::Urgent;
 use crate::stay::Stay;
 use mend_coordination::checkpoint::image_name;
-use mend_messages::agent::{SaveOrder, SaveTarget};
 use mend_messages::daemon::{FromDaemon, JobIntroduction};
 use mend_messages::job::Rank;
 use mend_messages::portable::{FileName, PortableOrder, PortableReport};
@@ -29,7 +33,6 @@ use mend_node_job::event::Effect;
 use mend_report::with_causes;
 use mend_sealed::Key;
 use mend_transfer::image::{self, Mover};
-use mend_transfer::node_store::{self, OpenNodeStore};
 use mend_transfer::object::ObjectSource;
 use mend_transfer::peer::{self, ExpectedTransfer, Token};
 use mend_transfer::peer_image::IncomingImage;
@@ -41,7 +44,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -64,7 +67,9 @@ pub struct Tiers {
     /// What images are encrypted with.
     key: Option<Key>,
     progress: Arc<Progress>,
-    stores: Vec<Arc<OpenNodeStore>>,
+    stores: Vec<Arc<StoreThread>>,
+    /// Takes places that were chosen.
+    chosen: mpsc::UnboundedSender<ChosenPlace>,
     /// Of copies behind the job.
     paced: Mover,
     /// Of what others pace, or a restart waits for: only its end is asked for.
@@ -82,11 +87,11 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// None are open yet.
+    /// None are open yet. What comes through `chosen` is to be given to [`Tiers::placed`].
     pub fn new(
         job: Arc<JobIntroduction>,
         (node, stay, shared): (&str, &Arc<Stay>, &NodeTiers),
-        urgent: Urgent,
+        (urgent, chosen): (Urgent, mpsc::UnboundedSender<ChosenPlace>),
         patience: Duration,
         key: Option<Key>,
         progress: Arc<Progress>,
@@ -99,6 +104,7 @@ impl Tiers {
             patience,
             key,
             stores: Vec::new(),
+            chosen,
             progress,
             paced,
             unbounded,
@@ -109,65 +115,6 @@ impl Tiers {
             removals: JoinSet::new(),
             stay: stay.clone(),
         }
-    }
-
-    /// See `TierOrder::Open`. A store that cannot be used is left out, and the controller told: what would have been put
-    /// there goes to the next.
-    pub fn open(&mut self, stores: Vec<NodeStore>, keep: &[u64], rate: u64) {
-        let age = Duration::from_secs(mend_settings::TIER_HOURS.number().unwrap_or(u64::MAX / 3600).saturating_mul(3600));
-        self.paced = Mover::new(rate, self.progress.clone());
-        for store in stores {
-            if let Err(error) = self.store(&store) {
-                self.pass_over(&store, error.to_string());
-                continue;
-            }
-            let (node, other) = (self.node.clone(), store.clone());
-            self.removals.spawn_blocking(move || node_store::sweep(&other, &node, age));
-        }
-        for store in self.stores.clone() {
-            self.delete(store.tidy(keep));
-        }
-    }
-
-    fn pass_over(&self, store: &NodeStore, why: String) {
-        pass_over(&self.urgent, store, why);
-    }
-
-    /// An open store.
-    fn store(&mut self, wanted: &NodeStore) -> std::io::Result<Arc<OpenNodeStore>> {
-        if let Some(open) = self.stores.iter().find(|open| open.store == *wanted) {
-            return Ok(open.clone());
-        }
-        let open = Arc::new(OpenNodeStore::open(wanted.clone(), &self.node, &self.job.identity)?);
-        self.stores.push(open.clone());
-        Ok(open)
-    }
-
-    /// Decides where a rank saves, tells the controller, and yields the order to carry out.
-    pub fn place(&mut self, (seq, rank): (u64, Rank), number: u64, stores: &[NodeStore], needed: u64, order: SaveOrder) -> SaveOrder {
-        self.reserved.begin(rank, number);
-        let chosen = stores.iter().find_map(|store| match self.try_place((seq, rank), number, store, needed) {
-            Ok(path) => Some((ImageLocation::NodeStore(store.clone()), SaveTarget::File(path))),
-            Err(why) => {
-                self.pass_over(store, why);
-                None
-            }
-        });
-        let last_resort = match &order.target {
-            SaveTarget::File(path) => path.clone(),
-            SaveTarget::Descriptor | SaveTarget::Begun => PathBuf::new(),
-        };
-        let (place, target) = chosen.unwrap_or_else(|| (ImageLocation::File(last_resort.clone()), SaveTarget::File(last_resort)));
-        self.urgent.send(FromDaemon::Tier(TierReport::Placed { rank, number, place }));
-        SaveOrder { target, ..order }
-    }
-
-    fn try_place(&mut self, (seq, rank): (u64, Rank), number: u64, store: &NodeStore, needed: u64) -> Result<PathBuf, String> {
-        let open = self.store(store).map_err(|error| error.to_string())?;
-        let promise = self.shared.promises.promise(&open, needed).map_err(|error| error.to_string())?;
-        open.prepare(number).map_err(|error| error.to_string())?;
-        self.reserved.keep((seq, rank), number, promise);
-        Ok(open.image(number, rank))
     }
 
     /// A rank is let go: it writes no image any more.
@@ -183,13 +130,13 @@ impl Tiers {
     /// See `TierOrder::Manifest`.
     pub fn manifest(&mut self, task: u64, number: u64, to: Destination, text: Vec<u8>) {
         match to {
-            Destination::NodeStore(store) => match self.store(&store) {
-                Ok(open) => self.run(task, true, move || {
-                    open.manifest(number, &text).map_err(|error| error.to_string())?;
+            Destination::NodeStore(store) => {
+                let open = self.opened(&store);
+                self.run_after(task, open, move |open| {
+                    open?.manifest(number, &text).map_err(|error| error.to_string())?;
                     Ok(TierDone::Stored)
-                }),
-                Err(error) => self.answer(task, Err(error.to_string())),
-            },
+                });
+            }
             Destination::File(_) => self.answer(task, Err("a manifest has no business there".into())),
             Destination::Object(address) => self.run(task, true, move || {
                 object::put_text(&text, &address).map_err(|error| with_causes(&error))?;
@@ -201,24 +148,28 @@ impl Tiers {
     /// See `TierOrder::Copy`.
     pub fn copy(&mut self, task: u64, image: ImageRef, from: ImageLocation, to: Destination) {
         let (source, expected, mover) = (self.locate(&image, from), self.expected(image), self.paced.clone());
-        let target = match to {
-            Destination::NodeStore(store) => self.store(&store).and_then(|open| {
-                open.prepare(image.number)?;
-                Ok(open.image(image.number, image.rank))
+        let (number, rank) = (image.number, image.rank);
+        let target: Located = match to {
+            Destination::NodeStore(store) => self.in_store(&store, move |open| {
+                open.prepare(number)?;
+                Ok(open.image(number, rank))
             }),
-            Destination::File(path) => Ok(path),
+            Destination::File(path) => Box::pin(std::future::ready(Ok(path))),
             Destination::Object(address) => {
-                return self.run(task, true, move || {
-                    let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
+                return self.run_after(task, source, move |source| {
+                    let mut source = source.and_then(open_file)?;
                     mover.into_object(&mut source, &expected, &address).map_err(|error| with_causes(&error))?;
                     Ok(TierDone::Stored)
                 });
             }
         };
-        self.run(task, true, move || {
-            let target = target.map_err(|error| error.to_string())?;
-            let mut source = source.and_then(File::open).map_err(|error| error.to_string())?;
-            mover.into_file(&mut source, &expected, &target).map_err(|error| with_causes(&error))?;
+        let both = async move {
+            let source = source.await?;
+            Ok((source, target.await?))
+        };
+        self.run_after(task, both, move |both: Result<_, String>| {
+            let (source, target) = both?;
+            mover.into_file(&mut open_file(source)?, &expected, &target).map_err(|error| with_causes(&error))?;
             Ok(TierDone::Stored)
         });
     }
@@ -230,10 +181,10 @@ impl Tiers {
         self.work.spawn(async move {
             // Opened also when there is nothing to send: the receiver sees it end and need not wait.
             let opened = peer::open_copy(address, &job, token, patience).await;
+            let source = source.await;
             let pour = move || {
                 let stream = opened.map_err(|error| with_causes(&error))?;
-                let source = source.map_err(|error| error.to_string())?;
-                mover.pour(&source, stream).map_err(|error| with_causes(&error))
+                mover.pour(&source?, stream).map_err(|error| with_causes(&error))
             };
             if let Err(error) = work(!hurry, pour).await {
                 tracing::warn!(rank = image.rank, error, "an image was not sent to another node");
@@ -243,12 +194,13 @@ impl Tiers {
 
     /// See `TierOrder::Receive`; `arrival` is the other node's connection.
     pub fn receive(&mut self, task: u64, image: ImageRef, store: &NodeStore, arrival: ExpectedTransfer) {
-        let place = self.store(store).and_then(|open| self.shared.promises.place(&open, &image));
+        let promises = self.shared.promises.clone();
+        let place = self.in_store(store, move |open| promises.place(open, &image));
         let (expected, mover, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
         let job = self.job.clone();
         self.work.spawn(async move {
             let taken = peer::take(arrival, &job, patience).await;
-            let result = keep(taken, place, expected, mover, true).await.map(|_| TierDone::Stored);
+            let result = keep(taken, place.await, expected, mover, true).await.map(|_| TierDone::Stored);
             urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
         });
     }
@@ -263,11 +215,11 @@ impl Tiers {
     ) {
         let (expected, mover) = (self.expected(image), self.unbounded.clone());
         let here = match from {
-            ImageOrigin::NodeStore(store) => self.store(&store).map(|open| open.image(image.number, image.rank)),
-            ImageOrigin::File(path) => Ok(path),
+            ImageOrigin::NodeStore(store) => self.locate(&image, ImageLocation::NodeStore(store)),
+            ImageOrigin::File(path) => self.locate(&image, ImageLocation::File(path)),
             ImageOrigin::Object(address) => {
                 let place = self.place_for(&image, spare);
-                return self.run_in_turn(task, move || {
+                return self.run_in_turn(task, place, move |place| {
                     let taken = ObjectSource::get(&address).and_then(|mut source| place.take(&mut source, &expected, &mover));
                     taken.map(TierDone::Image).map_err(|error| with_causes(&error))
                 });
@@ -280,7 +232,7 @@ impl Tiers {
                         Some(arrival) => {
                             let taken = peer::take_in_turn(arrival, &turns, &job, patience).await;
                             let (taken, _turn) = taken.map_or_else(|error| (Err(error), None), |(image, turn)| (Ok(image), Some(turn)));
-                            keep(taken, Ok(place), expected, mover, false).await.map(TierDone::Image)
+                            keep(taken, Ok(place.await), expected, mover, false).await.map(TierDone::Image)
                         }
                         None => Err("no transfer was announced".into()),
                     };
@@ -289,37 +241,18 @@ impl Tiers {
                 return;
             }
         };
-        self.run_in_turn(task, move || {
-            let path = here.map_err(|error| error.to_string())?;
+        self.run_in_turn(task, here, move |path| {
+            let path = path?;
             let found = if check { mover.check(&path, &expected) } else { image::measure(&path, &expected) };
             found.map_err(|error| with_causes(&error))?;
             Ok(TierDone::Image(path))
         });
     }
 
-    /// Where an image from elsewhere is put: the first store that has room, else the spare place.
-    fn place_for(&self, image: &ImageRef, spare: PathBuf) -> ImageDestination {
-        let found = self.stores.iter().find_map(|open| self.shared.promises.place(open, image).ok());
-        found.map_or_else(|| ImageDestination::outside(spare.clone()), |place| place.or(spare.clone()))
-    }
-
-    /// See `TierOrder::Inventory`.
-    pub fn inventory(&mut self, task: u64) {
-        let stores = self.stores.clone();
-        self.run(task, false, move || Ok(TierDone::Holdings(stores.iter().flat_map(|open| open.holdings()).collect())));
-    }
-
     /// See `TierOrder::Remove`.
     pub fn remove(&mut self, place: &Destination, number: u64, ranks: Vec<Rank>) {
         match place {
-            Destination::NodeStore(store) => {
-                let Ok(open) = self.store(store) else { return };
-                if ranks.is_empty() {
-                    self.delete(open.drop_checkpoint(number).into_iter().collect());
-                } else {
-                    self.removals.spawn_blocking(move || open.remove(number, &ranks));
-                }
-            }
+            Destination::NodeStore(store) => self.remove_stored(store, number, ranks),
             Destination::Object(address) => {
                 let (base, manifest) = address.split_at(address.rfind('/').map_or(0, |at| at + 1));
                 let images: Vec<String> = ranks.into_iter().map(|rank| format!("{base}{}", image_name(rank))).collect();
@@ -347,15 +280,6 @@ impl Tiers {
             }
             Destination::File(_) => {}
         }
-    }
-
-    fn delete(&mut self, directories: Vec<PathBuf>) {
-        self.removals.spawn_blocking(move || {
-            for directory in directories {
-                // What stays is nobody's, and goes with the job or the next sweep.
-                let _ = std::fs::remove_dir_all(directory);
-            }
-        });
     }
 
     /// Files of portable checkpoints, as soon as their place is open.
@@ -430,9 +354,7 @@ impl Tiers {
             let last = Mover::new(0, self.progress.clone());
             self.removals.spawn_blocking(move || portable.close(&last, OWNERS_TIME));
         }
-        for open in std::mem::take(&mut self.stores) {
-            self.removals.spawn_blocking(move || open.clear());
-        }
+        self.clear_stores();
     }
 
     fn cancel(&self) {
@@ -461,17 +383,12 @@ impl Tiers {
                 self.urgent.send(FromDaemon::Progress(Vec::new()));
             }
         }
+        // What is empty is gone before the next life begins.
+        self.end_stores().await;
     }
 
     fn expected(&self, image: ImageRef) -> Expected {
         Expected { job: self.job.identity, image, key: self.key.clone() }
-    }
-
-    fn locate(&mut self, image: &ImageRef, from: ImageLocation) -> std::io::Result<PathBuf> {
-        match from {
-            ImageLocation::NodeStore(store) => Ok(self.store(&store)?.image(image.number, image.rank)),
-            ImageLocation::File(path) => Ok(path),
-        }
     }
 
     fn answer(&self, task: u64, result: Result<TierDone, String>) {
@@ -488,12 +405,35 @@ impl Tiers {
         self.let_go();
     }
 
+    /// The same with what somebody else finds out first.
+    fn run_after<T: Send + 'static>(
+        &mut self,
+        task: u64,
+        first: impl Future<Output = T> + Send + 'static,
+        todo: impl FnOnce(T) -> Result<TierDone, String> + Send + 'static,
+    ) {
+        let urgent = self.urgent.clone();
+        self.work.spawn(async move {
+            let first = first.await;
+            let result = work(true, move || todo(first)).await;
+            urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
+        });
+        self.let_go();
+    }
+
     /// The same for what a restart waits for, as many at a time as there are turns.
-    fn run_in_turn(&mut self, task: u64, todo: impl FnOnce() -> Result<TierDone, String> + Send + 'static) {
+    fn run_in_turn<T: Send + 'static>(
+        &mut self,
+        task: u64,
+        first: impl Future<Output = T> + Send + 'static,
+        todo: impl FnOnce(T) -> Result<TierDone, String> + Send + 'static,
+    ) {
         let (urgent, turns) = (self.urgent.clone(), self.shared.fetches.clone());
         self.work.spawn(async move {
+            // A store that hangs takes no turn of other jobs.
+            let first = first.await;
             let _turn = turns.acquire().await;
-            let result = work(false, todo).await;
+            let result = work(false, move || todo(first)).await;
             urgent.send(FromDaemon::Tier(TierReport::Done { task, result }));
         });
         self.let_go();
@@ -518,16 +458,20 @@ fn pass_over(urgent: &Urgent, store: &NodeStore, why: String) {
     urgent.send(FromDaemon::Tier(TierReport::PassedOver { store: store.clone(), why }));
 }
 
+fn open_file(path: PathBuf) -> Result<File, String> {
+    File::open(path).map_err(|error| error.to_string())
+}
+
 /// Keeps an image that another node sends. The file.
 async fn keep(
     taken: Result<IncomingImage, TransferError>,
-    place: std::io::Result<ImageDestination>,
+    place: Result<ImageDestination, String>,
     expected: Expected,
     mover: Mover,
     humble: bool,
 ) -> Result<PathBuf, String> {
     work(humble, move || {
-        let place = place.map_err(|error| error.to_string())?;
+        let place = place?;
         let mut stream = taken.map_err(|error| with_causes(&error))?;
         place.take(&mut stream, &expected, &mover).map_err(|error| with_causes(&error))
     })

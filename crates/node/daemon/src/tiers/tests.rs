@@ -1,10 +1,11 @@
 use super::*;
 use crate::outbox::{Outbox, queues};
-use mend_messages::agent::{Compression, ImageId, Reply, Saved, Unasked, Unwritten};
+use mend_messages::agent::{Compression, ImageId, Reply, SaveOrder, SaveTarget, Saved, Unasked, Unwritten};
 use mend_messages::health::NodeHealth;
 use mend_messages::job::{Program, Secret};
 use mend_node_job::NodeJob;
 use mend_node_job::event::{Event, Refusal, Setup};
+use mend_transfer::node_store::OpenNodeStore;
 use mend_wire::Source;
 
 fn job(identity: [u8; 16]) -> Arc<JobIntroduction> {
@@ -30,10 +31,14 @@ fn job(identity: [u8; 16]) -> Arc<JobIntroduction> {
     })
 }
 
-fn tiers(identity: [u8; 16], shared: &NodeTiers) -> (Tiers, Outbox) {
+/// The tiers of a job, what they tell its controller, and where its ranks save.
+type Own = (Tiers, Outbox, mpsc::UnboundedReceiver<ChosenPlace>);
+
+fn tiers(identity: [u8; 16], shared: &NodeTiers) -> Own {
     let (urgent, _, outbox) = queues();
+    let (chosen, places) = mpsc::unbounded_channel();
     let patience = Duration::from_secs(30);
-    (Tiers::new(job(identity), ("n", &Arc::default(), shared), urgent, patience, None, Arc::default()), outbox)
+    (Tiers::new(job(identity), ("n", &Arc::default(), shared), (urgent, chosen), patience, None, Arc::default()), outbox, places)
 }
 
 /// Names the question.
@@ -41,8 +46,10 @@ const SEQ: u64 = 7;
 const AGENT: u64 = 1;
 const IMAGE: ImageId = ImageId([5; 16]);
 
-async fn placed(tiers: &mut (Tiers, Outbox), store: &NodeStore, needed: u64) -> bool {
+async fn placed(tiers: &mut Own, store: &NodeStore, needed: u64) -> bool {
     tiers.0.place((SEQ, 0), 1, std::slice::from_ref(store), needed, SaveOrder::full(SaveTarget::File("/last/resort".into())));
+    let chosen = tiers.2.recv().await.unwrap();
+    assert!(matches!(tiers.0.placed(chosen), Event::Placed { seq: SEQ, rank: 0, .. }));
     loop {
         match tiers.1.next(true).await {
             Some(FromDaemon::Tier(TierReport::Placed { place, .. })) => return place == ImageLocation::NodeStore(store.clone()),
@@ -53,7 +60,7 @@ async fn placed(tiers: &mut (Tiers, Outbox), store: &NodeStore, needed: u64) -> 
 }
 
 /// Two jobs on a node, its store in this directory, and more bytes than half of the store's room.
-fn two_jobs(directory: &tempfile::TempDir) -> (NodeStore, [(Tiers, Outbox); 2], u64) {
+fn two_jobs(directory: &tempfile::TempDir) -> (NodeStore, [Own; 2], u64) {
     let store = NodeStore::Directory(directory.path().to_owned());
     let shared = NodeTiers::default();
     let most = OpenNodeStore::open(store.clone(), "n", &[3; 16]).unwrap().room().unwrap() / 3 * 2;

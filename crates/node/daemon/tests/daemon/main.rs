@@ -6,6 +6,7 @@ mod breaks;
 mod controller;
 mod ends;
 mod handshakes;
+mod hangs;
 mod namespaces;
 mod programs;
 mod restores;

@@ -11,8 +11,10 @@ use mend_data::request::{Request, SpaceRequest};
 use mend_data::space::healing::{Tries, Watch};
 use mend_data::space::replicas::Pause;
 use mend_data::space::{Entry, Id};
+use mend_messages::frame;
+use mend_messages::space_report::{HealingFault, SpaceEvent};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,16 +60,18 @@ pub fn heal_while_used(client: Arc<Client>, writer: Arc<Writer>) -> Result<(), S
                     verified = Instant::now();
                 }
                 let verify_after = deep.then(|| u32::try_from(verify).unwrap_or(u32::MAX));
-                if let Err(error) = ask(SpaceRequest::Heal { name: client.space.name.clone(), verify_after }) {
+                if let Err(error) = ask(&client, SpaceRequest::Heal { name: client.space.name.clone(), verify_after }) {
                     mend_report::tell!("mend data: {}: what was lost is not fetched: {PROGRAM}: {error}", client.space.name);
+                    client.events.tell(not_run(&error));
                 }
                 client.refresh_if_older(Duration::ZERO);
             }
             let now = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             if pause.is_over(client.lacking_copies(), now, delay.saturating_mul(1000))
-                && let Err(error) = ask(SpaceRequest::CopyAgain { name: client.space.name.clone() })
+                && let Err(error) = ask(&client, SpaceRequest::CopyAgain { name: client.space.name.clone() })
             {
                 mend_report::tell!("mend data: {}: second copies are not made again: {PROGRAM}: {error}", client.space.name);
+                client.events.tell(not_run(&error));
             }
         }
     };
@@ -103,11 +107,20 @@ impl Writer {
                 Ok(()) | Err(Refused::Removed | Refused::Absent) => {}
                 Err(refused) => {
                     mend_report::tell!("mend data: {}: a second copy is not made: {refused}", self.client.space.name);
+                    self.tell_of_failure(file, &refused);
                     failed.push(*file);
                 }
             }
         }
         failed
+    }
+
+    /// A file's copy is not made again.
+    fn tell_of_failure(&self, file: &Id, refused: &Refused) {
+        if let Some(path) = self.client.names().entry(file).map(|entry| entry.path.clone()) {
+            let why = HealingFault::Target { error: refused.to_string() };
+            self.client.events.tell(SpaceEvent::NotHealed { file: path, why });
+        }
     }
 
     /// Makes again the copies of what ranks wrote that these targets had and lost.
@@ -126,6 +139,7 @@ impl Writer {
                 let written = self.client.names().entry(file).is_some_and(|entry| entry.written().is_some());
                 if written && let Err(refused) = self.move_away(file, lost, &why) {
                     mend_report::tell!("mend data: {}: {refused}", self.client.space.name);
+                    self.tell_of_failure(file, &refused);
                 }
             };
             match lacking {
@@ -136,12 +150,52 @@ impl Writer {
     }
 }
 
-/// Has it done by a program that knows all kinds of sources. What that says goes to standard error.
-fn ask(request: SpaceRequest) -> io::Result<()> {
+/// Nothing is healed: the program does not run.
+fn not_run(error: &io::Error) -> SpaceEvent {
+    let why = HealingFault::Program { program: PROGRAM.to_owned(), error: error.to_string() };
+    SpaceEvent::NotHealed { file: String::new(), why }
+}
+
+/// Has it done by a program that knows all kinds of sources. What that says to people goes to standard error; what it has done is passed on.
+fn ask(client: &Client, request: SpaceRequest) -> io::Result<()> {
     let program = mend_settings::find_part(PROGRAM).ok_or(io::ErrorKind::NotFound)?;
     let request = postcard::to_stdvec(&Request::Space(request)).map_err(io::Error::other)?;
-    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let told = child.stdin.take().map_or(Ok(()), |mut input| input.write_all(&request));
+    let heard = child.stdout.take().map_or(Ok(()), |output| hear(output, |event| client.events.tell(event)));
     child.wait()?;
-    told
+    told.and(heard)
+}
+
+/// What a program that heals says that it has done, until it ends.
+///
+/// # Errors
+/// It said something else.
+fn hear(mut output: impl Read, mut tell: impl FnMut(SpaceEvent)) -> io::Result<()> {
+    let mut prefix = [0; 4];
+    loop {
+        match output.read_exact(&mut prefix) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        }
+        let mut body = vec![0; frame::body_length(prefix).map_err(io::Error::other)?];
+        output.read_exact(&mut body)?;
+        tell(frame::decode(&body).map_err(io::Error::other)?);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_heals_is_heard_to_its_end_and_what_is_no_event_is_an_error() {
+        let events = [SpaceEvent::TargetBack { target: "a".into(), lost_ms: 7 }, not_run(&io::ErrorKind::NotFound.into())];
+        let said: Vec<u8> = events.iter().flat_map(|event| frame::encode(event).unwrap()).collect();
+        let mut heard = Vec::new();
+        hear(&said[..], |event| heard.push(event)).unwrap();
+        assert_eq!(heard, events);
+        assert!(hear(&b"input:in.dat: repaired"[..], |_| {}).is_err());
+        assert!(hear(&said[..said.len() - 1], |_| {}).is_err());
+    }
 }

@@ -19,6 +19,7 @@ use mend_data::space::placement::{NoPlace, RESERVE};
 use mend_data::space::target::{Answer, Claim, Failed, Request};
 use mend_data::space::written::{Shape, Written, range_sum, sum_of_pieces};
 use mend_data::space::{Entry, Id, Kind};
+use mend_messages::space_report::{Healed, SpaceEvent};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,7 @@ type Told = (u16, Result<(), Fault>);
 impl Writer {
     /// Makes copies of a file anew, on other targets if there are any.
     pub(super) fn move_away(&self, file: &Id, lost: &Lost<'_>, why: &Fault) -> Result<(), Refused> {
+        let begun = Instant::now();
         let _turn = self.turn(file);
         for turn in 0..TRIES {
             let known = loop {
@@ -53,8 +55,9 @@ impl Writer {
             let moved = self.as_named(file, map).and_then(|()| self.copy(file));
             self.release_move(file);
             match moved {
-                Ok(()) => {
+                Ok(copied) => {
                     mend_report::tell!("mend data: {}:{}: {why}; its copy is on another target now", self.client.space.name, known.path);
+                    self.tell_of_copy(&known, lost, copied, begun);
                     return Ok(());
                 }
                 Err(Refused::Fault(Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent | Failed::Moved, .. })) => {}
@@ -75,6 +78,23 @@ impl Writer {
             }
         }
         Err(why.clone().into())
+    }
+
+    /// A file that ranks write has two copies again.
+    fn tell_of_copy(&self, before: &Entry, lost: &Lost<'_>, copied: u64, begun: Instant) {
+        let of = |known: &Written| distinct(known.objects.iter().flatten().copied());
+        let (before_on, now_on) = (before.written().map(of).unwrap_or_default(), self.now(&before.id).map(|(_, now)| of(&now)));
+        let lacked = before_on.iter().filter(|at| lost.names(**at));
+        let new = now_on.unwrap_or_default().into_iter().filter(|at| !before_on.contains(at) || lost.names(*at));
+        let name = |at: u16| self.client.shared_peer(at).map(|peer| peer.target.name()).unwrap_or_default();
+        self.client.events.tell(SpaceEvent::Healed(Healed {
+            file: before.path.clone(),
+            lacked: lacked.map(|at| name(*at)).collect(),
+            copied,
+            targets: new.map(name).collect(),
+            us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+            ..Healed::default()
+        }));
     }
 
     /// Ends what another client may have begun: copies that lack something. One that is at it is waited for, if this one `waits`.
@@ -108,7 +128,7 @@ impl Writer {
                     let second = |position: &u16| known.objects.get(usize::from(*position)).map(|[_, at]| (*position, *at));
                     self.move_away(file, &Lost::Copies(&known.filling.iter().filter_map(second).collect()), &fault)
                 }
-                copied => copied,
+                copied => copied.map(drop),
             };
         }
     }
@@ -207,8 +227,9 @@ impl Writer {
     }
 
     /// Copies what is lacking, and says that it is whole.
-    fn copy(&self, file: &Id) -> Result<(), Refused> {
+    fn copy(&self, file: &Id) -> Result<u64, Refused> {
         let (_, known) = self.now(file)?;
+        let mut copied = 0;
         for position in known.filling.clone() {
             let [good, new] = known.objects[usize::from(position)];
             let (good, new) = (self.client.peer(good)?, self.client.peer(new)?);
@@ -225,6 +246,7 @@ impl Writer {
                     return Err(started_anew(new).into());
                 }
                 at += u64::from(wanted);
+                copied += u64::from(length);
                 if at % (64 * PIECE) == 0 && !self.claim_move(file, &known, &Lost::Targets(&[]))? {
                     return Err(self.moved_meanwhile(&known).into());
                 }
@@ -247,7 +269,8 @@ impl Writer {
             }
             let whole = Written { filling: Vec::new(), ..now };
             self.tell(&Entry { version: entry.version.saturating_add(1), kind: Kind::Written(whole), ..entry })
-        })
+        })?;
+        Ok(copied)
     }
 
     /// The map of a file is not the one that it had a moment ago.

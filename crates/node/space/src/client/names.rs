@@ -4,6 +4,7 @@
 //! of each entry there are two copies.
 
 use super::daemons::Daemons;
+use super::events::Events;
 use super::leased::Leased;
 use super::peer::{Peer, nonsense};
 use crate::link::{Fault, Link};
@@ -67,6 +68,8 @@ pub struct Client {
     heard: Vec<Mutex<Heard>>,
     refreshed: Mutex<Option<Instant>>,
     pub(super) leased: Arc<Leased>,
+    /// What happens to the space, for those who want to know.
+    pub(super) events: Events,
     /// How much room targets had, and when.
     looked: Mutex<Option<(Instant, TargetCapacities)>>,
     /// After how long without an answer another target that has the same is asked; `None`: once it is lost.
@@ -102,7 +105,8 @@ impl Client {
         let mut first = HashMap::new();
         let nodes = space.targets.iter().enumerate().map(|(at, target)| *first.entry(target.address.ip()).or_insert(at)).collect();
         let (refreshed, looked) = (Mutex::default(), Mutex::default());
-        Self { space, peers, nodes, catalogue: RwLock::default(), heard, refreshed, leased, looked, hedge: Some(HEDGE) }
+        let (catalogue, events) = (RwLock::default(), Events::default());
+        Self { space, peers, nodes, catalogue, heard, refreshed, leased, events, looked, hedge: Some(HEDGE) }
     }
 
     /// The same, by which another target is asked when one that has the same says nothing for so long.

@@ -331,6 +331,11 @@ impl Peer {
         held(&self.lost).is_some()
     }
 
+    /// Why it could not be reached when it was asked last; `None`: it could.
+    pub(super) fn loss(&self) -> Option<Fault> {
+        held(&self.lost).as_ref().map(|(_, _, fault)| fault.clone())
+    }
+
     /// Notes that it has said nothing for a moment.
     pub(super) fn is_silent_now(&self) {
         self.silent.store(true, Ordering::Relaxed);
@@ -376,12 +381,16 @@ impl Peer {
     }
 
     fn lost(&self, why: impl Into<String>, hint: impl Into<String>) -> Fault {
-        Fault::Lost { target: self.target.name(), why: why.into(), hint: hint.into() }
+        Fault::Lost { target: self.target.name(), why: why.into(), hint: hint.into(), silent_ms: None }
     }
 
     fn broken(&self, error: &io::Error) -> Fault {
-        let why = if is_silence(error) { format!("it said nothing for {} ms", self.patience.as_millis()) } else { error.to_string() };
-        self.lost(why, "")
+        if !is_silence(error) {
+            return self.lost(error.to_string(), "");
+        }
+        let ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+        let why = format!("it said nothing for {ms} ms");
+        Fault::Lost { target: self.target.name(), why, hint: String::new(), silent_ms: Some(ms) }
     }
 
     /// Finds the target through its daemon, and connects to it.

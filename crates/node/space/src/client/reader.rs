@@ -15,13 +15,14 @@ use super::cache::{Cache, Claim};
 use super::hedged::Given;
 use super::names::Client;
 use super::repair::Repairer;
-use crate::link::Fault;
+use crate::link::{DAMAGED, Fault};
 use lru::LruCache;
 use mend_data::ranges::Range;
 use mend_data::record::Source;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, Failed, Request};
 use mend_data::space::{BLOCK, Entry, File, Id, SUMS_OF_PAGE, block_sum};
+use mend_messages::space_report::TargetFault;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -284,7 +285,7 @@ impl Shared {
             let fetched = self.repair(entry, file, layout, &blocks, &mut content, fetch).map_err(|why| {
                 Fault::Other(format!("{}:{} at offset {}: {fault}; {why}", self.client.space.name, entry.path, range.offset))
             })?;
-            self.tell_of_source(entry, fetched, target);
+            self.tell_of_source(entry, fetched, target, fault.of_target());
         }
         for (target, fault) in &faults {
             self.put_back(entry, layout, &blocks, &content, *target, fault);
@@ -322,7 +323,7 @@ impl Shared {
         let mut content = vec![None; (blocks.end - blocks.start) as usize];
         let fetch = |range| self.fetch_unless_back(file, range, (copies, request));
         match self.repair(entry, file, layout, blocks, &mut content, fetch) {
-            Ok(fetched) => copies.first().into_iter().for_each(|first| self.tell_of_source(entry, fetched, *first)),
+            Ok(fetched) => copies.first().into_iter().for_each(|first| self.tell_of_source(entry, fetched, *first, self.silence(*first))),
             Err(_) => {
                 if !self.client.any_answers(copies) {
                     *self.sourceless.lock().unwrap_or_else(PoisonError::into_inner) = Some((entry.id, Instant::now()));
@@ -418,7 +419,7 @@ impl Shared {
 
     fn damaged(&self, target: u16) -> Fault {
         let target = self.client.peer(target).map(|peer| peer.target.name()).unwrap_or_default();
-        Fault::Failed { target, kind: Failed::Medium, why: "it gave other bytes than were staged".to_owned() }
+        Fault::Failed { target, kind: Failed::Medium, why: DAMAGED.to_owned() }
     }
 
     /// The checksum that a block must have, of a keeper that answers.
@@ -467,7 +468,15 @@ impl Shared {
         Ok(range)
     }
 
-    fn tell_of_source(&self, entry: &Entry, range: Range, target: u16) {
+    /// Why a target that was not waited for gave nothing.
+    fn silence(&self, target: u16) -> TargetFault {
+        let Some(peer) = self.client.shared_peer(target) else { return TargetFault::Absent };
+        let ms = || u64::try_from(peer.unusual(self.client.hedge().unwrap_or_default()).as_millis()).unwrap_or(u64::MAX);
+        peer.loss().map_or_else(|| TargetFault::Silent { ms: ms() }, |fault| fault.of_target())
+    }
+
+    fn tell_of_source(&self, entry: &Entry, range: Range, target: u16, why: TargetFault) {
+        self.client.events.came_from_source(&entry.path, target, range.length, why);
         let target = self.client.peer(target).map(|peer| peer.target.name()).unwrap_or_default();
         mend_report::tell!(
             "mend data: {}:{}: {} bytes at offset {} that target {target} lacks came from the source",

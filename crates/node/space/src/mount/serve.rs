@@ -93,7 +93,7 @@ fn refused(why: &str, hint: &str) -> i32 {
     1
 }
 
-/// Serves mounts whose descriptors come by standard input, a socket that keeps messages apart, until that ends. Says `ready`, or why not, on standard output. The exit code.
+/// Serves mounts whose descriptors come by standard input, a socket that keeps messages apart, until that ends. Says `ready`, or why not, on standard output, and then what happens to the space. The exit code.
 pub fn ranks(name: &str) -> i32 {
     let (files, config) = match files(name).and_then(|files| Ok((files, config().map_err(|why| (why, String::new()))?))) {
         Ok(begun) => begun,
@@ -105,6 +105,9 @@ pub fn ranks(name: &str) -> i32 {
     let holds = Arc::new(Mutex::new(Holds::default()));
     tell_holds(files.clone(), holds.clone());
     ready();
+    if let Err(why) = files.client().pass_events_on(io::stdout()) {
+        mend_report::tell!("mend data: {name}: what happens to it does not come into the jobs' journals: {why}");
+    }
     while let Ok(Some((descriptor, who))) = next_descriptor() {
         let (files, config) = (who.map_or_else(|| files.clone(), |(who, writable)| files.of(who, writable)), config.clone());
         let serve = move || {

@@ -2,15 +2,18 @@
 //!
 //! Each file has the turn of the space for itself, so that what heals need not wait for all of them. Faults assumed: it is killed at any moment; repeated, it goes on with what is not there yet.
 
+use super::listener::Listener;
 use super::turn::Turn;
 use super::{named, opened, shown};
 use crate::failure::{BAD_VALUE, FAILED, Failure, report_all};
-use crate::report;
+use crate::report::{self, event};
 use mend_data::space::{Entry, File, Id};
+use mend_messages::space_report::{Healed, HealingFault, SpaceEvent};
 use mend_space::Fault;
 use mend_space::client::{Client, Copying, TargetCapacity};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::task::block_in_place;
 
 /// Threads that copy the pieces of a file.
@@ -136,15 +139,29 @@ fn told(client: &Client, entry: &Entry, what: &str, fault: Fault) -> Failure {
 }
 
 /// Makes second copies again that were lost, at a path or below it. How many bytes of each file that were, and what failed.
-pub async fn copy_again(client: &Arc<Client>, path: &str) -> Result<(Vec<(String, u64)>, Vec<Failure>), Failure> {
+pub async fn copy_again(client: &Arc<Client>, path: &str, listener: Listener) -> Result<(Vec<(String, u64)>, Vec<Failure>), Failure> {
     let lacking = |entry: &&Entry| entry.file().is_some_and(|file| !file.without_replica().is_empty());
     let ids: Vec<(Id, String)> =
         client.names().files(path).into_iter().filter(lacking).map(|entry| (entry.id, entry.path.clone())).collect();
     let (mut made, mut failures) = (Vec::new(), Vec::new());
     for (id, path) in ids {
+        let begun = Instant::now();
         match copy(client, &id, plain).await {
-            Ok(copied) => made.extend(copied.map(|bytes| (format!("{}:{path}", client.space.name), bytes))),
-            Err(failure) => failures.push(failure),
+            Ok(Some(copied)) => {
+                made.push((format!("{}:{path}", client.space.name), copied));
+                if listener == Listener::Daemon {
+                    let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    event(&SpaceEvent::Healed(Healed { file: path, copied, us, ..Healed::default() }));
+                }
+            }
+            Ok(None) => {}
+            Err(failure) => {
+                if listener == Listener::Daemon {
+                    let why = HealingFault::Other { error: failure.what.clone(), hint: failure.hint.clone() };
+                    event(&SpaceEvent::NotHealed { file: path, why });
+                }
+                failures.push(failure);
+            }
         }
     }
     Ok((made, failures))
@@ -153,7 +170,7 @@ pub async fn copy_again(client: &Arc<Client>, path: &str) -> Result<(Vec<(String
 /// The same because of what was seen of a space while a job uses it. The exit code.
 pub async fn by_itself(name: &str) -> Result<i32, Failure> {
     let client = block_in_place(|| opened(name))?;
-    let (made, failures) = copy_again(&client, "").await?;
+    let (made, failures) = copy_again(&client, "", Listener::Daemon).await?;
     for (name, bytes) in made {
         mend_report::tell!("mend data: {name}: its second copy was made again, {bytes} bytes");
     }

@@ -6,23 +6,28 @@
 //! One heals a space at a time, or bytes would be fetched twice. Faults assumed: it is killed at any moment (the file is where it was, or where it is to be); targets and sources die
 //! meanwhile; a source holds something else now.
 
+use super::listener::Listener;
 use super::turn::Turn;
 use super::{conflicts, copying, named, opened, shown, target, written};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{blame, open, told};
-use crate::report;
+use crate::report::{self, event};
 use mend_data::ranges;
+use mend_data::record::Source;
 use mend_data::request::PathBytes;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::Request;
 use mend_data::space::{BLOCK, Entry, File, Id, Kind, SUMS_OF_PAGE, block_sum, healing, is_path, split};
+use mend_messages::space_report::{Healed, HealingFault, SourceFault, SpaceEvent};
+use mend_space::Fault;
 use mend_space::client::{Client, Examined, Found};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// True if this is a place in a data space. A local file of such a name is `./NAME:PATH`.
 fn is_of_a_space(path: &PathBytes) -> bool {
@@ -125,17 +130,18 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
     let mut code = 0;
     for (client, path) in tokio::task::block_in_place(|| places(paths))? {
         let turn = Turn::wait(&client).await?;
+        let listener = if as_json { Listener::Nobody } else { Listener::User };
         tokio::task::block_in_place(|| client.refresh());
-        let (examined, mut healed, mut failures) = heal(&client, &path, true, fetcher, !as_json).await?;
+        let (examined, mut healed, mut failures) = heal(&client, &path, true, fetcher, listener).await?;
         let by_ranks = tokio::task::block_in_place(|| client.examine_copies(&path, true))?;
-        let (copied, not_copied) = tokio::task::block_in_place(|| written::heal(&client, &by_ranks, !as_json));
+        let (copied, not_copied) = tokio::task::block_in_place(|| written::heal(&client, &by_ranks, listener));
         let (kept, not_kept) = tokio::task::block_in_place(|| conflicts::part(&client, &path, !as_json));
         drop(turn);
         healed.extend(kept);
         failures.extend(not_kept);
         healed.extend(copied);
         failures.extend(not_copied);
-        failures.extend(copying::copy_again(&client, &path).await?.1);
+        failures.extend(copying::copy_again(&client, &path, Listener::Nobody).await?.1);
         let (files, bytes) = (examined.files + by_ranks.files, examined.bytes + by_ranks.bytes);
         code = report_all(&failures).unwrap_or(code);
         if !as_json {
@@ -151,13 +157,21 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
     Ok(code)
 }
 
-/// Heals a space because of what was seen of it. The exit code.
+/// Heals a space because of what was seen of it, and says on standard output what it has done: to the process that serves the mounts of a node, which has it do so. The exit code.
 pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let healed = heal_space(name, verify_after, fetcher).await;
+    healed.inspect_err(|failure| {
+        let why = HealingFault::Other { error: failure.what.clone(), hint: failure.hint.clone() };
+        event(&SpaceEvent::NotHealed { file: String::new(), why });
+    })
+}
+
+async fn heal_space(name: &str, verify_after: Option<u32>, fetcher: &Fetcher) -> Result<i32, Failure> {
     let client = tokio::task::block_in_place(|| opened(name))?;
     let Some(_turn) = Turn::take(&client, verify_after)? else { return Ok(0) };
     // Another one may have done it just now.
     tokio::task::block_in_place(|| client.refresh());
-    let (_, healed, mut failures) = heal(&client, "", verify_after.is_some(), fetcher, false).await?;
+    let (_, healed, mut failures) = heal(&client, "", verify_after.is_some(), fetcher, Listener::Daemon).await?;
     if verify_after.is_some() {
         let (copied, not_copied) = tokio::task::block_in_place(|| written::heal_damaged(&client))?;
         for one in copied {
@@ -203,7 +217,7 @@ pub async fn ready(names: &[String], fetcher: &Fetcher) -> Result<i32, Failure> 
     Ok(code)
 }
 
-fn no_source(sources: &[mend_data::record::Source], blames: &[Option<String>]) -> String {
+fn no_source(sources: &[Source], blames: &[Option<String>]) -> String {
     if sources.is_empty() { "no source of it is known".to_owned() } else { format!("and not from {}", told(sources, blames)) }
 }
 
@@ -212,33 +226,63 @@ async fn heal(
     path: &str,
     deep: bool,
     fetcher: &Fetcher,
-    tells: bool,
+    listener: Listener,
 ) -> Result<(Examined, Vec<Value>, Vec<Failure>), Failure> {
     let examined = tokio::task::block_in_place(|| client.examine(path, deep))?;
     let (mut healed, mut failures) = (Vec::new(), Vec::new());
     for found in examined.found.iter().filter(|found| !found.blamed.is_empty()) {
-        let name = shown(client, &found.entry);
+        let (name, begun) = (shown(client, &found.entry), Instant::now());
         match one(client, &examined, found, fetcher).await {
-            Ok(fetched) => {
-                if tells {
-                    let lacked: Vec<String> =
-                        found.blamed.iter().filter(|at| found.crowded != Some(**at)).map(|at| target(client, *at)).collect();
-                    let why = match lacked.is_empty() {
-                        true => "its checksums are on two nodes now".to_owned(),
-                        false => format!("{} lacked it", lacked.join(", ")),
-                    };
-                    let how = match found.single {
-                        0 => format!("fetched {}", report::size(fetched)),
-                        single => format!("fetched {}, {} are left in one copy", report::size(fetched), report::size(single)),
-                    };
-                    report::line(&format!("{name}: repaired, {how}: {why}"));
+            Ok(whole) => {
+                match listener {
+                    Listener::User => tell_user(client, &name, found, whole.fetched),
+                    Listener::Daemon => {
+                        let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                        event(&SpaceEvent::Healed(Healed { us, lacked: lacked(client, found), ..whole.clone() }));
+                    }
+                    Listener::Nobody => {}
                 }
-                healed.push(json!({ "name": name, "lost": ranges::total(&found.missing), "fetched": fetched }));
+                healed.push(json!({ "name": name, "lost": ranges::total(&found.missing), "fetched": whole.fetched }));
             }
-            Err(failure) => failures.push(failure),
+            Err(Unhealed { why, failure }) => {
+                if listener == Listener::Daemon {
+                    event(&SpaceEvent::NotHealed { file: found.entry.path.clone(), why });
+                }
+                failures.push(failure);
+            }
         }
     }
     Ok((examined, healed, failures))
+}
+
+/// Targets that have lost something of a file, or have it damaged.
+fn lacked(client: &Client, found: &Found) -> Vec<String> {
+    found.blamed.iter().filter(|at| found.crowded != Some(**at)).map(|at| target(client, *at)).collect()
+}
+
+fn tell_user(client: &Client, name: &str, found: &Found, fetched: u64) {
+    let lacked = lacked(client, found);
+    let why = match lacked.is_empty() {
+        true => "its checksums are on two nodes now".to_owned(),
+        false => format!("{} lacked it", lacked.join(", ")),
+    };
+    let how = match found.single {
+        0 => format!("fetched {}", report::size(fetched)),
+        single => format!("fetched {}, {} are left in one copy", report::size(fetched), report::size(single)),
+    };
+    report::line(&format!("{name}: repaired, {how}: {why}"));
+}
+
+/// Why a file is not whole: as a job's journal has it, and as a user is told.
+struct Unhealed {
+    why: HealingFault,
+    failure: Failure,
+}
+
+impl Unhealed {
+    fn by_target(fault: Fault) -> Self {
+        Self { why: HealingFault::Target { error: fault.to_string() }, failure: fault.into() }
+    }
 }
 
 /// Lost blocks on their way to where they are from now on.
@@ -251,6 +295,8 @@ struct Moving {
     /// Those that are not there yet.
     wanted: Mutex<BTreeSet<u64>>,
     fetched: AtomicU64,
+    /// Bytes that came from other copies.
+    copied: AtomicU64,
 }
 
 impl Moving {
@@ -280,6 +326,7 @@ impl Moving {
             });
             // What cannot be written now is tried again with what the source sends.
             if given.is_some_and(|bytes| self.write(block, &bytes).is_ok()) {
+                self.copied.fetch_add(u64::from(length), Ordering::Relaxed);
                 self.wanted.lock().unwrap_or_else(PoisonError::into_inner).remove(&block);
             }
         }
@@ -308,47 +355,70 @@ impl Sink for Moving {
     }
 }
 
-/// Heals one file. How many bytes came from its sources.
-async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: &Fetcher) -> Result<u64, Failure> {
+/// Heals one file. What was done.
+async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: &Fetcher) -> Result<Healed, Unhealed> {
     let (old, name) = (&found.entry, shown(client, &found.entry));
-    let Some(before) = old.file() else { return Ok(0) };
+    let Some(before) = old.file() else { return Ok(Healed::default()) };
     let free: Vec<Option<u64>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
     let lives: Vec<Option<Id>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.life)).collect();
     let lost = || where_lost(client, examined, found);
     let file = healing::moved(&found.left, &free, |at| client.node(at)).map_err(|error| {
-        Failure::new(format!("{name}: {}; what is lost has no room elsewhere: {error}", lost()), "remove files (`mend data rm`)", FAILED)
+        let what = format!("{name}: {}; what is lost has no room elsewhere: {error}", lost());
+        let why = HealingFault::NoRoom { lost: ranges::total(&found.missing), error: error.to_string() };
+        Unhealed { why, failure: Failure::new(what, "remove files (`mend data rm`)", FAILED) }
     })?;
     let layout = Layout::of(&file);
     let version = if file == *before { old.version } else { old.version.saturating_add(1) };
     let new = Entry { version, kind: Kind::File(file.clone()), ..old.clone() };
     let pages = if found.missing.is_empty() { 0 } else { layout.blocks().div_ceil(SUMS_OF_PAGE) };
-    let sums = tokio::task::block_in_place(|| (0..pages).map(|page| client.sums(old, before, page as u32)).collect::<Result<Vec<_>, _>>())?;
+    let sums = tokio::task::block_in_place(|| (0..pages).map(|page| client.sums(old, before, page as u32)).collect::<Result<Vec<_>, _>>());
+    let sums = sums.map_err(Unhealed::by_target)?;
     let blocks: BTreeSet<u64> = found.missing.iter().flat_map(|range| range.offset / BLOCK..range.end().div_ceil(BLOCK)).collect();
     let positions: BTreeSet<usize> = blocks.iter().map(|block| layout.place(block * BLOCK).0).collect();
     let written: BTreeSet<(u16, u16)> = positions.into_iter().map(|position| (position as u16, file.targets[position])).collect();
-    let moving =
-        Moving { client: client.clone(), entry: new.clone(), file, layout, sums, wanted: Mutex::new(blocks), fetched: AtomicU64::new(0) };
+    let moving = Moving {
+        client: client.clone(),
+        entry: new.clone(),
+        file,
+        layout,
+        sums,
+        wanted: Mutex::new(blocks),
+        fetched: AtomicU64::new(0),
+        copied: AtomicU64::new(0),
+    };
     let moving = Arc::new(moving);
     if !before.replicas.is_empty() {
         tokio::task::block_in_place(|| moving.take_from_copies(before, examined));
     }
     let missing = moving.missing();
+    let mut given = Vec::new();
     if !missing.is_empty() {
         let mut sources = before.sources.clone();
         let origins: Origins = Arc::new(open(&mut sources, fetcher, true).await);
         let fetched = fetcher.fetch_blocks(&origins, before.size, missing, BLOCK, &moving).await;
-        let fetched = fetched.map_err(|error| Failure::new(format!("{name}: {error}"), "repeat the command", UNREACHABLE))?;
+        let fetched = fetched.map_err(|error| Unhealed {
+            why: HealingFault::Target { error: error.to_string() },
+            failure: Failure::new(format!("{name}: {error}"), "repeat the command", UNREACHABLE),
+        })?;
         if !fetched.lost.is_empty() {
             let hint = "bring the target or the source back, or stage the file from elsewhere with --force";
-            let what = format!(
-                "{name}: {} lost: {}; {}",
-                report::size(ranges::total(&fetched.lost)),
-                lost(),
-                no_source(&sources, &fetched.blames)
-            );
-            return Err(Failure::new(what, hint, UNREACHABLE));
+            let total = ranges::total(&fetched.lost);
+            let what = format!("{name}: {} lost: {}; {}", report::size(total), lost(), no_source(&sources, &fetched.blames));
+            let blamed = sources.iter().zip(&fetched.blames);
+            let fault = |(source, error): (&Source, &Option<String>)| SourceFault { uri: source.uri.clone(), error: error.clone() };
+            let why = HealingFault::NoSource { lost: total, lacked: lacked(client, found), sources: blamed.map(fault).collect() };
+            return Err(Unhealed { why, failure: Failure::new(what, hint, UNREACHABLE) });
         }
+        given.extend(sources.into_iter().zip(fetched.used).filter(|(_, used)| *used).map(|(source, _)| source.uri));
     }
-    tokio::task::block_in_place(|| client.settle_moved(old, &new, &written, &lives))?;
-    Ok(moving.fetched.load(Ordering::Relaxed))
+    tokio::task::block_in_place(|| client.settle_moved(old, &new, &written, &lives)).map_err(Unhealed::by_target)?;
+    let targets: BTreeSet<u16> = written.iter().map(|(_, at)| *at).collect();
+    Ok(Healed {
+        file: old.path.clone(),
+        fetched: moving.fetched.load(Ordering::Relaxed),
+        copied: moving.copied.load(Ordering::Relaxed),
+        sources: given,
+        targets: targets.into_iter().map(|at| target(client, at)).collect(),
+        ..Healed::default()
+    })
 }

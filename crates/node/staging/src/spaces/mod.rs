@@ -2,7 +2,7 @@
 //!
 //! `making` makes and ends one, `showing` lists names, room and stripes, `filling` stages files into one, `begun_log` is where it stands what was fetched, `for_job` makes those of a job, `healing` finds and fetches what it lost, `written` puts right what ranks wrote, `conflicts` two files of one name, `copying` makes and removes second copies, `queue` those of jobs that start soon, `seeing` reads and
 //! mounts it, `patterns` shows which ranks touch which blocks of it, `heat` draws that, `scan` asks targets for it, `follow` tells a job's controller,
-//! `offload` sends files away, `sending` one of them, `ledger_file` is where that is noted, `turn` what one process does at a time.
+//! `offload` sends files away, `sending` one of them, `ledger_file` is where that is noted, `turn` what one process does at a time, `listener` who is told what is healed.
 
 mod begun_log;
 mod conflicts;
@@ -13,6 +13,7 @@ mod for_job;
 pub mod healing;
 mod heat;
 mod ledger_file;
+mod listener;
 mod making;
 mod offload;
 mod patterns;

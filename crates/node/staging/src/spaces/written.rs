@@ -1,14 +1,17 @@
 //! `mend data check` and `repair` of files that ranks write: they have no source, and two copies, or one.
 
+use super::listener::Listener;
 use super::{shown, target};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
-use crate::report;
+use crate::report::{self, event};
 use mend_data::space::BLOCK;
 use mend_data::space::written::Written;
+use mend_messages::space_report::{Healed, HealingFault, SpaceEvent};
 use mend_space::client::{BadCopies, Client, ExaminedCopies, Writer};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What is wrong with a file, for people.
 pub(super) fn wrong(client: &Client, bad: &BadCopies) -> String {
@@ -57,35 +60,48 @@ pub(super) fn tell(client: &Client, examined: &ExaminedCopies, as_json: bool) ->
 }
 
 /// Makes copies whole again, as far as one of the two is. What was repaired, and what could not be.
-pub(super) fn heal(client: &Arc<Client>, examined: &ExaminedCopies, tells: bool) -> (Vec<Value>, Vec<Failure>) {
+pub(super) fn heal(client: &Arc<Client>, examined: &ExaminedCopies, listener: Listener) -> (Vec<Value>, Vec<Failure>) {
     let writer = Writer::new(client.clone(), None);
     let (mut healed, mut failures) = (Vec::new(), Vec::new());
     for bad in &examined.found {
-        let (name, wrong) = (shown(client, &bad.entry), wrong(client, bad));
+        let (name, wrong, begun) = (shown(client, &bad.entry), wrong(client, bad), Instant::now());
         // If that cannot be found out now, it is what it seems.
         if matches!(writer.end_making(bad), Ok(true)) {
-            if tells {
+            if listener == Listener::User {
                 report::line(&format!("{name}: repaired: nobody ended making it, and it is empty"));
             }
             healed.push(json!({ "name": name, "lost": 0, "copied": 0 }));
             continue;
         }
+        let lacked: Vec<String> = bad.blamed().iter().map(|at| target(client, *at)).collect();
+        let not_healed = |why| {
+            if listener == Listener::Daemon {
+                event(&SpaceEvent::NotHealed { file: bad.entry.path.clone(), why });
+            }
+        };
         let mended = writer.mend(bad);
         if bad.is_gone() {
             let hint = format!(
                 "if a target does not answer, start mendd on its node; else have the job write the file again, or remove it (`mend data rm {name}`)"
             );
+            not_healed(HealingFault::NoCopy { lacked });
             failures.push(Failure::new(format!("{name}: {wrong}"), hint, DAMAGED));
             continue;
         }
         match mended {
             Ok(copied) => {
-                if tells {
-                    report::line(&format!("{name}: repaired, copied {}: {wrong}", report::size(copied)));
+                match listener {
+                    Listener::User => report::line(&format!("{name}: repaired, copied {}: {wrong}", report::size(copied))),
+                    Listener::Daemon => {
+                        let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                        event(&SpaceEvent::Healed(Healed { file: bad.entry.path.clone(), lacked, copied, us, ..Healed::default() }));
+                    }
+                    Listener::Nobody => {}
                 }
                 healed.push(json!({ "name": name, "lost": 0, "copied": copied }));
             }
             Err(refused) => {
+                not_healed(HealingFault::Target { error: refused.to_string() });
                 failures.push(Failure::new(
                     format!("{name}: {wrong}; {refused}"),
                     "repeat the command when the targets answer, or have room",
@@ -103,7 +119,7 @@ pub(super) fn heal_damaged(client: &Arc<Client>) -> Result<(Vec<Value>, Vec<Fail
     let writer = Writer::new(client.clone(), None);
     examined.found.retain(|bad| !matches!(writer.end_making(bad), Ok(true)));
     examined.found.retain(|bad| !bad.damaged.is_empty() || !bad.different.is_empty() || bad.gone_blocks > 0);
-    Ok(heal(client, &examined, false))
+    Ok(heal(client, &examined, Listener::Daemon))
 }
 
 /// What cannot be had of files that ranks wrote.

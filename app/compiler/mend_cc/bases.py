@@ -216,8 +216,10 @@ class Bases:
             return self._starts_at(source.args[0], seen)
         if source.op == "call":
             called = self.memory.callees(source)
-            results = [stmt.expr for name in called if name in self.program.functions for stmt in self.program.functions[name].body.walk() if stmt.kind == "return" and stmt.expr is not None]
-            return all(name in ALLOCATE or name in self.program.functions for name in called) and all(self._starts_at(one, seen) for one in results)
+            # What a function that is looked at already returns is among what it returns.
+            own = [name for name in called if name in self.program.functions and name not in seen]
+            results = [stmt.expr for name in own for stmt in self.program.functions[name].body.walk() if stmt.kind == "return" and stmt.expr is not None]
+            return all(name in ALLOCATE or name in self.program.functions for name in called) and all(self._starts_at(one, seen.union(own)) for one in results)
         if source.op == "const":
             return True
         if source.op == "cond":

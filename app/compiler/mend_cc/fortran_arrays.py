@@ -114,10 +114,10 @@ class Arrays:
         more += [self.unknown(value, place) for option, value in options if option in ("stat", "errmsg")]
         return [self.allocated(found, arguments, place), *(Stmt("expr", inside, expr=one) for one in more)]
 
-    def unknown(self, node, place):
+    def unknown(self, node, place, what="a status"):
         """An assignment of what isn't known."""
         target = self.location(node)
-        return Expr("assign", (target, Expr("opaque", (), "a status", INT, place)), "=", target.type, place)
+        return Expr("assign", (target, Expr("opaque", (), what, INT, place)), "=", target.type, place)
 
     def growth(self, target, source, place):
         """A statement for what an assignment may allocate anew, or none. Bounds of the same text give the same size as long as they don't change."""

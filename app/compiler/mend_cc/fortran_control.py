@@ -7,7 +7,7 @@ from fparser.two.utils import BlockBase, NoMatchError, walk
 
 from .fortran_expressions import INT, LOGICAL
 from .fortran_names import binary, constant, listed, text_of
-from .ir import Expr, Place, Stmt, Type
+from .ir import NEW_UNIT, Expr, Place, Stmt, Type
 from .parse_c import CannotParse
 
 # Parts of input and output that name a label to go on at, and a variable that says how it went.
@@ -89,7 +89,7 @@ class Control:
         """What may follow a statement for input or output: where it fails, and what says so."""
         hidden = Place(place.file, place.line, place.start, place.end, True)
         failed = Expr("opaque", (), "an error, or the end of a file", LOGICAL, place)
-        found = [Stmt("expr", hidden, expr=self.unknown(value, place)) for word, value in specifiers(node) if word in RESULTS]
+        found = [Stmt("expr", hidden, expr=self.unknown(value, place, NEW_UNIT if word == "newunit" else "a status")) for word, value in specifiers(node) if word in RESULTS]
         return found + [Stmt("if", hidden, (Stmt("goto", hidden, label=text_of(value)), None), failed) for word, value in specifiers(node) if word in JUMPS]
 
     def associate(self, node, place):

@@ -130,6 +130,10 @@ class Naming:
     variables: frozenset
 
 
+# What newunit= gives a variable.
+NEW_UNIT = "a new unit"
+
+
 @dataclass(frozen=True)
 class Unit:
     """What a statement does with a unit of Fortran's. kind: open, empty (it is opened, and its file emptied), write, record (written by its number), close.

@@ -47,15 +47,23 @@ class _Finder:
                 if base is None or base[1] == pointer or not self._is_pointer_now(base):
                     return None
                 others[base[1]] = None
-        if not heaps or not all(self._is_plain(heap) for heap in heaps) or not self._by_starts(heaps):
+        if not heaps or not all(self._is_plain(heap) and self._is_unit(pointer, heap) for heap in heaps) or not self._by_starts(heaps):
             return None
         remade = not any((heap, ()) in self.point.unmade for heap in heaps)
         return Overwritten(pointer, sections, list(others), heaps, remade)
 
     def _is_known(self, section):
         """Whether it is counted from what a pointer leads to at the place, by numbers that don't change."""
-        symbols = section.used()
-        return self._is_pointer_now(section.base) and all(len(one) == 2 and isinstance(one[0], tuple) and one[1] == 0 and self._has_name(one[0]) and one[0] not in self.point.changed for one in symbols)
+        return self._is_pointer_now(section.base) and all(len(one) == 2 and isinstance(one[0], tuple) and one[1] == 0 and self._has_name(one[0]) and self._is_made_again(one[0]) for one in section.used())
+
+    def _is_made_again(self, place):
+        """Whether a restart has its value before it restores anything."""
+        restored = any(item.place[0] is place[0] and item.place[1] == place[1][:len(item.place[1])] for item in self.point.items)
+        return not restored and place not in self.point.changed | self.point.unmade
+
+    def _is_unit(self, pointer, heap):
+        """Whether sections that are counted from a pointer are counted in a block's elements."""
+        return self.memory.type_at(pointer).element.scalar().size == heap.type.scalar().size
 
     def _is_pointer_now(self, base):
         return base[0] == "start" and base[2] == 0 and self._has_name(base[1])

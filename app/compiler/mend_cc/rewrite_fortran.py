@@ -14,7 +14,8 @@ WIDTH, LITERAL = 120, 60
 # libmend-app's numbers of types; a text's characters are bytes.
 TEXT = 14
 KINDS = {("int", 1): 1, ("int", 2): 2, ("int", 4): 3, ("int", 8): 4, ("float", 4): 9, ("float", 8): 10, ("complex", 8): 12, ("complex", 16): 13}
-
+# Fortran's functions in lines that are added.
+FUNCTIONS = re.compile(r"\b(allocated|int|len|product|shape|storage_size)\(")
 
 # How a dimension is spread, and how many arguments say so.
 SPREADS = {"whole": 1, "block": 5, "cyclic": 4, "list": 2}
@@ -73,7 +74,7 @@ class Rewriter(Shapes):
         self.declared.setdefault(function, []).append(f"integer :: {flag}")
         level = len(point.chain)
         lines = [f"if (mend_cc_arrive({point.number}, {flag})) then"]
-        lines += [f"  {line}" for line in [*self._poisoned(point, function), *self._registered(point, level)]]
+        lines += [f"  {line}" for line in self._unhidden(function, [*self._poisoned(point, function), *self._registered(point, level)])]
         lines.append("end if")
         counter = self._counter(point.loop)
         if counter is None:
@@ -116,7 +117,15 @@ class Rewriter(Shapes):
     def _frames(self, point):
         for level, (caller, node, _) in enumerate(point.chain):
             self.using.add(caller)
-            self._lines(node.stmt, [f"call mend_cc_frame({level}, {point.number}) ! mend-cc: for this safe point", *self._registered(point, level)], -7)
+            self._lines(node.stmt, [f"call mend_cc_frame({level}, {point.number}) ! mend-cc: for this safe point", *self._unhidden(caller, self._registered(point, level))], -7)
+
+    def _unhidden(self, function, lines):
+        """The lines, in which Fortran's functions are what they say. Refused: the program has something else of such a name there."""
+        function = self.program.functions[function]
+        for name in sorted(set(FUNCTIONS.findall(" ".join(lines)))):
+            if function.scope.find(name) or function.scope.procedure(name) or function.scope.parameter(name)[0] or function.scope.table(name):
+                raise Refused(f"{function.place}: {name} isn't Fortran's function in {function.source}, where calls that need it would be added: give what has this name another one")
+        return lines
 
     def _poisoned(self, point, function):
         if not self.poison:
@@ -130,8 +139,7 @@ class Rewriter(Shapes):
             own = isinstance(thing, Variable) and (thing.function == function and thing.scope == "local" or thing.function is None and function == point.function)
             if own and scope.find(thing.name) is thing and ((thing.type.scalar().kind, thing.type.scalar().size) in KINDS or thing.type.scalar().kind == "text") and not thing.allocatable and thing.type.size and thing.declared == "here":
                 self._target(thing)
-                count = f" * size({thing.name})" if thing.type.kind == "array" else ""
-                made.append(f"  call mend_cc_spoil(mend_cc_address({thing.name}), storage_size({thing.name}) / 8{count})")
+                made.append(f"  call mend_cc_spoil(mend_cc_address({thing.name}), storage_size({thing.name}) / 8 * product(shape({thing.name})))")
         return [f"if (mend_cc_restoring({point.number})) then", *made, "end if"] if made else []
 
     def _registered(self, point, level):

@@ -1,6 +1,6 @@
 """Fortran's units: one that is open for writing at a place is opened anew in a restart, and written from its start, so that what stands in its file is lost."""
 
-from .ir import Naming, Variable, parent_map
+from .ir import NEW_UNIT, Naming, Variable, parent_map
 
 # Standard error and standard output: without `open` no file of the program's.
 PRECONNECTED = (0, 6)
@@ -162,22 +162,20 @@ class _Units:
         if number is not None or variable in seen:
             return set() if number is None else {number}
         sources = self._sources(variable)
-        if variable.scope == "param" and not sources:
-            return None
-        # What a variable gets by newunit= or from a file is a unit of its own.
-        found = set() if sources else {variable}
-        for source in sources or [part.args[1] for part in self._changed(variable) if part.op == "assign"]:
+        found = set()
+        for source in sources:
             inner = source.args[0] if source.op == "addr" else source
             inner = inner.args[0] if inner.op == "deref" else inner
             if inner.op == "var" and isinstance(inner.value, Variable) and (getattr(inner.value, "declared", True) or inner.value.scope == "param"):
                 more = self._meant(inner.value, seen | {variable})
+            elif inner.op == "opaque" and inner.value == NEW_UNIT:
+                more = {variable}
             else:
                 more = {inner.value} if inner.op == "const" and isinstance(inner.value, int) else None
-            if more is None and (variable.scope == "param" or not hasattr(variable, "declared")):
-                # An argument that is an expression has a variable without a declaration.
+            if more is None:
                 return None
-            found |= {variable} if more is None else more
-        return found
+            found |= more
+        return found if sources else None
 
     def opened_here(self, stmt):
         """The statement with newunit= that opens what another one writes or closes, on every way to it in its procedure, or None. No other unit that is open then has its number."""

@@ -140,6 +140,17 @@ class Arrays(InFortran):
         text = self.rewritten(self.found(self.text("    w(1:1) = achar(65 + step)\n    if (rank == 0) print *, w", DECLARED + "\n  integer, parameter :: n = 8\n  character(n) :: w", BEFORE + "\n  w = 'abc'")))
         self.assertRegex(re.sub(r" &\n\s*", "", text), r"mend_cc_register\(0, 'w', mend_cc_address\(w\), 14, \[len\(w, kind=8\), shape\(w, kind=8\)\], ")
 
+    def test_names_of_functions_that_added_lines_need(self):
+        write, before = "    w(1:1) = achar(65 + step)\n    if (rank == 0) print *, w", BEFORE + "\n  w = 'abc'"
+        for declared, needed in (("integer :: len", "len"), ("integer, parameter :: shape = 3", "shape"), ("real(8) :: storage_size(3)", "storage_size")):
+            with self.subTest(declared=declared):
+                with self.assertRaisesRegex(Refused, f"program.f90:2: {needed} isn't Fortran's function in program, .*: give what has this name another one"):
+                    self.names(write, f"{DECLARED}\n  character(8) :: w\n  {declared}", before)
+        # Without texts nothing asks for a length, and nothing at all for a size.
+        found = self.found(self.text("    u(1) = u(1) + step", f"{DECLARED}\n  integer :: len, size"))
+        text = next(iter(Rewriter(found.program, found.memory, found.plan, poison=True).run().values())).decode()
+        self.assertRegex(re.sub(r" &\n\s*", "", text), r"call mend_cc_spoil\(mend_cc_address\(v\), storage_size\(v\) / 8 \* product\(shape\(v\)\)\)")
+
     def test_procedures_of_a_type_are_not_seen(self):
         outside = "module m\n  type solver\n    real(8) :: a = 0\n  contains\n    procedure :: go\n  end type\ncontains\n  real(8) function go(self)\n    class(solver) :: self\n    self%a = self%a + 1\n    go = self%a\n  end function\nend module\n"
         self.refused("messages", "    u(1) = u(1) + s%go()", "type(solver) :: s\n  real(8) :: u(1000)", outside=outside, uses="  use m", before="  u = 1")

@@ -14,7 +14,7 @@ TURNS = """
 #include <stdlib.h>
 
 int main(int argc, char **argv) {
-    int steps = atoi(argv[1]), stop = argc > 2 ? atoi(argv[2]) : -1;
+    int steps = atoi(argv[1]), stop = argc > 2 ? atoi(argv[2]) : -1, last = argc > 3 ? atoi(argv[3]) : 999;
     int rank;
     double sum = 0;
     MPI_Init(&argc, &argv);
@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
     for (int step = 0; step < steps; step++) {
         if (step == stop)
             abort();
-        for (int i = 1; i < 999; i++)
+        for (int i = 1; i < last; i++)
             next[i] = now[i] + 0.25 * (now[i - 1] - 2 * now[i] + now[i + 1]) + 0.01 * i;
         if (step % 5 == 4)
             next[0] = now[1];
@@ -68,11 +68,22 @@ class Known(unittest.TestCase):
         for body, why in (
             (f"if (x % 3) {{ {self.FILL} }} {self.SWAP}", "it may not be written"), (f"x += next[5]; {self.FILL}{self.SWAP}", "it is read first"), (f"if (x > 900) break; {self.FILL}{self.SWAP}", "the loop may end before"),
             (f"more = rank ? now : next; x += more[3]; {self.FILL}{self.SWAP}", "it is read through a pointer of which isn't told where it leads"), (f"{self.FILL}{self.SWAP} n = 50 - x % 2;", "how much is written changes"),
-            (f"for (int i = 1; i < x; i++) next[i] = now[i - 1]; {self.SWAP}", "how much is written changes"), (f"next++; {self.FILL} next--; {self.SWAP}", "it leads elsewhere"),
+            (f"next++; {self.FILL} next--; {self.SWAP}", "it leads elsewhere"),
             (f"x += more[1] > 9; {self.FILL}{self.SWAP} more = now + 1;", "a saved pointer leads into it"),
         ):
             with self.subTest(why=why):
                 self.assertEqual(self.told(self.BEFORE, body, self.PRINT), [])
+
+    def test_bytes_of_larger_elements(self):
+        before = "char *now = malloc(400), *next = malloc(400), *old; double *a = (double *)now, *b = (double *)next; for (int i = 0; i < 50; i++) a[i] = b[i] = i;"
+        body = "memset(next, 0, 200); a = (double *)now; b = (double *)next; for (int i = 1; i < 50; i++) b[i] += a[i - 1] + x; old = now; now = next; next = old;"
+        self.assertEqual(self.told(before, body, 'printf("%g\\n", ((double *)now)[x % 50]);'), [])
+
+    def test_numbers_that_a_restart_has_from_the_checkpoint(self):
+        count = "for (int i = 0; i < 500; i++) for (int j = 0; j < 500; j++) if (sin(i * j) > 0.5 && n < 50) n++;"
+        for before in (f"n = 0; {count}", "n = rand() % 50;"):
+            with self.subTest(before=before):
+                self.assertEqual(self.told(f"{self.BEFORE} {before}", "\n#pragma mend checkpoint\n" + self.FILL + self.SWAP, self.PRINT, outside="#include <math.h>"), [])
 
     def test_what_a_restart_does_not_make_again(self):
         costly = "for (int i = 0; i < 500; i++) for (int j = 0; j < 500; j++) next[i % 50] += sin(j);"
@@ -96,6 +107,10 @@ class Saved(InDirectory):
                 self.assertEqual(self.saved_bytes() // 8000, arrays)
                 code, output, errors = self.run_ranks(1, ["./turns", "20"])
                 self.assertEqual((code, output), (0, expected), errors)
+        # Two elements less are overwritten, which as many bytes of bits have.
+        code, output, errors = self.run_ranks(1, ["./turns", "20", "-1", "997"], restart=14)
+        self.assertEqual((code != 0, output), (True, ""), errors)
+        self.assertIn("another part is overwritten in this run", errors)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,11 @@ class Pointers(unittest.TestCase):
         outside = self.UPDATE + "static void twice(double *u, int n) { update(u + 1, n - 1); update(&u[0], n); }"
         self.assertEqual(self.names("double *fixed = calloc(10, 8), *u = calloc(10, 8); twice(fixed, 10);", "twice(u, 10);", 'printf("%g %g\\n", u[1], fixed[1]);', outside=outside), ["x", "step", "u"])
 
+    def test_functions_that_return_what_they_themselves_return(self):
+        outside = "struct node { struct node *next; int k; double v; }; static struct node *find(struct node *t, int k) { if (!t || t->k == k) return t; return find(t->next, k); }"
+        before = "struct node *list = calloc(1, sizeof *list), *found; list->k = 1;"
+        self.assertIn("list", self.names(before, "for (int i = 0; i < 3; i++) { found = find(list, 1); found->v += i; }", 'printf("%g\\n", list->v);', outside=outside))
+
     SUM = "#include <stddef.h>\ntypedef struct { double mass, px, py, pz; int n; } Sum;"
 
     def fields(self, before, body, used, outside=""):

@@ -1,4 +1,4 @@
-"""Which unit of Fortran is written between checkpoints, and whether it is open at them."""
+"""Fortran's units: a restart opens them anew, and would write over their files."""
 
 import unittest
 
@@ -6,8 +6,6 @@ from test_fortran import BEFORE, DECLARED, InFortran
 
 
 class Units(InFortran):
-    """A restart opens units anew, and would write over their files."""
-
     MODULE = """module logs
   integer, parameter :: results = 20
   integer :: log, units(3)
@@ -31,6 +29,13 @@ contains
     integer :: unit
     unit = unit + 1
   end subroutine
+  subroutine pick(unit)
+    integer, intent(out) :: unit
+    unit = merge(10, 6, command_argument_count() > 0)
+  end subroutine
+  integer function choose()
+    choose = merge(10, 6, command_argument_count() > 0)
+  end function
 end module
 """
 
@@ -40,18 +45,21 @@ end module
         return len(found.plan.points) == 1, str([why for _, _, why in found.plan.considered])
 
     def test_a_unit_that_is_open_at_the_place(self):
-        for before, inside, where in (("open (10, file='a')", "write (10, *) u(1)", "opened at line 40"), ("call start()", "write (log, *) u(1)", "opened at line 6"), ("call start()", "call say(log, x)", "opened at line 6"),
-                                      ("open (10, file='a')\n  if (x > 3) close (10)", "write (10, *) u(1)", "opened at line 40"), ("", "write (11, *) u(1)", "without open"), ("open (6, file='a')", "write (6, *) x", "opened"),
+        for before, inside, where in (("open (10, file='a')", "write (10, *) u(1)", "opened at line 47"), ("call start()", "write (log, *) u(1)", "opened at line 6"), ("call start()", "call say(log, x)", "opened at line 6"),
+                                      ("open (10, file='a')\n  if (x > 3) close (10)", "write (10, *) u(1)", "opened at line 47"), ("", "write (11, *) u(1)", "without open"), ("open (6, file='a')", "write (6, *) x", "opened"),
                                       ("", "if (step == 3) open (results, file='a')\n    if (step > 3) write (results, *) x", "opened"), ("open (10, file='a', access='direct', recl=8, status='replace')", "write (10, rec=step) x", "opened"),
-                                      ("open (10, file='a')", "associate (t => x)\n    write (10, *) t\n    end associate", "opened at line 40"), ("", "block\n    open (10, file='a')\n    write (10, *) x\n    close (10)\n    end block", "opened"),
-                                      ("open (newunit=log, file='a')", "associate (l => log)\n    write (l, *) x\n    end associate", "opened"), ("open (100 + rank, file='a')", "write (100 + rank, *) x", "opened at line 40"),
+                                      ("open (10, file='a')", "associate (t => x)\n    write (10, *) t\n    end associate", "opened at line 47"), ("", "block\n    open (10, file='a')\n    write (10, *) x\n    close (10)\n    end block", "opened"),
+                                      ("open (newunit=log, file='a')", "associate (l => log)\n    write (l, *) x\n    end associate", "opened"), ("open (100 + rank, file='a')", "write (100 + rank, *) x", "opened at line 47"),
                                       ("", "open (100 + i, file='a')\n    write (100 + i, *) x\n    i = i + 1\n    close (100 + i)", "opened"), ("call start()", "call say(6, x)\n    call say(log, x)", "opened at line 6"),
                                       ("", "open (newunit=units(1), file='a')\n    write (units(1), *) x\n    units(1) = 7\n    close (units(1))", "opened"),
                                       ("", "open (100 + i, file='a')\n    call next(i)\n    close (100 + i)\n    write (100 + i, *) x", "opened"), ("log = 11\n  open (log)\n  log = 12\n  open (log)\n  close (log)", "write (11, *) x", ""),
                                       # A copy of its number; one of several that a dummy stands for; one that isn't opened on each way.
-                                      ("call start()\n  i = log", "write (i, *) x", "opened at line 6"), ("open (10, file='a')", "call say(6, x)\n    call say(10, x)", "opened at line 40"),
+                                      ("call start()\n  i = log", "write (i, *) x", "opened at line 6"), ("open (10, file='a')", "call say(6, x)\n    call say(10, x)", "opened at line 47"),
                                       ("open (newunit=units(1), file='a')", "if (step == 3) open (newunit=log, file='b')\n    write (log, *) x", "opened"), ("open (newunit=units(1), file='a')", "open (newunit=log, file='b')\n    log = units(1)\n    write (log, *) x", "opened"),
-                                      ("open (newunit=units(1), file='a')", "open (newunit=units(2), file='b')\n    write (units(2), *) x", "opened at line 43"), ("open (10, file='a')", "call say(6, x)\n    call say(screen, x)", "opened at line 40")):
+                                      ("open (newunit=units(1), file='a')", "open (newunit=units(2), file='b')\n    write (units(2), *) x", "opened at line 50"), ("open (10, file='a')", "call say(6, x)\n    call say(screen, x)", "opened at line 47"),
+                                      # A variable of which isn't told what it gets.
+                                      ("open (10, file='a')\n  log = merge(10, 6, rank == 0)", "call say(log, x)", "opened at line 47"), ("open (newunit=i, file='a')\n  log = merge(i, 6, rank == 0)", "call say(log, x)", "opened at line 47"),
+                                      ("open (10, file='a')\n  log = choose()", "call say(log, x)", "opened at line 47"), ("open (10, file='a')\n  call pick(log)", "call say(log, x)", "opened at line 47")):
             with self.subTest(before=before, inside=inside):
                 taken, why = self.taken(before, inside)
                 self.assertFalse(taken)

@@ -1,5 +1,6 @@
 /* Blocks of which a part is overwritten after a safe point before anything reads it (mend_cc_overwritten). Saved are: the first element under the block's name, for pointers to
- * lead to; "kept", what else is needed; "which", for each element that isn't overwritten a bit that says whether it is in that; and "bytes", how large the block is, as an extent.
+ * lead to; "kept", what else is needed; "which", for each element that isn't overwritten a bit that says whether it is in that; and "bytes", how large the block is, and how many
+ * bits there are, as extents.
  * Where a restart makes a block again, elements are left out that are as they were when the safe point was first reached. */
 #include "mend_cc_internal.h"
 
@@ -20,7 +21,7 @@ struct part {
     size_t made_count;
     int point;
     unsigned char *kept, *which; /* registered */
-    uint64_t count, bytes;       /* elements of `kept`, bytes of `which` */
+    uint64_t count, bits, bytes; /* elements of `kept`; bits of `which`, and bytes */
 };
 
 static struct {
@@ -210,7 +211,8 @@ static void keep(struct block *b, size_t size, const unsigned char *marks) {
     const size_t elements = b->bytes / size;
     const int known = p->made && p->point == parts.point;
     unsigned char *always = known ? overwritten_always(b, size) : NULL;
-    size_t made = 0, bit = 0;
+    size_t made = 0;
+    uint64_t bit = 0;
     p->kept = mend_cc_need(malloc(b->bytes));
     p->which = no_marks(elements);
     p->count = 0;
@@ -224,6 +226,7 @@ static void keep(struct block *b, size_t size, const unsigned char *marks) {
         }
         bit++;
     }
+    p->bits = bit;
     p->bytes = (bit + 7) / 8;
     p->kept = mend_cc_need(realloc(p->kept, size * p->count + 1));
     free(always);
@@ -246,7 +249,7 @@ static void add(const char *name, enum what what, void *address, int type, int d
 
 size_t mend_cc_part_bytes(const char *name) {
     uint64_t extents[MEND_APP_DIMENSIONS];
-    return saved(name, BYTES, extents) == 2 ? (size_t)extents[1] : 0;
+    return saved(name, BYTES, extents) == 3 ? (size_t)extents[1] : 0;
 }
 
 int mend_cc_part(const char *name, struct block *b, int type, size_t size) {
@@ -258,6 +261,7 @@ int mend_cc_part(const char *name, struct block *b, int type, size_t size) {
         if (!mend_cc_part_bytes(name))
             return 0;
         struct part *p = part_of(b);
+        p->bits = saved(name, BYTES, extents) == 3 ? extents[2] : 0;
         p->count = saved(name, KEPT, extents) == 1 ? extents[0] : 0;
         p->bytes = saved(name, WHICH, extents) == 1 ? extents[0] : 0;
         p->kept = mend_cc_need(calloc(p->count + 1, size));
@@ -274,7 +278,8 @@ int mend_cc_part(const char *name, struct block *b, int type, size_t size) {
     add(name, WHICH, b->part->which, MEND_APP_UINT8, 1, &b->part->bytes);
     extents[0] = 0;
     extents[1] = b->bytes;
-    add(name, BYTES, b->part->which, MEND_APP_UINT8, 2, extents);
+    extents[2] = b->part->bits;
+    add(name, BYTES, b->part->which, MEND_APP_UINT8, 3, extents);
     return 1;
 }
 
@@ -292,7 +297,7 @@ static void put_back(struct block *b, size_t size) {
             memcpy(at, p->kept + size * (count - 1), size);
         bit++;
     }
-    if (!marks || count != p->count || (bit + 7) / 8 != p->bytes)
+    if (!marks || count != p->count || bit != p->bits)
         mend_cc_stop("of an array that was saved in part another part is overwritten in this run, so the program ends: begin anew (MEND_APP_RESTART=none)");
     free(marks);
 }

@@ -59,6 +59,10 @@ impl Writer {
             match self.move_beside(file, path) {
                 // It went meanwhile.
                 Ok(_) | Err(Refused::Removed | Refused::Absent) => {}
+                // Whoever has to do with the file that is seen needs no target of this one.
+                Err(refused @ Refused::Fault(_)) => {
+                    mend_report::tell!("mend data: {}: of two files of one name one is not seen: {refused}", self.client.space.name);
+                }
                 Err(refused) => return Err(refused),
             }
         }

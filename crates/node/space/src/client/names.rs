@@ -381,7 +381,7 @@ impl Client {
         *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Removes what is at a path, or below it, but files that ranks wrote and that something else hides at this very path: they are seen then. Those targets that were not told, with why: they are told by whoever sees an entry come back.
+    /// Removes the file at a path, or what is below it, but files that ranks wrote and that something else hides at this very path, or the file there hides below it: they are seen then. Those targets that were not told, with why: they are told by whoever sees an entry come back.
     ///
     /// # Errors
     /// If no two targets (or the only one) keep the word of it.
@@ -390,7 +390,9 @@ impl Client {
             let names = self.names();
             let is_twin =
                 |entry: &Entry| entry.path == path && names.is_conflict(entry) && names.at(path).is_some_and(|seen| seen.id != entry.id);
-            names.everything(path).into_iter().filter(|entry| !is_twin(entry)).map(|entry| entry.id).collect()
+            let is_file = names.at(path).is_some();
+            let goes = |entry: &&Entry| !is_twin(entry) && (!is_file || entry.path == path);
+            names.everything(path).into_iter().filter(goes).map(|entry| entry.id).collect()
         };
         for some in ids.chunks(MAX_IDS) {
             let request = Request::Forget { ids: some.to_vec() };

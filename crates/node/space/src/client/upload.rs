@@ -228,6 +228,12 @@ impl Upload {
         takes_holes && end < self.layout.object_length(position) && are_zeros(bytes) && !is_marked()
     }
 
+    /// True if its targets have zeros where nothing is written. A bucket has to be sent them.
+    #[must_use]
+    pub fn takes_holes(&self) -> bool {
+        self.file.targets.iter().all(|at| self.client.takes_writes(*at))
+    }
+
     /// Takes a range as zeros, which the file's source has not got to be asked for. It begins with a block, and ends with one or with the file.
     ///
     /// # Errors

@@ -66,6 +66,9 @@ struct Filling {
 impl Filling {
     /// Takes pieces that are holes of the source as zeros: they are not noted, and who goes on finds that out again. How many bytes they have.
     fn put_holes(&self, holes: &[Range], size: u64) -> Result<u64, mend_space::Fault> {
+        if !self.upload.takes_holes() {
+            return Ok(0);
+        }
         let mut taken = 0;
         for hole in holes {
             let pieces = (hole.offset.div_ceil(BLOCK)..hole.end().div_ceil(BLOCK)).map(|piece| (piece, ranges::block(piece, size)));
@@ -140,6 +143,8 @@ fn begin(file: &SpaceFile, begun: Begun, holes: &[Range], progress: &Arc<Progres
                 }
                 // A target has let go of it, or was told that it will not be.
                 Err(mend_space::Fault::Failed { .. }) => {}
+                // In the place of a lost target room for a whole object is looked for, which a sparse file may not need.
+                Err(mend_space::Fault::Other(_)) if !holes.is_empty() => Upload::discard(client, &before.entry),
                 Err(fault) => return Err(fault.into()),
             }
         } else {

@@ -65,8 +65,8 @@ pub(super) fn heal(client: &Arc<Client>, examined: &ExaminedCopies, listener: Li
     let (mut healed, mut failures) = (Vec::new(), Vec::new());
     for bad in &examined.found {
         let (name, wrong, begun) = (shown(client, &bad.entry), wrong(client, bad), Instant::now());
-        // If that cannot be found out now, it is what it seems.
-        if matches!(writer.end_making(bad), Ok(true)) {
+        // If that cannot be found out now, it is what it seems. Only where somebody asks for it: a target that lost what it had looks the same.
+        if listener != Listener::Daemon && matches!(writer.end_making(bad), Ok(true)) {
             if listener == Listener::User {
                 report::line(&format!("{name}: repaired: nobody ended making it, and it is empty"));
             }
@@ -116,8 +116,6 @@ pub(super) fn heal(client: &Arc<Client>, examined: &ExaminedCopies, listener: Li
 /// Repairs what was found damaged while a job uses the space. Copies that are lost its mounts make again themselves.
 pub(super) fn heal_damaged(client: &Arc<Client>) -> Result<(Vec<Value>, Vec<Failure>), Failure> {
     let mut examined = client.examine_copies("", true)?;
-    let writer = Writer::new(client.clone(), None);
-    examined.found.retain(|bad| !matches!(writer.end_making(bad), Ok(true)));
     examined.found.retain(|bad| !bad.damaged.is_empty() || !bad.different.is_empty() || bad.gone_blocks > 0);
     Ok(heal(client, &examined, Listener::Daemon))
 }

@@ -40,9 +40,16 @@ impl SpaceNews {
         let mut waiting = held(&self.0);
         waiting.left_out = waiting.left_out.saturating_add(left_out);
         waiting.reports.extend(events.iter().map(|event| SpaceReport { space: space.to_owned(), event: event.clone() }));
-        let over = waiting.reports.len().saturating_sub(MAX_EVENTS);
-        waiting.reports.drain(..over);
+        let mut over = waiting.reports.len().saturating_sub(MAX_EVENTS);
         waiting.left_out = waiting.left_out.saturating_add(over as u64);
+        // Whether a target is lost nobody says again: that goes last.
+        waiting.reports.retain(|report| {
+            let goes =
+                over > 0 && !matches!(report.event, SpaceEvent::Begun | SpaceEvent::TargetLost { .. } | SpaceEvent::TargetBack { .. });
+            over -= usize::from(goes);
+            !goes
+        });
+        waiting.reports.drain(..over);
     }
 
     /// Lets go of what is from an earlier life of the job.

@@ -36,7 +36,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The file's name in the job's directory.
 const FILE_NAME: &str = "told";
 /// First bytes of the file; the number is the format's.
-const HEAD: &[u8; 8] = b"mendtol9";
+const HEAD: &[u8; 8] = b"mendtola";
 /// Length from which on the log is begun anew, bytes.
 const MAX_BYTES: u64 = 8 << 20;
 

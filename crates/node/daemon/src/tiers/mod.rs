@@ -230,9 +230,11 @@ impl Tiers {
                 self.work.spawn(async move {
                     let result = match arrival {
                         Some(arrival) => {
+                            // Before the turn: a file system that hangs holds up no other job's.
+                            let place = place.await;
                             let taken = peer::take_in_turn(arrival, &turns, &job, patience).await;
                             let (taken, _turn) = taken.map_or_else(|error| (Err(error), None), |(image, turn)| (Ok(image), Some(turn)));
-                            keep(taken, Ok(place.await), expected, mover, false).await.map(TierDone::Image)
+                            keep(taken, Ok(place), expected, mover, false).await.map(TierDone::Image)
                         }
                         None => Err("no transfer was announced".into()),
                     };

@@ -10,7 +10,7 @@
 use mend_messages::tier::NodeStore;
 use mend_transfer::node_store::OpenNodeStore;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,6 +40,8 @@ struct State {
     since: Mutex<Option<Instant>>,
     waiting: AtomicUsize,
     patience: Duration,
+    /// The job has left, and may go on here by another thread of the same store: nothing is done any more.
+    left: AtomicBool,
 }
 
 impl State {
@@ -57,22 +59,22 @@ impl State {
             let patience = if self.hangs() { Duration::ZERO } else { self.patience };
             match timeout(patience, &mut heard).await {
                 Ok(Ok(done)) => return Ok(done),
-                Ok(Err(_)) => return Err(self.silence(store)),
+                Ok(Err(_)) => return Err(silence(store, self.patience)),
                 // It may wait behind others, each of which is answered.
-                Err(_) if self.hangs() => return Err(self.silence(store)),
+                Err(_) if self.hangs() => return Err(silence(store, self.patience)),
                 Err(_) => {}
             }
         }
     }
+}
 
-    fn silence(&self, store: &NodeStore) -> io::Error {
-        let directory = match store {
-            NodeStore::Memory => "/dev/shm".to_owned(),
-            NodeStore::Directory(path) => path.display().to_string(),
-        };
-        let why = format!("the file system of {directory} has not answered for {} s (look at it on that node)", self.patience.as_secs());
-        io::Error::new(io::ErrorKind::TimedOut, why)
-    }
+fn silence(store: &NodeStore, limit: Duration) -> io::Error {
+    let directory = match store {
+        NodeStore::Memory => "/dev/shm".to_owned(),
+        NodeStore::Directory(path) => path.display().to_string(),
+    };
+    let why = format!("the file system of {directory} has not answered for {} s (look at it on that node)", limit.as_secs());
+    io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
 /// The store, as soon as it was opened.
@@ -109,10 +111,17 @@ impl StoreThread {
         let run = move || {
             let mut access = Access { open: None, begin: Box::new(begin) };
             for todo in wanted {
-                of_thread.set(Some(Instant::now()));
-                todo(&mut access);
-                of_thread.set(None);
+                if !of_thread.left.load(Ordering::Acquire) {
+                    of_thread.set(Some(Instant::now()));
+                    todo(&mut access);
+                    of_thread.set(None);
+                }
                 of_thread.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            if of_thread.left.load(Ordering::Acquire) {
+                // Closing it removes the directory if that is empty, which the job may be about to use.
+                std::mem::forget(access);
+                return;
             }
             of_thread.set(Some(Instant::now()));
             drop(access);
@@ -141,16 +150,37 @@ impl StoreThread {
     ) -> impl Future<Output = io::Result<T>> + Send + use<T, F> {
         let (say, heard) = oneshot::channel();
         if !self.state.hangs() {
-            self.queue(Box::new(move |access| {
-                let open = (!say.is_closed()).then(|| access.open());
-                // Opening may have taken so long that nobody waits for it any more.
-                if let Some(open) = open.filter(|_| !say.is_closed()) {
-                    let _ = say.send(open.and_then(|open| todo(&open)));
-                }
-            }));
+            self.queue_answered(say, todo);
         }
         let (state, store) = (self.state.clone(), self.store.clone());
         async move { state.outcome(heard, &store).await.and_then(|done| done) }
+    }
+
+    /// The same where nobody stands still meanwhile: it is waited for as long as `limit`, also behind what takes long.
+    pub fn ask_within<T: Send + 'static, F: FnOnce(&Arc<OpenNodeStore>) -> io::Result<T> + Send + 'static>(
+        &self,
+        limit: Duration,
+        todo: F,
+    ) -> impl Future<Output = io::Result<T>> + Send + use<T, F> {
+        let (say, heard) = oneshot::channel();
+        self.queue_answered(say, todo);
+        let store = self.store.clone();
+        async move { timeout(limit, heard).await.ok().and_then(Result::ok).unwrap_or_else(|| Err(silence(&store, limit))) }
+    }
+
+    /// Queues something that is not begun any more when nobody waits for it.
+    fn queue_answered<T: Send + 'static>(
+        &self,
+        say: oneshot::Sender<io::Result<T>>,
+        todo: impl FnOnce(&Arc<OpenNodeStore>) -> io::Result<T> + Send + 'static,
+    ) {
+        self.queue(Box::new(move |access| {
+            let open = (!say.is_closed()).then(|| access.open());
+            // Opening may have taken so long that nobody waits for it any more.
+            if let Some(open) = open.filter(|_| !say.is_closed()) {
+                let _ = say.send(open.and_then(|open| todo(&open)));
+            }
+        }));
     }
 
     /// Has something done, also if it is not waited for any more: what comes of it goes to `late` then, in the thread.
@@ -173,11 +203,21 @@ impl StoreThread {
         async move { state.outcome(heard, &store).await.and_then(|done| done) }
     }
 
-    /// Ends it when all is done, and waits for that, unless the file system hangs.
-    pub async fn end(mut self) {
+    /// Ends it when all is done, and waits for that, unless the file system hangs. If the job `goes_on` then, what is not done yet never is: it would be done beside what the job does next.
+    pub async fn end(mut self, goes_on: bool) {
         self.todos = None;
-        if let Some(ended) = self.ended.take() {
-            let _ = self.state.outcome(ended, &self.store).await;
+        if let Some(ended) = self.ended.take()
+            && self.state.outcome(ended, &self.store).await.is_err()
+            && goes_on
+        {
+            self.state.left.store(true, Ordering::Release);
+        }
+    }
+
+    /// The same of one that others still use.
+    pub fn leave_if_it_hangs(&self) {
+        if self.state.hangs() {
+            self.state.left.store(true, Ordering::Release);
         }
     }
 }
@@ -222,7 +262,7 @@ mod tests {
         }
         assert_eq!(*order.lock().unwrap(), (0..10).collect::<Vec<_>>());
         let path = thread.ask(|open| Ok(open.image(1, 0))).await.unwrap();
-        thread.end().await;
+        thread.end(true).await;
         assert!(!path.parent().unwrap().parent().unwrap().exists(), "it is closed in its thread");
     }
 
@@ -257,12 +297,36 @@ mod tests {
         assert!(ask().await.is_ok(), "it answers again");
     }
 
+    /// What was queued would be done beside the job's next life, in the same directory.
     #[tokio::test]
-    async fn one_that_hangs_is_not_waited_for_at_the_end() {
+    async fn one_that_hangs_is_not_waited_for_at_the_end_and_does_nothing_more_if_the_job_goes_on() {
+        for goes_on in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let (thread, release) = hanging(&directory, Duration::from_millis(50));
+            assert!(thread.ask(|_| Ok(())).await.is_err());
+            let (late, came) = oneshot::channel();
+            let done = thread.have_done(
+                |_| (),
+                move |()| {
+                    let _ = late.send(());
+                },
+            );
+            assert!(done.await.is_err());
+            thread.end(goes_on).await;
+            drop(release);
+            // Whoever is not asked any more lets go of the question.
+            assert_eq!(came.await.is_err(), goes_on);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_time_waits_until_it_answers_again() {
         let directory = tempfile::tempdir().unwrap();
         let (thread, release) = hanging(&directory, Duration::from_millis(50));
         assert!(thread.ask(|_| Ok(())).await.is_err());
-        thread.end().await;
+        let asked = thread.ask_within(Duration::from_secs(60), |_| Ok(7));
         drop(release);
+        assert_eq!(asked.await.unwrap(), 7);
+        assert!(thread.ask_within(Duration::ZERO, |_| Ok(7)).await.is_err());
     }
 }

@@ -135,7 +135,8 @@ impl Tiers {
 
     /// See `TierOrder::Inventory`. Of a store whose file system hangs nothing is told, but that.
     pub fn inventory(&mut self, task: u64) {
-        let looks: Vec<_> = self.stores.iter().map(|thread| (thread.store.clone(), thread.ask(|open| Ok(open.clone())))).collect();
+        let looks: Vec<_> =
+            self.stores.iter().map(|thread| (thread.store.clone(), thread.ask_within(INVENTORY_TIME, |open| Ok(open.clone())))).collect();
         let urgent = self.urgent.clone();
         self.work.spawn(async move {
             let mut found = Vec::new();
@@ -182,7 +183,7 @@ impl Tiers {
                 if let Ok(open) = open.await {
                     let _ = tokio::task::spawn_blocking(move || open.clear()).await;
                 }
-                end(thread).await;
+                end(thread, false).await;
             });
         }
     }
@@ -190,7 +191,7 @@ impl Tiers {
     /// Closes them.
     pub(super) async fn end_stores(&mut self) {
         for thread in std::mem::take(&mut self.stores) {
-            end(thread).await;
+            end(thread, true).await;
         }
     }
 
@@ -225,7 +226,13 @@ impl Tiers {
     pub(super) fn locate(&mut self, image: &ImageRef, from: ImageLocation) -> Located {
         let (number, rank) = (image.number, image.rank);
         match from {
-            ImageLocation::NodeStore(store) => self.in_store(&store, move |open| Ok(open.image(number, rank))),
+            ImageLocation::NodeStore(store) => match self.store(&store) {
+                Ok(thread) => {
+                    let there = thread.ask_within(INVENTORY_TIME, move |open| Ok(open.image(number, rank)));
+                    Box::pin(async move { there.await.map_err(|error| error.to_string()) })
+                }
+                Err(error) => Box::pin(std::future::ready(Err(error.to_string()))),
+            },
             ImageLocation::File(path) => Box::pin(std::future::ready(Ok(path))),
         }
     }
@@ -239,9 +246,12 @@ fn try_place((number, rank): (u64, Rank), open: &OpenNodeStore, promises: &Promi
 }
 
 /// Ends the thread of a store. One that a task still uses ends with that.
-async fn end(thread: Arc<StoreThread>) {
+async fn end(thread: Arc<StoreThread>, goes_on: bool) {
+    if goes_on {
+        thread.leave_if_it_hangs();
+    }
     if let Some(thread) = Arc::into_inner(thread) {
-        thread.end().await;
+        thread.end(goes_on).await;
     }
 }
 

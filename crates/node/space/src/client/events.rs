@@ -18,6 +18,11 @@ const CALM_MS: u64 = 600_000;
 const PAUSES_MS: [u64; 2] = [10_000, 600_000];
 /// Files and targets of which reads from sources are summed up. Reads beyond are counted as left out.
 const MAX_SUMS: usize = 512;
+/// Such sums that are told at once, and how long it is until one more may be, milliseconds. The others wait, and grow: a journal is for more than that.
+const MAX_TOLD_SUMS: u64 = 16;
+const SUM_PAUSE_MS: u64 = 20_000;
+/// How often it is told that something was left out, at most, milliseconds.
+const LEFT_OUT_PAUSE_MS: u64 = 60_000;
 
 /// What waits to be passed on; nothing if nobody wants it.
 #[derive(Debug, Default)]
@@ -28,6 +33,16 @@ pub(super) struct Waiting {
     queue: VecDeque<SpaceEvent>,
     left_out: u64,
     reads: BTreeMap<(String, u16), Reads>,
+    /// Up to when the sums that were told are paid for.
+    sums_until_ms: u64,
+    /// When it was told last that something was left out, and whether it may be now.
+    left_out_ms: Option<u64>,
+    tells_left_out: bool,
+}
+
+/// What nobody says again.
+fn is_said_once(event: &SpaceEvent) -> bool {
+    matches!(event, SpaceEvent::Begun | SpaceEvent::TargetLost { .. } | SpaceEvent::TargetBack { .. })
 }
 
 /// Bytes of a file that came from its source in the place of a target.
@@ -44,7 +59,8 @@ impl Waiting {
     pub(super) fn tell(&mut self, event: SpaceEvent) {
         self.queue.push_back(event);
         if self.queue.len() > MAX_EVENTS {
-            self.queue.pop_front();
+            let oldest = self.queue.iter().position(|event| !is_said_once(event)).unwrap_or_default();
+            self.queue.remove(oldest);
             self.left_out += 1;
         }
     }
@@ -64,6 +80,8 @@ impl Waiting {
     /// What is due goes into the queue.
     pub(super) fn sum_up(&mut self, now_ms: u64, name: impl Fn(u16) -> String) {
         let mut due = Vec::new();
+        self.sums_until_ms = self.sums_until_ms.max(now_ms);
+        let mut until_ms = self.sums_until_ms;
         self.reads.retain(|(file, target), reads| {
             if now_ms < reads.due_ms {
                 return true;
@@ -72,17 +90,28 @@ impl Waiting {
                 // It is over.
                 return false;
             }
+            if until_ms - now_ms >= MAX_TOLD_SUMS * SUM_PAUSE_MS {
+                return true;
+            }
+            until_ms += SUM_PAUSE_MS;
             let (why, bytes, count) = (reads.why.clone(), reads.bytes, reads.count);
             due.push(SpaceEvent::ReadFromSource { file: file.clone(), target: name(*target), why, bytes, reads: count });
             (reads.bytes, reads.count, reads.due_ms) = (0, 0, now_ms.saturating_add(reads.pause_ms));
             reads.pause_ms = (reads.pause_ms * 2).min(PAUSES_MS[1]);
             true
         });
+        self.sums_until_ms = until_ms;
         due.into_iter().for_each(|event| self.tell(event));
+        self.tells_left_out =
+            self.left_out > 0 && self.left_out_ms.is_none_or(|told_ms| now_ms.saturating_sub(told_ms) >= LEFT_OUT_PAUSE_MS);
+        if self.tells_left_out {
+            self.left_out_ms = Some(now_ms);
+        }
     }
 
     pub(super) fn take(&mut self) -> SpaceEvents {
-        SpaceEvents { events: std::mem::take(&mut self.queue).into(), left_out: std::mem::take(&mut self.left_out) }
+        let left_out = if std::mem::take(&mut self.tells_left_out) { std::mem::take(&mut self.left_out) } else { 0 };
+        SpaceEvents { events: std::mem::take(&mut self.queue).into(), left_out }
     }
 }
 
@@ -213,8 +242,26 @@ mod tests {
         for number in 0..MAX_SUMS + 3 {
             waiting.read(&number.to_string(), 0, 1, TargetFault::Absent);
         }
+        waiting.sum_up(0, |_| String::new());
         let taken = waiting.take();
-        assert_eq!((taken.events.len(), taken.left_out), (MAX_EVENTS, 10));
+        // Sums go before what nobody says again.
+        assert_eq!((taken.events.len(), taken.left_out), (MAX_EVENTS, 10 + MAX_TOLD_SUMS));
         assert_eq!(taken.events[0], SpaceEvent::TargetBack { target: "a".into(), lost_ms: 7 });
+        for second in 1..59 {
+            waiting.read("one more", 0, 1, TargetFault::Absent);
+            waiting.sum_up(second * 1000, |_| String::new());
+            assert_eq!(waiting.take().left_out, 0, "that is told once a minute");
+        }
+    }
+
+    #[test]
+    fn many_files_that_come_from_their_sources_do_not_fill_a_journal() {
+        let (mut waiting, mut told) = (Waiting::default(), 0);
+        for second in 0..600_u64 {
+            (0..100).for_each(|file| waiting.read(&format!("{second}/{file}"), 0, 1, TargetFault::Absent));
+            waiting.sum_up(second * 1000, |_| String::new());
+            told += waiting.take().events.len() as u64;
+        }
+        assert!((MAX_TOLD_SUMS..=MAX_TOLD_SUMS + 600 / 20).contains(&told), "{told}");
     }
 }

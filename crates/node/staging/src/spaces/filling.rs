@@ -136,7 +136,7 @@ fn begin(file: &SpaceFile, begun: Begun, holes: &[Range], progress: &Arc<Progres
     let (log, before) = BegunLog::open(&client.space, path)?;
     if let Some(before) = before {
         if before.begun.goes_on_as(&begun) {
-            match Upload::go_on(client, before.entry, begun.sources.clone(), &before.claims) {
+            match Upload::go_on(client, before.entry.clone(), begun.sources.clone(), &before.claims) {
                 Ok((upload, there)) => {
                     log.go_on(upload.entry(), &begun, &before.begun, &before.claims).map_err(failed)?;
                     return Ok((Filling { upload, log, progress: progress.clone() }, there));

@@ -64,7 +64,7 @@ const END_TIME: Duration = Duration::from_secs(6);
 const REAP_TIME: Duration = Duration::from_millis(200);
 
 /// A lease is over for certain so much later: by then the kernel has ended what had it.
-pub const LEASE_END_TIME: Duration = Duration::from_millis(300);
+pub const LEASE_END_TIME: Duration = Duration::from_millis(250);
 
 /// What a running job has besides its machine.
 pub struct Shell {

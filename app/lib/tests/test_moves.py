@@ -167,7 +167,7 @@ class Moved(Moving):
         self.assertEqual(len(self.checkpoints()), 1, output)
 
     def test_a_request_that_rank_0_cancels_after_it_moved_is_over_for_all(self):
-        process = start(2, [program("moves"), "1000", "60", "-p", "10000", "-u", "2", "-l"], self.directory, watch_seconds=0.02, restart="none", join_seconds=0.3)
+        process = start(2, [program("moves"), "1000", "60", "-p", "10000", "-u", "2", "-l"], self.directory, watch_seconds=0.02, restart="none", join_seconds=1)
         until = time.monotonic() + PATIENCE
         while not os.path.exists(self.path("log-1")) and time.monotonic() < until:
             time.sleep(0.02)

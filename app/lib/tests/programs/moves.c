@@ -216,7 +216,7 @@ int main(int argc, char **argv) {
         if (done == MEND_APP_RESTORED && rank == 0)
             fprintf(stderr, "moves: goes on at step %" PRId64 "\n", step);
         if (alone && (done == MEND_APP_MOVED || done == MEND_APP_RESTORED)) {
-            for (int i = 0; i < 50 && rank == 0; i++) {
+            for (int i = 0; i < 150 && rank == 0; i++) {
                 usleep(10000);
                 mend_app_checkpoint();
             }

@@ -390,7 +390,7 @@ impl Client {
             let names = self.names();
             let is_twin =
                 |entry: &Entry| entry.path == path && names.is_conflict(entry) && names.at(path).is_some_and(|seen| seen.id != entry.id);
-            let is_file = names.at(path).is_some();
+            let is_file = names.at(path).is_some_and(Entry::is_file);
             let goes = |entry: &&Entry| !is_twin(entry) && (!is_file || entry.path == path);
             names.everything(path).into_iter().filter(goes).map(|entry| entry.id).collect()
         };

@@ -185,6 +185,8 @@ class Lost(Copies):
         self.data("check", "input:")
         self.assertTrue(self.whole(), self.copies())
         self.assertEqual(self.room()[1], 2 * SIZE)
+        # A target that is slow here is told, too.
+        self.lab.set("MEND_SPACE_HEDGE_MS", "10000")
         self.assertEqual(self.got(), "")
 
     def test_a_target_that_comes_back_keeps_nothing_that_is_elsewhere(self):

@@ -277,6 +277,8 @@ class Losses(Writes):
         for node in ("node3", "node1", "node2"):
             self.kill_target(node)
             time.sleep(0.5)
+            # Two that are lost at once may take both copies of something along.
+            job.wait_for(lambda: not any(self.copies(f"pace.{rank}")["filling"] for rank in range(2)), f"copies are whole without {node}, or with it again")
         self.ends_well(job, 2)
 
     def test_a_node_that_is_lost_is_replaced_while_ranks_write(self):

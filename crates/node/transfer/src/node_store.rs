@@ -84,17 +84,21 @@ fn lock_private(directory: &Path) -> io::Result<File> {
     }
 }
 
+/// The same of a store that may not be there, in plain words then.
+fn lock_below(store: &NodeStore, directory: &Path) -> io::Result<File> {
+    lock_private(directory).map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound && !ground(store).exists() {
+            return io::Error::new(error.kind(), "there is no such directory on this node");
+        }
+        error
+    })
+}
+
 impl OpenNodeStore {
     /// Makes the job's directory in the store, or finds it.
     pub fn open(store: NodeStore, node: &str, job: &[u8; 16]) -> io::Result<Self> {
         let directory = base(&store).join(node.replace('/', "_")).join(to_hex(job));
-        match lock_private(&directory) {
-            Ok(lock) => Ok(Self { store, directory, _lock: lock }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !ground(&store).exists() => {
-                Err(io::Error::new(error.kind(), "there is no such directory on this node"))
-            }
-            Err(error) => Err(error),
-        }
+        lock_below(&store, &directory).map(|lock| Self { store, directory, _lock: lock })
     }
 
     /// Takes a directory of the job's out of the way at once. What is to be deleted; it may take its time.
@@ -223,7 +227,7 @@ fn spare_memory() -> u64 {
 /// Those of the file system; it is not this user's alone.
 pub fn portable(store: &NodeStore, node: &str) -> io::Result<(PathBuf, File)> {
     let directory = base(store).join(node.replace('/', "_")).join("portable");
-    lock_private(&directory).map(|lock| (directory, lock))
+    lock_below(store, &directory).map(|lock| (directory, lock))
 }
 
 /// Takes that directory away if nobody else has its lock and no file of a checkpoint is in it.

@@ -44,9 +44,9 @@ const CLOSED_LIMIT: Duration = Duration::from_secs(2);
 /// After how much silence a connection is given up for another one, at most, and which part of the silence that is borne.
 const SUSPICION: (Duration, u32) = (Duration::from_secs(3), 5);
 /// So many times as late as any answer to a ping was lately, one is late.
-const LATE_WAYS: u32 = 4;
-/// So many answers are lately.
-const MAX_WAYS: usize = 8;
+const LATE_ROUND_TRIPS: u32 = 4;
+/// So many of the last answers are what is lately.
+const MAX_ROUND_TRIPS: usize = 8;
 
 /// What a node's task reports.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ struct Pings {
     /// When those were sent that are not answered.
     unanswered: VecDeque<Instant>,
     /// How long the last answers took.
-    ways: VecDeque<Duration>,
+    round_trips: VecDeque<Duration>,
     /// What the daemon said is being taken here, which may take long: what it says next is not heard meanwhile.
     taking: bool,
 }
@@ -162,15 +162,17 @@ impl Pings {
     }
 
     fn answered(&mut self, now: Instant) {
-        self.ways.extend(self.unanswered.pop_front().map(|sent| now.saturating_duration_since(sent)));
-        self.ways.drain(..self.ways.len().saturating_sub(MAX_WAYS));
+        self.round_trips.extend(self.unanswered.pop_front().map(|sent| now.saturating_duration_since(sent)));
+        self.round_trips.drain(..self.round_trips.len().saturating_sub(MAX_ROUND_TRIPS));
     }
 
     /// Whether an answer is late: several times as late as any was lately. Nobody may be there any more.
     fn is_late(&self, now: Instant) -> bool {
-        let longest = self.ways.iter().max();
+        let longest = self.round_trips.iter().max();
         !self.taking
-            && longest.zip(self.unanswered.front()).is_some_and(|(way, sent)| now.saturating_duration_since(*sent) > *way * LATE_WAYS)
+            && longest
+                .zip(self.unanswered.front())
+                .is_some_and(|(way, sent)| now.saturating_duration_since(*sent) > *way * LATE_ROUND_TRIPS)
     }
 
     /// When the last one was sent that renews the lease, if the daemon can tell how old it is.

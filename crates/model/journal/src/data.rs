@@ -73,7 +73,7 @@ pub enum HealingFault {
 /// What a source is to blame for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFault {
-    /// The source.
+    /// The source's address.
     pub uri: String,
     /// What it said; `None`: it was not asked.
     #[serde(default)]

@@ -31,9 +31,9 @@ pub struct SpaceReports {
 /// Something that happened to a space.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceReport {
-    /// The space.
+    /// The name of the space.
     pub space: String,
-    /// What happened.
+    /// What happened to it.
     pub event: SpaceEvent,
 }
 
@@ -44,23 +44,23 @@ pub enum SpaceEvent {
     Begun,
     /// A target is lost.
     TargetLost {
-        /// Which one.
+        /// The target that is lost.
         target: String,
         /// Why it is.
         why: TargetFault,
     },
     /// A target that was lost answers again.
     TargetBack {
-        /// Which one.
+        /// The target that answers.
         target: String,
         /// After how long, milliseconds.
         lost_ms: u64,
     },
     /// Blocks of a file came from its source, since a target gave nothing; of one look, all of them.
     ReadFromSource {
-        /// The file.
+        /// The file that was read.
         file: String,
-        /// The target.
+        /// The target that should have given them.
         target: String,
         /// Why it gave nothing, the last time.
         why: TargetFault,
@@ -80,10 +80,18 @@ pub enum SpaceEvent {
     },
 }
 
+impl SpaceEvent {
+    /// Nobody says it again: how targets stand is wrong from then on if it is left out.
+    #[must_use]
+    pub fn is_said_once(&self) -> bool {
+        matches!(self, Self::Begun | Self::TargetLost { .. } | Self::TargetBack { .. })
+    }
+}
+
 /// A file that is whole again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Healed {
-    /// The file.
+    /// The file that was healed.
     pub file: String,
     /// Targets that had lost something of it, or had it damaged.
     pub lacked: Vec<String>,
@@ -132,7 +140,7 @@ pub enum HealingFault {
         lost: u64,
         /// The targets that lack them.
         lacked: Vec<String>,
-        /// The sources.
+        /// The file's sources, in the order in which they are asked.
         sources: Vec<SourceFault>,
     },
     /// No target has room for what is lost.
@@ -154,12 +162,12 @@ pub enum HealingFault {
     },
     /// The program that heals could not be run.
     Program {
-        /// Which one.
+        /// The program's name, without its directory.
         program: String,
         /// What stood in the way.
         error: String,
     },
-    /// Something else.
+    /// What has no code of its own.
     Other {
         /// What went wrong.
         error: String,
@@ -171,7 +179,7 @@ pub enum HealingFault {
 /// What a source is to blame for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFault {
-    /// The source.
+    /// The source's address.
     pub uri: String,
     /// What it said; `None`: it was not asked.
     pub error: Option<String>,

@@ -44,8 +44,7 @@ impl SpaceNews {
         waiting.left_out = waiting.left_out.saturating_add(over as u64);
         // Whether a target is lost nobody says again: that goes last.
         waiting.reports.retain(|report| {
-            let goes =
-                over > 0 && !matches!(report.event, SpaceEvent::Begun | SpaceEvent::TargetLost { .. } | SpaceEvent::TargetBack { .. });
+            let goes = over > 0 && !report.event.is_said_once();
             over -= usize::from(goes);
             !goes
         });

@@ -150,9 +150,11 @@ impl Tiers {
         let (source, expected, mover) = (self.locate(&image, from), self.expected(image), self.paced.clone());
         let (number, rank) = (image.number, image.rank);
         let target: Located = match to {
-            Destination::NodeStore(store) => self.in_store(&store, move |open| {
-                open.prepare(number)?;
-                Ok(open.image(number, rank))
+            Destination::NodeStore(store) => self.in_store(&store, |thread| {
+                thread.ask(move |open| {
+                    open.prepare(number)?;
+                    Ok(open.image(number, rank))
+                })
             }),
             Destination::File(path) => Box::pin(std::future::ready(Ok(path))),
             Destination::Object(address) => {
@@ -195,7 +197,7 @@ impl Tiers {
     /// See `TierOrder::Receive`; `arrival` is the other node's connection.
     pub fn receive(&mut self, task: u64, image: ImageRef, store: &NodeStore, arrival: ExpectedTransfer) {
         let promises = self.shared.promises.clone();
-        let place = self.in_store(store, move |open| promises.place(open, &image));
+        let place = self.in_store(store, |thread| thread.ask(move |open| promises.place(open, &image)));
         let (expected, mover, patience, urgent) = (self.expected(image), self.unbounded.clone(), self.patience, self.urgent.clone());
         let job = self.job.clone();
         self.work.spawn(async move {

@@ -204,35 +204,32 @@ impl Tiers {
         });
     }
 
-    /// What comes of something that is done in a store.
-    pub(super) fn in_store<T: Send + 'static>(
+    /// What comes of something that a store's thread is asked for.
+    pub(super) fn in_store<T: Send + 'static, F: Future<Output = std::io::Result<T>> + Send + 'static>(
         &mut self,
         store: &NodeStore,
-        todo: impl FnOnce(&Arc<OpenNodeStore>) -> std::io::Result<T> + Send + 'static,
+        ask: impl FnOnce(&StoreThread) -> F,
     ) -> Outcome<T> {
-        match self.store(store) {
-            Ok(thread) => {
-                let done = thread.ask(todo);
-                Box::pin(async move { done.await.map_err(|error| error.to_string()) })
+        let done = self.store(store).map(|thread| ask(&thread));
+        Box::pin(async move {
+            match done {
+                Ok(done) => done.await,
+                Err(error) => Err(error),
             }
-            Err(error) => Box::pin(std::future::ready(Err(error.to_string()))),
-        }
+            .map_err(|error| error.to_string())
+        })
     }
 
     pub(super) fn opened(&mut self, store: &NodeStore) -> Outcome<Arc<OpenNodeStore>> {
-        self.in_store(store, |open| Ok(open.clone()))
+        self.in_store(store, |thread| thread.ask(|open| Ok(open.clone())))
     }
 
     pub(super) fn locate(&mut self, image: &ImageRef, from: ImageLocation) -> Located {
         let (number, rank) = (image.number, image.rank);
         match from {
-            ImageLocation::NodeStore(store) => match self.store(&store) {
-                Ok(thread) => {
-                    let there = thread.ask_within(INVENTORY_TIME, move |open| Ok(open.image(number, rank)));
-                    Box::pin(async move { there.await.map_err(|error| error.to_string()) })
-                }
-                Err(error) => Box::pin(std::future::ready(Err(error.to_string()))),
-            },
+            ImageLocation::NodeStore(store) => {
+                self.in_store(&store, |thread| thread.ask_within(INVENTORY_TIME, move |open| Ok(open.image(number, rank))))
+            }
             ImageLocation::File(path) => Box::pin(std::future::ready(Ok(path))),
         }
     }

@@ -40,11 +40,6 @@ pub(super) struct Waiting {
     tells_left_out: bool,
 }
 
-/// What nobody says again.
-fn is_said_once(event: &SpaceEvent) -> bool {
-    matches!(event, SpaceEvent::Begun | SpaceEvent::TargetLost { .. } | SpaceEvent::TargetBack { .. })
-}
-
 /// Bytes of a file that came from its source in the place of a target.
 #[derive(Debug)]
 struct Reads {
@@ -59,7 +54,7 @@ impl Waiting {
     pub(super) fn tell(&mut self, event: SpaceEvent) {
         self.queue.push_back(event);
         if self.queue.len() > MAX_EVENTS {
-            let oldest = self.queue.iter().position(|event| !is_said_once(event)).unwrap_or_default();
+            let oldest = self.queue.iter().position(|event| !event.is_said_once()).unwrap_or_default();
             self.queue.remove(oldest);
             self.left_out += 1;
         }

@@ -6,9 +6,9 @@ use super::listener::Listener;
 use super::turn::Turn;
 use super::{named, opened, shown};
 use crate::failure::{BAD_VALUE, FAILED, Failure, report_all};
-use crate::report::{self, event};
+use crate::report;
 use mend_data::space::{Entry, File, Id};
-use mend_messages::space_report::{Healed, HealingFault, SpaceEvent};
+use mend_messages::space_report::{Healed, HealingFault};
 use mend_space::Fault;
 use mend_space::client::{Client, Copying, TargetCapacity};
 use serde_json::json;
@@ -149,17 +149,11 @@ pub async fn copy_again(client: &Arc<Client>, path: &str, listener: Listener) ->
         match copy(client, &id, plain).await {
             Ok(Some(copied)) => {
                 made.push((format!("{}:{path}", client.space.name), copied));
-                if listener == Listener::Daemon {
-                    let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-                    event(&SpaceEvent::Healed(Healed { file: path, copied, us, ..Healed::default() }));
-                }
+                listener.healed(begun, || Healed { file: path, copied, ..Healed::default() });
             }
             Ok(None) => {}
             Err(failure) => {
-                if listener == Listener::Daemon {
-                    let why = HealingFault::Other { error: failure.what.clone(), hint: failure.hint.clone() };
-                    event(&SpaceEvent::NotHealed { file: path, why });
-                }
+                listener.not_healed(&path, HealingFault::Other { error: failure.what.clone(), hint: failure.hint.clone() });
                 failures.push(failure);
             }
         }

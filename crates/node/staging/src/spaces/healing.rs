@@ -12,14 +12,14 @@ use super::{conflicts, copying, named, opened, shown, target, written};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{blame, open, told};
-use crate::report::{self, event};
+use crate::report;
 use mend_data::ranges;
 use mend_data::record::Source;
 use mend_data::request::PathBytes;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::Request;
 use mend_data::space::{BLOCK, Entry, File, Id, Kind, SUMS_OF_PAGE, block_sum, healing, is_path, split};
-use mend_messages::space_report::{Healed, HealingFault, SourceFault, SpaceEvent};
+use mend_messages::space_report::{Healed, HealingFault, SourceFault};
 use mend_space::Fault;
 use mend_space::client::{Client, Examined, Found};
 use serde_json::{Value, json};
@@ -162,7 +162,7 @@ pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher)
     let healed = heal_space(name, verify_after, fetcher).await;
     healed.inspect_err(|failure| {
         let why = HealingFault::Other { error: failure.what.clone(), hint: failure.hint.clone() };
-        event(&SpaceEvent::NotHealed { file: String::new(), why });
+        Listener::Daemon.not_healed("", why);
     })
 }
 
@@ -234,20 +234,14 @@ async fn heal(
         let (name, begun) = (shown(client, &found.entry), Instant::now());
         match one(client, &examined, found, fetcher).await {
             Ok(whole) => {
-                match listener {
-                    Listener::User => tell_user(client, &name, found, whole.fetched),
-                    Listener::Daemon => {
-                        let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-                        event(&SpaceEvent::Healed(Healed { us, lacked: lacked(client, found), ..whole.clone() }));
-                    }
-                    Listener::Nobody => {}
+                if listener == Listener::User {
+                    tell_user(client, &name, found, whole.fetched);
                 }
+                listener.healed(begun, || Healed { lacked: lacked(client, found), ..whole.clone() });
                 healed.push(json!({ "name": name, "lost": ranges::total(&found.missing), "fetched": whole.fetched }));
             }
             Err(Unhealed { why, failure }) => {
-                if listener == Listener::Daemon {
-                    event(&SpaceEvent::NotHealed { file: found.entry.path.clone(), why });
-                }
+                listener.not_healed(&found.entry.path, why);
                 failures.push(failure);
             }
         }

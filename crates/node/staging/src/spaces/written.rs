@@ -3,10 +3,10 @@
 use super::listener::Listener;
 use super::{shown, target};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE};
-use crate::report::{self, event};
+use crate::report;
 use mend_data::space::BLOCK;
 use mend_data::space::written::Written;
-use mend_messages::space_report::{Healed, HealingFault, SpaceEvent};
+use mend_messages::space_report::{Healed, HealingFault};
 use mend_space::client::{BadCopies, Client, ExaminedCopies, Writer};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -74,11 +74,7 @@ pub(super) fn heal(client: &Arc<Client>, examined: &ExaminedCopies, listener: Li
             continue;
         }
         let lacked: Vec<String> = bad.blamed().iter().map(|at| target(client, *at)).collect();
-        let not_healed = |why| {
-            if listener == Listener::Daemon {
-                event(&SpaceEvent::NotHealed { file: bad.entry.path.clone(), why });
-            }
-        };
+        let not_healed = |why| listener.not_healed(&bad.entry.path, why);
         let mended = writer.mend(bad);
         if bad.is_gone() {
             let hint = format!(
@@ -90,14 +86,10 @@ pub(super) fn heal(client: &Arc<Client>, examined: &ExaminedCopies, listener: Li
         }
         match mended {
             Ok(copied) => {
-                match listener {
-                    Listener::User => report::line(&format!("{name}: repaired, copied {}: {wrong}", report::size(copied))),
-                    Listener::Daemon => {
-                        let us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-                        event(&SpaceEvent::Healed(Healed { file: bad.entry.path.clone(), lacked, copied, us, ..Healed::default() }));
-                    }
-                    Listener::Nobody => {}
+                if listener == Listener::User {
+                    report::line(&format!("{name}: repaired, copied {}: {wrong}", report::size(copied)));
                 }
+                listener.healed(begun, || Healed { file: bad.entry.path.clone(), lacked, copied, ..Healed::default() });
                 healed.push(json!({ "name": name, "lost": 0, "copied": copied }));
             }
             Err(refused) => {

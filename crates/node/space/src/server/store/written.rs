@@ -10,6 +10,7 @@
 //! Faults assumed: the process is killed at any moment; the power fails (what was not synced is lost, and the writer is told by `boot`); the medium is full or damaged.
 
 use super::{Failure, Store, database};
+use crate::holes::are_zeros;
 use mend_data::ranges::{self, Range};
 use mend_data::space::blocks::{self, BlockTold};
 use mend_data::space::catalogue::Change;
@@ -366,7 +367,7 @@ impl Store {
             if taken.offset > at {
                 let piece = &bytes[(at - offset) as usize..(taken.offset.min(wanted.end()) - offset) as usize];
                 // Where nobody has written since the object was made, there are zeros.
-                let put = match piece.iter().all(|byte| *byte == 0) {
+                let put = match are_zeros(piece) {
                     true => self.lengthen(file, position, known.clone(), at + piece.len() as u64)?,
                     false => self.put_range(file, position, known.clone(), at, piece, &[])?,
                 };

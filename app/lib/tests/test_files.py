@@ -359,7 +359,11 @@ class Kills(InDirectory):
             writer = next(thread for thread, call, _ in calls if call == "pwrite64")
             self.assertEqual(writer != calls[0][0], "behind" in settings)
             killed, of_writer = 0, 0
-            for at in sorted(random.sample(range(first, len(calls)), 14)):
+            # Half of them in the thread that writes, whichever share of all calls is its own.
+            own, others = ([at for at in range(first, len(calls)) if (calls[at][0] == writer) is is_own] for is_own in (True, False))
+            drawn = random.sample(own, 7)
+            drawn += random.sample(others, min(7, len(others)))
+            for at in sorted(drawn):
                 # strace counts each call of each thread by itself, and only those on the path.
                 _, call, path = calls[at]
                 when = calls[: at + 1].count(calls[at])
@@ -381,7 +385,7 @@ class Kills(InDirectory):
                     self.assertTrue(restored, f"{call} {when}: {output}{again}")
                     self.assertGreaterEqual(int(restored[0]), complete[-1])
                 self.assertNotIn("can't be used", again)
-            self.assertGreaterEqual(killed, 8)
+            self.assertGreaterEqual(killed, 8 if len(others) >= 7 else 4)
             self.assertGreaterEqual(of_writer, 4)
 
     def test_sigkill_of_ranks_at_any_time(self):

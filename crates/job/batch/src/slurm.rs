@@ -58,6 +58,8 @@ pub(crate) fn own_names() -> impl Iterator<Item = OsString> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slurm {
     job: String,
+    /// The array that it is a task of, and which.
+    array: Option<(String, String)>,
     restarts: u32,
     list: String,
     tasks: Option<u32>,
@@ -83,7 +85,21 @@ impl Slurm {
             None => Vec::new(),
         };
         let ends_at = variable("SLURM_JOB_END_TIME").and_then(|text| text.parse().ok());
-        Ok(Some(Self { job, restarts: number("SLURM_RESTART_COUNT").unwrap_or(0), list, tasks: number("SLURM_NTASKS"), ends_at, slots }))
+        let array = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
+        Ok(Some(Self {
+            job,
+            array,
+            restarts: number("SLURM_RESTART_COUNT").unwrap_or(0),
+            list,
+            tasks: number("SLURM_NTASKS"),
+            ends_at,
+            slots,
+        }))
+    }
+
+    /// What squeue and scontrol know it by. One task of an array has the array's number, which alone would mean all of them (scontrol(1), `requeue`).
+    fn listed(&self) -> String {
+        self.array.as_ref().map_or_else(|| self.job.clone(), |(array, task)| format!("{array}_{task}"))
     }
 
     /// What sinfo says of the job's nodes.
@@ -167,6 +183,8 @@ impl BatchSystem for Slurm {
         let slots = (!slots.is_empty()).then(|| slots.join(","));
         let all = [
             ("SLURM_JOB_ID", Some(self.job.clone())),
+            ("SLURM_ARRAY_JOB_ID", self.array.as_ref().map(|(array, _)| array.clone())),
+            ("SLURM_ARRAY_TASK_ID", self.array.as_ref().map(|(_, task)| task.clone())),
             ("SLURM_JOB_NODELIST", Some(self.list.clone())),
             ("SLURM_RESTART_COUNT", Some(self.restarts.to_string())),
             ("SLURM_NTASKS", self.tasks.map(|tasks| tasks.to_string())),
@@ -181,7 +199,7 @@ impl BatchSystem for Slurm {
             return Ok(self.ends_at);
         }
         // Releases before 23.02 do not say it in the environment.
-        let left = run("squeue", &["-h", "-a", "-j", &self.job, "-o", "%L"])?;
+        let left = run("squeue", &["-h", "-a", "-j", &self.listed(), "-o", "%L"])?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Ok(time_left_s(left.trim()).map(|left| now + left))
     }
@@ -189,7 +207,7 @@ impl BatchSystem for Slurm {
     fn ends_at_by_now(&self) -> Result<Option<u64>, BatchError> {
         // Neither the environment nor %L, which is reckoned from the time limit, knows of a preemption's grace time.
         let mut command = Command::new("squeue");
-        command.args(["-h", "-a", "-j", &self.job, "-o", "%e"]);
+        command.args(["-h", "-a", "-j", &self.listed(), "-o", "%e"]);
         without_options(&mut command, own_names());
         command.env("SLURM_TIME_FORMAT", "%s");
         Ok(earliest(&output(TITLE, command)?))
@@ -223,7 +241,7 @@ impl BatchSystem for Slurm {
 
     fn lost(&self, nodes: &[BatchNode]) -> Result<BTreeSet<String>, BatchError> {
         // The environment of a batch script has the nodes that the job began with.
-        let now = run("squeue", &["-h", "-a", "-j", &self.job, "-o", "%N"])?;
+        let now = run("squeue", &["-h", "-a", "-j", &self.listed(), "-o", "%N"])?;
         let names = match now.trim() {
             "" => return Ok(BTreeSet::new()),
             now => run("scontrol", &["show", "hostnames", now])?,
@@ -263,14 +281,14 @@ impl BatchSystem for Slurm {
     }
 
     fn is_preempted(&self) -> Result<bool, BatchError> {
-        let told = run("scontrol", &["--all", "show", "job", &self.job])?;
+        let told = run("scontrol", &["--all", "show", "job", &self.listed()])?;
         let field = |name: &str| told.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap_or_default().to_owned();
         let time = field("PreemptTime=");
         Ok(!matches!(time.as_str(), "" | "None" | "N/A" | "Unknown") && field("Requeue=") == "1")
     }
 
     fn requeue(&self) -> Result<(), BatchError> {
-        run("scontrol", &["requeue", &self.job]).map(drop)
+        run("scontrol", &["requeue", &self.listed()]).map(drop)
     }
 }
 
@@ -294,9 +312,19 @@ mod tests {
     }
 
     #[test]
+    fn a_task_of_an_array_is_not_taken_for_the_array() {
+        let job = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", "a")];
+        let task = [("SLURM_ARRAY_JOB_ID", "17"), ("SLURM_ARRAY_TASK_ID", "3")];
+        assert_eq!(of(&job).unwrap().unwrap().listed(), "17");
+        let found = of(&[job, task].concat()).unwrap().unwrap();
+        assert_eq!((found.listed().as_str(), found.run().job.as_str()), ("17_3", "17"));
+    }
+
+    #[test]
     fn another_process_finds_the_same_job() {
         let all = [("SLURM_JOB_ID", "17"), ("SLURM_JOB_NODELIST", "n[1-3]"), ("SLURM_TASKS_PER_NODE", "2(x2),1"), ("SLURM_NTASKS", "5")];
-        for variables in [&all[..], &all[..2], &[&all[..], &[("SLURM_RESTART_COUNT", "2"), ("SLURM_JOB_END_TIME", "77")]].concat()] {
+        let task = [&all[..], &[("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")]].concat();
+        for variables in [&all[..], &all[..2], &task, &[&all[..], &[("SLURM_RESTART_COUNT", "2"), ("SLURM_JOB_END_TIME", "77")]].concat()] {
             let first = of(variables).unwrap().unwrap();
             let told = first.variables();
             assert_eq!(Slurm::of(|name| told.get(name).cloned()).unwrap(), Some(first));

@@ -23,13 +23,26 @@ fn tiers(list: Option<&str>) -> Result<Option<Vec<TierSpec>>, Failure> {
     list.map(parse_tiers).transpose().map_err(refuse)
 }
 
+/// This process's variables, and the names of those that are not UTF-8: not worth refusing a job for.
+fn environment() -> (Vec<(String, String)>, Vec<String>) {
+    let (mut env, mut left_out) = (Vec::new(), Vec::new());
+    for (name, value) in std::env::vars_os() {
+        match (name.to_str(), value.to_str()) {
+            (Some(name), Some(value)) => env.push((name.to_owned(), value.to_owned())),
+            _ => left_out.push(name.to_string_lossy().into_owned()),
+        }
+    }
+    (env, left_out)
+}
+
 /// `mend run`.
 pub async fn run(arguments: Run) -> Result<i32, Failure> {
     mend_settings::check()?;
     let here = std::env::current_dir().map_err(|error| Failure::new(format!("the working directory is gone: {error}"), "", 1))?;
-    // The rest of the environment may hold anything; a variable that is not UTF-8 is not worth refusing a job for.
-    let env: Vec<(String, String)> =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let (env, left_out) = environment();
+    if !left_out.is_empty() && !arguments.quiet {
+        mend_report::tell!("mend: these variables are not UTF-8, and ranks do not get them: {}", left_out.join(", "));
+    }
     let mut env = programs::with(&env, &arguments.genv)?;
     let stage = arguments.data.stage_script.as_deref().map(data::directives).transpose()?.unwrap_or_default();
     let spaces = arguments.data.put_into(&mut env)?;
@@ -47,7 +60,7 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
         spares,
         spare_nodes: arguments.spare_nodes,
         program,
-        checkpoints: arguments.checkpoint_dir,
+        checkpoints: arguments.checkpoint_dir.map(|path| lasting(&path)),
         tiers: tiers(arguments.tiers.as_deref())?,
         stage,
         periodic: arguments.periodic.options(),
@@ -61,10 +74,21 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
     Ok(mend_controller::run(spec).await?)
 }
 
+/// A path that is the same from other directories, and when those that it leads through (`2/../3`) are gone.
+fn lasting(path: &Path) -> PathBuf {
+    let leads_up = path.components().any(|part| part == std::path::Component::ParentDir);
+    let direct = || match path.canonicalize() {
+        Ok(found) => Some(found),
+        // It is yet to be made.
+        Err(_) => Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?)),
+    };
+    leads_up.then(direct).flatten().or_else(|| std::path::absolute(path).ok()).unwrap_or_else(|| path.to_owned())
+}
+
 /// The flag's file, else the setting's; as a path that every node understands.
 fn key_file(flag: Option<PathBuf>) -> Option<PathBuf> {
     let set = || Some(mend_settings::ENCRYPTION_KEY.text()).filter(|text| !text.is_empty()).map(PathBuf::from);
-    flag.or_else(set).map(|path| std::path::absolute(&path).unwrap_or(path))
+    flag.or_else(set).map(|path| lasting(&path))
 }
 
 /// True of a path, and of a directory beside which no job is meant: one without a checkpoint often has the name of the program, and so has the job.
@@ -78,7 +102,7 @@ fn names_a_directory(path: &Path) -> bool {
 /// The checkpoints that `mend restart` may use: the one that is named, else all, newest first.
 fn choose(job: Option<&str>, number: Option<u64>) -> Result<Candidates, Failure> {
     if let Some(path) = job.map(Path::new).filter(|path| names_a_directory(path)) {
-        let directory = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let directory = lasting(path);
         // A job's checkpoint directory, or one checkpoint.
         if directory.join("manifest.json").exists() || numbers(&directory).is_empty() {
             if number.is_some_and(|number| directory.file_name() != Some(number.to_string().as_ref())) {

@@ -11,10 +11,11 @@ use crate::embedded::end_by_word;
 use crate::error::RunError;
 use crate::signals::Signals;
 use mend_batch::{BatchNode, BatchSystem};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Split};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
@@ -57,7 +58,7 @@ impl BatchDaemons {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).kill_on_drop(true).spawn();
         let mut child = child.map_err(|error| failed(format!("{name}: {error}")))?;
         let stdout = child.stdout.take().ok_or_else(|| failed("it has no standard output".into()))?;
-        let mut lines = BufReader::new(stdout).lines();
+        let mut lines = BufReader::new(stdout).split(b'\n');
         let wanted: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
         let ports = match gather(&mut lines, &wanted, (system.name(), &name), &signals, (TELL_AFTER, READY_LIMIT)).await {
             Ok(ports) => ports,
@@ -90,7 +91,7 @@ impl BatchDaemons {
 /// Hears of the daemons on the `wanted` nodes until all are ready or none has been for a while. Which `system` is to start them, by which `command`, is told after the
 /// first `patience`; after the second no more are expected.
 async fn gather<R: AsyncBufRead + Unpin>(
-    lines: &mut Lines<R>,
+    lines: &mut Split<R>,
     wanted: &[&str],
     (system, command): (&str, &str),
     signals: &Signals,
@@ -99,11 +100,11 @@ async fn gather<R: AsyncBufRead + Unpin>(
     let mut ports = BTreeMap::new();
     let mut told = false;
     while ports.len() < wanted.len() {
-        match timeout(if told { patience.1 } else { patience.0 }, lines.next_line()).await {
-            Ok(Ok(Some(line))) => match report(&line) {
+        match timeout(if told { patience.1 } else { patience.0 }, lines.next_segment()).await {
+            Ok(Ok(Some(line))) => match report(&text(&line)) {
                 Some(Report::Ready { node, port }) => drop(ports.insert(node, port)),
                 Some(Report::Signal(signal)) => signals.time_up(signal).await,
-                None => tracing::info!(line, "the daemons' command says"),
+                None => tracing::info!(line = &*text(&line), "the daemons' command says"),
             },
             Ok(Ok(None) | Err(_)) => return Err(format!("{command} ended before they were ready (what it said is above)")),
             Err(_) if told => break,
@@ -120,9 +121,14 @@ async fn gather<R: AsyncBufRead + Unpin>(
     Ok(ports)
 }
 
-async fn listen(mut lines: Lines<BufReader<ChildStdout>>, signals: Signals) {
-    while let Ok(Some(line)) = lines.next_line().await {
-        if let Some(Report::Signal(signal)) = report(&line) {
+/// A site's prologue may print what is not UTF-8 there.
+fn text(line: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(line)
+}
+
+async fn listen(mut lines: Split<BufReader<ChildStdout>>, signals: Signals) {
+    while let Ok(Some(line)) = lines.next_segment().await {
+        if let Some(Report::Signal(signal)) = report(&text(&line)) {
             signals.time_up(signal).await;
         }
     }
@@ -139,7 +145,7 @@ mod tests {
         says.write_all(text.as_bytes()).await.unwrap();
         let patience = (Duration::from_millis(1), Duration::from_millis(50));
         let signals = Signals::new().0;
-        gather(&mut BufReader::new(hears).lines(), &["n1", "n2"], ("Slurm", "srun"), &signals, patience).await
+        gather(&mut BufReader::new(hears).split(b'\n'), &["n1", "n2"], ("Slurm", "srun"), &signals, patience).await
     }
 
     #[tokio::test]

@@ -94,11 +94,10 @@ impl Branch {
 pub fn directory_of(place: &Path, job: &str, recorded: Option<&Path>, default: &Path) -> PathBuf {
     let own = recorded.filter(|recorded| recorded.is_dir()).unwrap_or(default);
     match place.parent() {
-        Some(parent)
-            if parent.file_name().is_some_and(|name| name == job) || is_same_place(parent, own) || is_same_place(parent, default) =>
-        {
-            parent.to_owned()
-        }
+        // By the path that the job knows it by, which leads nowhere else.
+        Some(parent) if is_same_place(parent, own) => own.to_owned(),
+        Some(parent) if is_same_place(parent, default) => default.to_owned(),
+        Some(parent) if parent.file_name().is_some_and(|name| name == job) => parent.to_owned(),
         _ => own.to_owned(),
     }
 }

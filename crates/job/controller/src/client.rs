@@ -4,6 +4,7 @@ use crate::being_restarted;
 use crate::failover;
 use crate::kill_request::KillRequest;
 use crate::manifest;
+use crate::nodes::preferred;
 use crate::record::{JobDirectory, JobRecord, RecordError};
 use crate::serve::socket_in;
 use mend_messages::auth::Purpose;
@@ -171,7 +172,7 @@ async fn reach(directory: &JobDirectory, record: &JobRecord) -> Result<Connectio
         }
     }
     let host = if here { "127.0.0.1" } else { &record.controller_host };
-    let address = tokio::net::lookup_host((host, record.controller_port)).await.ok().and_then(|mut found| found.next());
+    let address = tokio::net::lookup_host((host, record.controller_port)).await.ok().and_then(preferred);
     let not_running = || AskError::NotRunning { id: record.id.clone() };
     match connect(address.ok_or_else(not_running)?, Purpose::Control, &secret).await {
         Ok(connection) => Ok(connection),

@@ -71,7 +71,7 @@ pub async fn resolve(names: &[String], addresses: &DaemonAddresses, port: u16) -
     for name in names {
         let (host, port) = addresses.get(name).map_or((name.as_str(), port), |(host, port)| (host.as_str(), *port));
         let address = match tokio::net::lookup_host((host, port)).await {
-            Ok(mut addresses) => addresses.next().ok_or_else(|| std::io::Error::other("its name has no address")),
+            Ok(addresses) => preferred(addresses).ok_or_else(|| std::io::Error::other("its name has no address")),
             Err(error) => Err(error),
         };
         found.push(address.map_err(|source| RunError::NoSuchHost { host: name.clone(), source }));
@@ -83,6 +83,12 @@ pub async fn resolve(names: &[String], addresses: &DaemonAddresses, port: u16) -
         }
     }
     found
+}
+
+/// The address of several that a daemon or controller listens at: these listen at IPv4 addresses where nothing else is said.
+pub(crate) fn preferred(addresses: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
+    let all: Vec<SocketAddr> = addresses.collect();
+    all.iter().find(|address| address.is_ipv4()).or(all.first()).copied()
 }
 
 fn own_address_towards(other: SocketAddr) -> Option<IpAddr> {

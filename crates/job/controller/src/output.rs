@@ -343,8 +343,10 @@ fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream,
         let text = if ahead.is_empty() { step } else { &[ahead, step].concat() };
         match &mut spool {
             Some(spool) => spool.write(*stream, text),
-            // A reader that went away (`| head`) is no reason to end the job.
-            None => drop(show(*stream, text, room)),
+            None => {
+                // It is no reason to end the job.
+                let _ = show(*stream, text, room).inspect_err(|error| room.refuse(*stream, error));
+            }
         }
         if room.has_lost() {
             return;

@@ -77,10 +77,13 @@ fn is_in_background() -> bool {
     rustix::termios::tcgetpgrp(rustix::stdio::stdin()).is_ok_and(|group| group != rustix::process::getpgrp())
 }
 
-/// Reads a piece. What cannot be read is its end.
+/// Reads a piece. What cannot be read is its end, and that is told.
 fn read_now() -> Vec<u8> {
     let mut piece = vec![0; MAX_PIECE_BYTES];
-    let length = read_waiting(&mut piece).unwrap_or_default();
+    let length = read_waiting(&mut piece).unwrap_or_else(|error| {
+        mend_report::tell!("mend: standard input cannot be read, and ends there for the job: {error}");
+        0
+    });
     piece.truncate(length);
     piece
 }

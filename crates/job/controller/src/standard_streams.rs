@@ -23,6 +23,8 @@ pub(crate) struct FullDiskWait {
     last_tries: u32,
     /// Streams of which something is lost.
     lost: [bool; 2],
+    /// Streams that have refused something; what follows is written all the same.
+    refused: [bool; 2],
 }
 
 impl FullDiskWait {
@@ -31,9 +33,17 @@ impl FullDiskWait {
         self.over.clone()
     }
 
-    /// Whether something is lost.
+    /// Whether something is lost, or was refused.
     pub(crate) fn has_lost(&self) -> bool {
-        self.lost.contains(&true)
+        self.lost.contains(&true) || self.refused.contains(&true)
+    }
+
+    /// A stream did not take something, and not for want of room. A reader that went away (`| head`) wants no more: that is no loss.
+    pub(crate) fn refuse(&mut self, stream: Stream, error: &io::Error) {
+        if error.kind() == io::ErrorKind::BrokenPipe || is_full(error) || std::mem::replace(&mut self.refused[stream as usize], true) {
+            return;
+        }
+        mend_report::tell!("mend: {} cannot be written, and some of what ranks print is missing there: {error}", named(stream));
     }
 
     /// Whether something of this stream is.
@@ -110,6 +120,16 @@ fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8], mut wait_for_room: impl FnM
 mod tests {
     use super::*;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn what_is_refused_is_a_loss_and_a_reader_that_went_away_is_none() {
+        let mut room = FullDiskWait::default();
+        room.refuse(Stream::Stdout, &io::ErrorKind::BrokenPipe.into());
+        assert!(!room.has_lost());
+        room.refuse(Stream::Stdout, &io::Error::from(rustix::io::Errno::IO));
+        // What follows is written.
+        assert!(room.has_lost() && !room.has_lost_of(Stream::Stdout));
+    }
 
     #[test]
     fn what_a_full_disk_does_not_take_is_written_when_there_is_room() {

@@ -19,6 +19,7 @@ use mend_coordination::checkpoint::image_name;
 use mend_durable::sync_directory;
 use mend_image::chain::Chain;
 pub use mend_job::event::UpkeepDone as Done;
+use mend_job::space::kept_free;
 use mend_policy::retention::{self, Bounds, KnownCheckpoint, Merge, Weighed, is_given_up};
 use mend_report::with_causes;
 use mend_sealed::Key;
@@ -97,6 +98,12 @@ pub enum MergeError {
     /// The job ends, or something else goes first.
     #[error("given up for something more urgent")]
     Cancelled,
+    /// The file system has too little room for it.
+    #[error("the file system of {} has too little room for what that writes before it removes anything: a full checkpoint and MEND_DISK_RESERVE", directory.display())]
+    NoRoom {
+        /// The directory that this is about.
+        directory: PathBuf,
+    },
     /// A restart looks for its images in tiers, under the names that they have there.
     #[error("its images are in tiers")]
     InTiers,
@@ -226,10 +233,14 @@ pub fn sweep(directory: &Path) {
         }
     }
     for number in manifest::numbers(directory) {
-        let place = directory.join(number.to_string());
-        if let Ok(manifest) = manifest::read_alone(&place, None) {
-            tidy(&place, &manifest, &mut || {});
-        }
+        tidy_place(&directory.join(number.to_string()), &mut || {});
+    }
+}
+
+/// The same in the directory of one checkpoint.
+fn tidy_place(place: &Path, step: &mut dyn FnMut()) {
+    if let Ok(manifest) = manifest::read_alone(place, None) {
+        tidy(place, &manifest, step);
     }
 }
 
@@ -255,6 +266,8 @@ pub struct UpkeepRules {
     pub bounds: Option<Bounds>,
     /// With a key, what is merged is encrypted.
     pub key: Option<Key>,
+    /// Bytes of the file system that a merge leaves free, or a 20th of it if that is less.
+    pub reserve: u64,
     /// What the round before found.
     pub weighed: Option<Weighed>,
     /// Checkpoints that were given up, as [`Branch::abandoned`](crate::branch::Branch::abandoned) has them: they stay, and do not count.
@@ -295,7 +308,12 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
     }
     let wanted = retention::merge(&found.known, !found.unreadable.is_empty(), bounds);
     if let Some(wanted) = wanted.filter(|wanted| !rules.weighed.is_some_and(|weighed| weighed.holds(wanted))) {
-        match merge(directory, (&wanted, &found.known), bounds, key, cancel, step) {
+        let merged = merge(directory, (&wanted, &found.known), rules, cancel, step);
+        if merged.is_err() {
+            // Images that it wrote before it failed take the room that is missing.
+            tidy_place(&directory.join(wanted.at.to_string()), step);
+        }
+        match merged {
             Ok(weighed @ Some(_)) => done.weighed = weighed,
             Ok(None) => {
                 (done.weighed, done.merged) = (None, Some(wanted.at));
@@ -342,12 +360,11 @@ fn remove_superseded(
 fn merge(
     directory: &Path,
     (wanted, known): (&Merge, &[KnownCheckpoint]),
-    bounds: Bounds,
-    key: Option<&Key>,
+    rules: &UpkeepRules,
     cancel: &AtomicBool,
     step: &mut dyn FnMut(),
 ) -> Result<Option<Weighed>, MergeError> {
-    let number = wanted.at;
+    let (number, key) = (wanted.at, rules.key.as_ref());
     let place = directory.join(number.to_string());
     let mut manifest = manifest::read_alone(&place, key)?;
     if !tiers::is_plain(&manifest.tiers) {
@@ -358,7 +375,7 @@ fn merge(
         let path = path.to_owned();
         move |source| MergeError::Io { path, source }
     };
-    let mut merged = 0;
+    let (mut merged, mut written) = (0, 0_u64);
     for (image, files) in manifest.images.iter().zip(&chains) {
         if cancel.load(Ordering::Relaxed) {
             return Err(MergeError::Cancelled);
@@ -373,10 +390,18 @@ fn merge(
             }
         };
         merged = u64::saturating_add(merged, bytes);
+        written = written.saturating_add(if image.base.is_some() { bytes } else { 0 });
     }
-    let weighed = wanted.weigh(merged, bounds);
+    let weighed = rules.bounds.and_then(|bounds| wanted.weigh(merged, bounds));
     if weighed.is_some() {
         return Ok(weighed);
+    }
+    // Where that cannot be known it is tried.
+    let room = rustix::fs::statvfs(&place).ok().map(|found| (found.f_bavail, found.f_blocks, found.f_frsize));
+    if let Some((left, all, unit)) = room
+        && left.saturating_mul(unit) < written.saturating_add(kept_free(rules.reserve, all.saturating_mul(unit)))
+    {
+        return Err(MergeError::NoRoom { directory: directory.to_owned() });
     }
     for (image, chain) in manifest.images.iter_mut().zip(&chains).filter(|(image, _)| image.base.is_some()) {
         let partial = place.join(partial_name(image.rank));

@@ -39,7 +39,7 @@ pub mod roster;
 pub mod safeguard;
 mod search;
 pub mod setup;
-mod space;
+pub mod space;
 mod tiering;
 mod tokens;
 

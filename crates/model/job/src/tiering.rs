@@ -31,7 +31,7 @@ pub struct Tiering {
     next_task: u64,
     /// What the user was told once, and is not told again.
     pub(crate) told: BTreeSet<(NodeIndex, NodeStore)>,
-    pub(crate) told_of_tiers: BTreeSet<(String, String)>,
+    pub(crate) told_of_tiers: BTreeSet<String>,
     pub(crate) told_of_portable: BTreeSet<String>,
     wide_percent: u32,
     /// When the checkpoints were published whose copies are not measured yet, microseconds.

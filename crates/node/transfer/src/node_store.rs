@@ -32,7 +32,7 @@ pub struct OpenNodeStore {
     /// The store that this is about.
     pub store: NodeStore,
     directory: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 /// What has to be there.
@@ -98,7 +98,14 @@ impl OpenNodeStore {
     /// Makes the job's directory in the store, or finds it.
     pub fn open(store: NodeStore, node: &str, job: &[u8; 16]) -> io::Result<Self> {
         let directory = base(&store).join(node.replace('/', "_")).join(to_hex(job));
-        lock_below(&store, &directory).map(|lock| Self { store, directory, _lock: lock })
+        let open = lock_below(&store, &directory).map(|lock| Self { store, directory, lock })?;
+        open.touch();
+        Ok(open)
+    }
+
+    /// Notes that the job is here now: [`sweep`] counts from the last time.
+    pub fn touch(&self) {
+        let _ = self.lock.set_modified(SystemTime::now());
     }
 
     /// Takes a directory of the job's out of the way at once. What is to be deleted; it may take its time.
@@ -206,6 +213,7 @@ pub fn room(store: &NodeStore, directory: &Path) -> io::Result<u64> {
 
 impl Drop for OpenNodeStore {
     fn drop(&mut self) {
+        self.touch();
         // What is empty goes; the rest stays for a restart.
         for directory in self.directory.ancestors().take(3) {
             if fs::remove_dir(directory).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {

@@ -145,7 +145,9 @@ impl Running {
                     let _ = arrivals.blocking_send(Arrival::Upkeep(done));
                 };
                 let abandoned = self.shell.record.branch.abandoned().to_vec();
-                let rules = upkeep::UpkeepRules { bounds, key: self.shell.key.clone(), weighed, abandoned };
+                // A setting that cannot be read has kept the job from starting.
+                let reserve = mend_settings::DISK_RESERVE.number().unwrap_or(0) << 20;
+                let rules = upkeep::UpkeepRules { bounds, key: self.shell.key.clone(), reserve, weighed, abandoned };
                 self.upkeep = Some(upkeep::start(self.shell.record.checkpoints.clone(), rules, report));
             }
             Effect::CancelUpkeep => self.cancel_upkeep(),

@@ -117,7 +117,7 @@ fn memory_with(directory: &Path, number: u64, key: Option<&Key>) -> Vec<Vec<u8>>
 }
 
 fn rules(bounds: Bounds, key: Option<Key>) -> UpkeepRules {
-    UpkeepRules { bounds: Some(bounds), key, weighed: None, abandoned: Vec::new() }
+    UpkeepRules { bounds: Some(bounds), key, ..UpkeepRules::default() }
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -348,4 +348,22 @@ fn leftovers_are_swept_up_and_strangers_left_alone() {
     left.retain(|name| !name.contains("notes"));
     assert_eq!(left, before);
     assert!(directory.join("notes.old").exists() && directory.join("2/notes").exists());
+}
+
+#[test]
+fn what_finds_no_room_or_fails_midway_leaves_nothing() {
+    let directory = history();
+    let directory = directory.path();
+    let before = names(directory);
+    let short = UpkeepRules { reserve: u64::MAX, ..rules(TWO, None) };
+    // A 20th of the file system is never all of it, so the room has to be taken by what is to be written.
+    assert!(matches!(kept_free(short.reserve, 100), 5));
+    let second = directory.join("6").join(partial_name(1));
+    fs::create_dir(&second).unwrap();
+    let done = round(directory, &rules(TWO, None), &AtomicBool::new(false));
+    assert!(done.merged.is_none() && done.failure.is_some(), "{done:?}");
+    fs::remove_dir(&second).unwrap();
+    assert!(!names(directory).iter().any(|name| name.contains(".merged.")), "{:?}", names(directory));
+    let done = round(directory, &rules(TWO, None), &AtomicBool::new(false));
+    assert!(done.merged == Some(6) && before != names(directory), "{done:?}");
 }

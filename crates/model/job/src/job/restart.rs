@@ -68,6 +68,18 @@ impl Job {
         self.checkpoints.join(image.number.to_string()).join(image_name(image.rank))
     }
 
+    /// Where an image goes that no store takes: to the other ones of its checkpoint, also where its manifest was put elsewhere.
+    fn spare(&self, image: &ImageRef) -> PathBuf {
+        let given = self.restoring.as_ref().map(|restoring| (restoring.number, restoring.checkpoint.as_path()));
+        match given {
+            Some((number, place)) if place.parent() != Some(&*self.checkpoints) => {
+                let place = if image.number == number { place.to_owned() } else { place.with_file_name(image.number.to_string()) };
+                place.join(image_name(image.rank))
+            }
+            _ => self.file(image),
+        }
+    }
+
     fn fetch(&mut self, task: u64, image: ImageRef, node: NodeIndex, source: &Source) {
         let check = self.searching.as_ref().is_some_and(Search::checks_all);
         let from = match source {
@@ -84,7 +96,7 @@ impl Job {
             Source::Object(base) => Some(ImageOrigin::Object(object_address(base, &self.id, image.number, &image_name(image.rank)))),
         };
         if let Some(from) = from {
-            let order = TierOrder::Fetch { task, image, from, spare: self.file(&image), check };
+            let order = TierOrder::Fetch { task, image, from, spare: self.spare(&image), check };
             self.order(node, order);
         }
     }

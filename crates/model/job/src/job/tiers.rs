@@ -26,6 +26,7 @@ use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Destination, ImageLocation, ImageRef, NodeStore, Tier, TierDone, TierOrder, TierReport, TierSpec};
 use mend_policy::schedule::Choice;
 use mend_policy::stagger::Stagger;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Longest time the image of one rank may take to be written, microseconds.
@@ -42,7 +43,9 @@ impl Job {
         let rate = own.map(|tiering| tiering.rate).or(search.map(|search| search.rate)).unwrap_or(0);
         let stores = stores(own.into_iter().flat_map(|tiering| &tiering.specs).chain(read));
         let no_partner = own.is_some_and(|tiering| tiering.index(|tier| *tier == Tier::Partner).is_some()) && self.roster.nodes.len() < 2;
-        let keep = self.listed.iter().copied().collect();
+        // What it goes on from may be known by manifests that were put elsewhere, and need others that nodes have.
+        let needed = search.iter().flat_map(|search| search.lineage.iter().flatten().map(|image| image.number));
+        let keep = self.listed.iter().copied().chain(needed).collect::<BTreeSet<u64>>().into_iter().collect();
         self.send_to_all(&ToDaemon::Tier(Box::new(TierOrder::Open { stores, keep, rate })));
         self.open_portable();
         if no_partner {
@@ -271,8 +274,9 @@ impl Job {
     /// For people, and `mend checkpoints`.
     fn record_tiers(&mut self, number: u64) {
         // Of one that others removed there is no record any more.
-        let Some(tiering) = self.tiers.as_ref().filter(|_| self.listed.contains(&number)) else { return };
+        let Some(tiering) = self.tiers.as_mut().filter(|_| self.listed.contains(&number)) else { return };
         let complete: Vec<String> = tiering.machine.complete(number).iter().map(|spec| spec.tier.to_string()).collect();
+        tiering.told_of_tiers.retain(|tier| !complete.contains(tier));
         self.record(Happened::TierComplete { checkpoint: number, tiers: complete.clone() });
         self.effect(Effect::KeepTiers { number, complete });
     }
@@ -280,7 +284,8 @@ impl Job {
     fn tell_of_tier(&mut self, number: u64, tier: usize, why: String) {
         let Some(tiering) = &mut self.tiers else { return };
         let tier = tiering.specs[tier].tier.to_string();
-        let first = tiering.told_of_tiers.insert((tier.clone(), why.clone()));
+        // Once until a checkpoint is whole there: how much room there is, and where, differs each time.
+        let first = tiering.told_of_tiers.insert(tier.clone());
         self.record(Happened::TierFailed { checkpoint: number, tier: tier.clone(), error: why.clone() });
         if first {
             self.tell(Notice::TierGaveUp { tier, number, why });

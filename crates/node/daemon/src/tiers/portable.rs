@@ -262,12 +262,18 @@ fn marker(directory: &Path, name: &FileName, tier: &str) -> PathBuf {
     directory.join(checkpoint_name(name.checkpoint)).join(format!("rank-{:05}.{tier}", name.rank))
 }
 
-/// The oldest checkpoint that one links to, if it counts.
-fn oldest_needed(directory: &Path, checkpoint: u64) -> Option<u64> {
-    let mut head = String::new();
-    let manifest = File::open(directory.join(checkpoint_name(checkpoint)).join("manifest")).ok()?;
-    manifest.take(MAX_HEAD).read_to_string(&mut head).ok()?;
-    Some(oldest_linked(&head, checkpoint))
+/// The oldest checkpoint that one links to; `None` if it does not count, as it has no manifest.
+///
+/// # Errors
+/// Its manifest cannot be read: it may link to any.
+fn oldest_needed(directory: &Path, checkpoint: u64) -> io::Result<Option<u64>> {
+    let manifest = match File::open(directory.join(checkpoint_name(checkpoint)).join("manifest")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        manifest => manifest?,
+    };
+    let mut head = Vec::new();
+    manifest.take(MAX_HEAD).read_to_end(&mut head)?;
+    Ok(Some(oldest_linked(&String::from_utf8_lossy(&head), checkpoint)))
 }
 
 fn entries(path: &Path) -> impl Iterator<Item = (String, PathBuf)> {
@@ -342,10 +348,10 @@ impl PortableArea {
 
     /// What there is in one of both places of a checkpoint and of all that it links to, oldest first; nothing before it counts.
     fn chain(&self, kind: &str, directory: &Directory, target: u64) -> Vec<(FileName, PathBuf, u64)> {
-        let Some(oldest) = oldest_needed(&directory.path, target) else { return Vec::new() };
+        let Ok(Some(oldest)) = oldest_needed(&directory.path, target) else { return Vec::new() };
         let mut numbers = self.checkpoints(kind, &directory.key);
         numbers.retain(|number| {
-            (oldest..=target).contains(number) && (*number == target || oldest_needed(&directory.path, *number).is_some())
+            (oldest..=target).contains(number) && (*number == target || matches!(oldest_needed(&directory.path, *number), Ok(Some(_))))
         });
         numbers.sort_unstable();
         numbers.into_iter().flat_map(|number| self.files(kind, &directory.key, number)).collect()
@@ -464,7 +470,9 @@ impl PortableArea {
             let all: Vec<Held> = self.checkpoints(kind, &directory.key).into_iter().map(held).collect();
             let targets = &directory.targets;
             let named = all.iter().map(|one| one.number).chain(targets.tiers.values().copied()).chain(targets.keep).chain([targets.newest]);
-            let chains: Chains = named.filter_map(|number| Some((number, oldest_needed(&directory.path, number)?))).collect();
+            let needed = |number: u64| Ok(oldest_needed(&directory.path, number)?.map(|oldest| (number, oldest)));
+            // What cannot be told apart from what is needed stays until it can.
+            let Ok(chains) = named.filter_map(|number| needed(number).transpose()).collect::<io::Result<Chains>>() else { continue };
             for number in surplus(&all, targets, &chains, keep) {
                 for (name, _, _) in self.files(kind, &directory.key, number) {
                     let _ = fs::remove_file(marker(&directory.path, &name, if kind == "own" { "node" } else { "partner" }));

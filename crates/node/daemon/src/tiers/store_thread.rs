@@ -11,7 +11,7 @@ use mend_messages::tier::NodeStore;
 use mend_transfer::node_store::OpenNodeStore;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -19,6 +19,8 @@ use tokio::time::timeout;
 
 /// How long one thing may take; what should take no time takes longer where a disk is busy.
 pub const STORE_PATIENCE: Duration = Duration::from_secs(5);
+/// How often the job's directory is touched while the job is here; `MEND_TIER_HOURS` count from the last time.
+const TOUCH_INTERVAL: Duration = Duration::from_secs(600);
 /// Things that may wait to be done.
 const MAX_WAITING: usize = 4096;
 
@@ -110,7 +112,16 @@ impl StoreThread {
         let of_thread = state.clone();
         let run = move || {
             let mut access = Access { open: None, begin: Box::new(begin) };
-            for todo in wanted {
+            loop {
+                let todo: Todo = match wanted.recv_timeout(TOUCH_INTERVAL) {
+                    Ok(todo) => todo,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                    // Whether it hangs then is seen by who asks for something.
+                    Err(RecvTimeoutError::Timeout) => {
+                        of_thread.waiting.fetch_add(1, Ordering::Relaxed);
+                        Box::new(|access| access.open.iter().for_each(|open| open.touch()))
+                    }
+                };
                 if !of_thread.left.load(Ordering::Acquire) {
                     of_thread.set(Some(Instant::now()));
                     todo(&mut access);

@@ -101,7 +101,8 @@ impl PortableArea {
         let [to_shared, to_object] = copied;
         // A directory that cannot be looked into, as on a file system that hangs or is gone, does not say what it lacks.
         let newest = directory.targets.newest;
-        let tells = directory.path.join("targets").exists() && (newest == 0 || oldest_needed(&directory.path, newest).is_some());
+        let tells =
+            directory.path.join("targets").exists() && (newest == 0 || matches!(oldest_needed(&directory.path, newest), Ok(Some(_))));
         tells && to_shared && (to_object || self.has(&Tier::Shared))
     }
 

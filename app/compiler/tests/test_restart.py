@@ -20,7 +20,7 @@ CASES = {
     "halo": (["halo.c"], 30, 29, 7, 28, 2 * 14 * 12 * 10 * 8 + 8 + 2 * 8 + 4),
     "phases": (["phases.c"], 60, 45, 7, 203, 2 * 100 * 8 + 2 * 8 + 4),
 }
-# How much more than by hand may be registered, and where it is more: of faces that are packed by a count it isn't known that they are written before they are read.
+# How much more than by hand may be registered, and where it is more: of faces that persistent requests send and receive it isn't known that they are written before they are read.
 MORE, MUCH_MORE = 1.1, {"halo": 1.93}
 
 

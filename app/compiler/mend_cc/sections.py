@@ -24,6 +24,7 @@ class Walk(Bases, Running):
         self.written, self.lasting = [], []
         self.straight = [], []  # lasting sections and reads until a pass of a loop ends: nothing is left out on this way
         self.loops, self.uncertain, self.stack, self.entry, self.jumped = [], 0, [], ([], []), {}
+        self.result, self.given = None, (None, None)  # what `return` gave last; a call that was entered last, and what it gave
         self.single = Alone(program, memory)
         self._starts = {}
 
@@ -175,7 +176,7 @@ class Walk(Bases, Running):
         value = position = None
         if expr.value == "=" and target.type:
             if wide(target.type):
-                value = self.poly(source)
+                value = self.given[1] if source is self.given[0] else self.poly(source)
             elif target.type.kind == "pointer":
                 try:
                     position = self.pointer(source)
@@ -209,6 +210,7 @@ class Walk(Bases, Running):
         names = self.memory.callees(call)
         for argument in call.args[1:]:
             self.expr(argument)
+        self.given = None, None
         if len(names) == 1 and names[0] in self.program.functions and self._walkable(names[0]):
             self.enter(names[0], call)
             return
@@ -260,9 +262,12 @@ class Walk(Bases, Running):
         made = self.inside(lambda: self.stmt(function.body))
         self.stack.pop()
         self.keep(made)
-        if any(stmt.kind == "return" for stmt in function.body.walk() if stmt is not function.body.parts[-1]):
+        last = function.body.parts[-1] if function.body.parts else None
+        if any(stmt.kind == "return" for stmt in function.body.walk() if stmt is not last):
             # It may have come back before it changed what it changes.
             self.loosen(function.body)
+            self.result = None
+        self.given = call, self.result if last is not None and last.kind == "return" and wide(function.result) else None
 
     def inside(self, run):
         """Runs a body of its own; sections that it writes however it is left."""
@@ -358,6 +363,7 @@ class Walk(Bases, Running):
     def _leave(self, stmt):
         if stmt.expr:
             self.expr(stmt.expr)
+        self.result = self.poly(stmt.expr) if stmt.kind == "return" and stmt.expr else None
         # What follows may be left out.
         self.uncertain += 1
 

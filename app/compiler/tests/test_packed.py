@@ -10,6 +10,11 @@ PRINT = 'printf("%d\\n", x);'
 OUTSIDE = """
 static void put(double *to, int *m, double value) { to[(*m)++] = value; }
 static void put_some(double *to, int *m, double value) { if (value < 3) return; to[(*m)++] = value; }
+static void nothing(void) {}
+static int pack(double *to, int n, double value) { int m = 0; for (int i = 0; i < n; i++) to[m++] = value; return m; }
+static int pack_some(double *to, int n, double value) { int m = 0; if (value < 3) return n; for (int i = 0; i < n; i++) to[m++] = value; return m; }
+static unsigned char pack_few(double *to, int n, double value) { int m = 0; for (int i = 0; i < n; i++) to[m++] = value; return m + 1; }
+static int most(double *to, int n, double value) { int m = 0; for (int i = 0; i < n; i++) to[m++] = value; return n > 3 ? n + 1 : m; }
 static int count, limit; static void set(int value) { if (value < 3) return; limit = 50; }
 """
 
@@ -42,6 +47,8 @@ class Packed(unittest.TestCase):
             f"{self.BOTH} {{ to[m++] = u[i][j]; to[m++] = step; }} m = 0; for (int i = 0; i < n; i++) for (int j = 0; j < k; j++) {{ x += to[m++]; x -= to[m++]; }}",
             f"{self.BOTH} to[m++] = u[i][j] + step; for (int i = 0; i < n; i++) to[m++] = u[i][0]; {self.SEND % 'm'}",
             f"{self.BOTH} put(to, &m, u[i][j] + step); {self.SEND % 'm'}",
+            f"m = pack(to, n, step); nothing(); {self.SEND % 'm'}",
+            f"m = pack(to, n, step); m += pack(to + m, k, step); {self.SEND % 'n'}",
             f"m = 0; for (int i = 0; i < 30; i++) for (int j = 0; j < 30; j++) to[m++] = u[i][j] + step; {self.SEND % '900'}",
             f"m = 0; for (int i = 0; i < 30; i++) for (int j = 0; j < 30; j++) to[m++] = u[i][j] + step; for (int i = 0; i < 900; i++) x += to[i];",
             f"{self.ROWS} {{ m++; for (int j = 0; j < k; j++) to[i] = step; m--; }} for (int i = 0; i < n; i++) to[m++] = step; {self.SEND % 'n'}",
@@ -59,6 +66,9 @@ class Packed(unittest.TestCase):
             f"{self.BOTH} to[m++] = step; m++; {self.SEND % 'm'}",
             f"m = 0; for (int i = 0; i < n; i++) {{ for (int j = 0; j < k; j++) to[m++] = step; m++; }} {self.SEND % 'm'}",
             f"m = 0; for (int i = 0; i < 30; i++) for (int j = 0; j < 29; j++) to[m++] = step; {self.SEND % '900'}",
+            *(f"m = {how}(to, n, step); {self.SEND % 'm'}" for how in ("pack_some", "pack_few", "most")),
+            f"m = pack(to, n, step) + 1; {self.SEND % 'm'}",
+            f"m = pack(to + 1, n, step); {self.SEND % 'm'}",
             # Both may be negative.
             f"{self.BOTH} to[m++] = step; {self.SEND % 'n * k'}",
             # It is read first, or what it stands in isn't told.

@@ -22,23 +22,33 @@ class Running:
         body = loop.parts[0]
         if any(one.kind in JUMPS for one in body.walk()):
             return {}
-        found = {}
-        for expr in self._executed(body, set()):
-            for part in expr.walk():
-                place = self.alone(part.args[0]) if part.op in ("step", "assign") and wide(part.args[0].type) else None
-                if place is not None and isinstance(place[0], Variable) and self._adds(part, place):
-                    found[place] = self.numbers.get(place, {(self.symbol(place),): 1})
-        return found
+        found, counters, called = {}, set(), set()
+        for stmt in self._executed(body, called):
+            if stmt.expr is not None:
+                found.update((place, self.numbers.get(place, {(self.symbol(place),): 1})) for place in self._added(stmt.expr))
+            if stmt.advance is not None:
+                counters |= self._added(stmt.advance)
+        # Counters of loops within it, and what functions have of their own, begin anew in each pass.
+        return {place: value for place, value in found.items() if place not in counters and not (place[0].scope in ("local", "param") and place[0].function in called)}
 
     def _executed(self, body, seen):
-        """All expressions of a statement, and of the functions that it may call."""
-        for expr in body.expressions():
-            yield expr
-            for access in self.memory.accesses(expr):
+        """A statement, all in it, and in the functions that it may call."""
+        for stmt in body.walk():
+            yield stmt
+            for access in (one for expr in (stmt.expr, stmt.advance) if expr is not None for one in self.memory.accesses(expr)):
                 for name in access.targets:
                     if name in self.program.functions and name not in seen:
                         seen.add(name)
                         yield from self._executed(self.program.functions[name].body, seen)
+
+    def _added(self, expr):
+        """Variables to which an expression adds."""
+        found = set()
+        for part in expr.walk():
+            place = self.alone(part.args[0]) if part.op in ("step", "assign") and wide(part.args[0].type) else None
+            if place is not None and isinstance(place[0], Variable) and self._adds(part, place):
+                found.add(place)
+        return found
 
     def _adds(self, part, place):
         if part.op == "step" or part.value in ("+=", "-="):

@@ -3,6 +3,7 @@
 import unittest
 
 from test_analysis import analysed
+from test_fortran import InFortran
 
 from mend_cc.memory import Heap
 
@@ -130,6 +131,22 @@ class Packed(unittest.TestCase):
 
     def test_a_function_that_may_come_back_early(self):
         self.each((f"limit = 5; set(x); for (int i = 0; i < limit; i++) to[i] = step; {self.SEND % '50'}", f"limit = 5; set(x); count = 0; for (int i = 0; i < limit; i++) to[count++] = step; {self.SEND % '50'}"), True)
+
+
+class InLoopsOfFortran(InFortran):
+    PACK = "m = 0\n do j = 1, k\n do i = 1, n\n {before}\n m = m + 1\n v(m) = u(i + n * (j - 1)) + step\n {after}\n end do\n end do\n"
+    UNPACK = "m = 0\n do j = 1, k\n do i = 1, n\n m = m + 1\n u(m) = u(m) + v(m)\n end do\n end do"
+
+    def test_packed_by_a_count(self):
+        declared, before = "real(8) :: u(1000), v(1000)\n integer :: n, k, m, j", "u = 1\n v = 0\n n = 10 + rank\n k = 20 + rank"
+        send = "call mpi_allreduce(mpi_in_place, v, m, mpi_double_precision, mpi_sum, mpi_comm_self, ierr)\n"
+        for given, between, registered in (
+            ({}, send, False), ({}, "", False), ({}, "v(1) = v(m)\n", True), ({"after": "m = m + 1"}, send, True), ({"before": "if (u(i) > 3) cycle"}, send, True), ({"before": "if (u(i) > 3) exit"}, "", True),
+            ({"after": "if (u(i) > 3) m = 0"}, "", True), ({}, "k = k + 1\n", True), ({"before": "if (u(i) > 3) then"} | {"after": "end if"}, "", True),
+        ):
+            with self.subTest(given=given, between=between):
+                pack = self.PACK.format(**({"before": "", "after": ""} | given))
+                self.assertEqual("v" in self.names(f"!$mend checkpoint\n{pack}{between}{self.UNPACK}", declared, before), registered)
 
 
 if __name__ == "__main__":

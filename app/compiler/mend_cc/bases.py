@@ -5,6 +5,7 @@ from .externals import ALLOCATE
 from .ir import Expr, Variable
 from .memory import Heap, Mark
 from .polynomials import constant, key_of, plus, times
+from .running import wide
 
 
 class Unclear(Exception):
@@ -35,7 +36,7 @@ class Bases:
                 return None
             return self.numbers[place] if place in self.numbers else {(self.symbol(place),): 1}
         if expr.op == "cast":
-            return self.poly(expr.args[0])
+            return self.poly(expr.args[0]) if wide(expr.type) else None
         if expr.op == "unary" and expr.value in "+-":
             inner = self.poly(expr.args[0])
             return inner if expr.value == "+" else plus({}, inner, -1)
@@ -48,6 +49,15 @@ class Bases:
             if one is not None and other is not None:
                 return {((expr.value, key_of(one), key_of(other)),): 1}
         return None
+
+    def subscript(self, expr):
+        """The value of a subscript that is evaluated by now, with what it counts."""
+        if expr.op == "cast" and wide(expr.type):
+            return self.subscript(expr.args[0])
+        if expr.op != "step" or not wide(expr.type):
+            return self.poly(expr)
+        step, is_new = expr.value
+        return plus(self.poly(expr.args[0]), constant(0 if is_new else step), -1)
 
     def alone(self, expr):
         """The location that an expression names where no other memory has it as well, or None: a field of an array's structures is one location for all of them."""
@@ -93,7 +103,7 @@ class Bases:
     def element(self, expr):
         """(base, offset) of an element."""
         if expr.op == "index":
-            subscript = self.poly(expr.args[1])
+            subscript = self.subscript(expr.args[1])
             inner = expr.args[0]
             base, offset = self.element(inner) if inner.type and inner.type.kind == "array" else self.pointer(inner)
             self.check_unit(base, expr.type)

@@ -1,5 +1,7 @@
 """Polynomials in a program's variables, and sections of arrays that they bound."""
 
+from math import gcd
+
 ONE = ()
 
 
@@ -40,6 +42,21 @@ def symbols(poly):
 def at_least_zero(poly):
     """Whether it is a constant from 0 up."""
     return poly is not None and (not poly or (set(poly) == {ONE} and poly[ONE] >= 0))
+
+
+def passes(number):
+    """How often a loop runs whose bounds say `number`: as often, but never less than 0 times, which a symbol of its own stands for; None where that isn't known."""
+    if number is None or never_negative(number):
+        return number
+    if set(number) == {ONE}:
+        return {}
+    factor = gcd(*number.values())
+    return {(("passes", key_of({key: part // factor for key, part in number.items()}), ()),): factor}
+
+
+def never_negative(poly):
+    """Whether it is made of constants from 0 up and of how often loops run."""
+    return all(number >= 0 for number in poly.values()) and all(symbol[0] == "passes" for symbol in symbols(poly))
 
 
 class Section:
@@ -86,6 +103,9 @@ class Section:
         if self.base != other.base:
             return False
         distance = plus(other.offset, self.offset, -1)
+        length, read = self.length(), other.length()
+        if length is not None and read is not None and never_negative(distance) and never_negative(plus(plus(length, distance, -1), read, -1)):
+            return True
         mine = sorted(self.ranges, key=_weight, reverse=True)
         theirs = {key_of(coefficient): extent for coefficient, extent in other.ranges}
         if len(theirs) != len(other.ranges) or len({key_of(coefficient) for coefficient, _ in mine}) != len(mine):
@@ -97,6 +117,34 @@ class Section:
             if steps < 0 or not at_least_zero(plus(plus(extent, read, -1), constant(steps), -1)):
                 return False
         return not distance and not theirs
+
+
+    def length(self):
+        """How many elements it has where they follow each other without gaps, or None."""
+        found, left = constant(1), list(self.ranges)
+        while left:
+            following = next((pair for pair in left if pair[0] == found), None)
+            if following is None:
+                return None
+            left.remove(following)
+            found = times(found, passes(plus(following[1], constant(1))))
+        return found
+
+
+def joined(sections):
+    """Sections that follow each other without gaps, as one each; the others aren't among them."""
+    starts, found = {}, []
+    for one in sections:
+        length = one.length()
+        if length:
+            starts.setdefault((one.base, key_of(one.offset)), (one, length))
+    for first, length in list(starts.values()):
+        parts, end = 1, plus(first.offset, length)
+        while (first.base, key_of(end)) in starts and parts < len(starts):
+            parts, end = parts + 1, plus(end, starts[first.base, key_of(end)][1])
+        if parts > 1:
+            found.append(Section(first.base, first.offset, [(constant(1), plus(plus(end, first.offset, -1), constant(1), -1))]))
+    return found
 
 
 def key_of(poly):

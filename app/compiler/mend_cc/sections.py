@@ -9,10 +9,11 @@ from .bases import Bases, Unclear
 from .externals import BUFFERS, COUNTS, STARTS_OR_ENDS, count_of, datatype_bytes, effects, letter
 from .ir import Variable
 from .memory import Heap
-from .polynomials import Section, at_least_zero, constant, plus, times
+from .polynomials import Section, at_least_zero, constant, joined, plus, times
+from .running import Running, wide
 
 
-class Walk(Bases):
+class Walk(Bases, Running):
     """Follows the statements after a place. `exposed`: locations whose elements may be read before they are written."""
 
     def __init__(self, program, memory):
@@ -23,6 +24,7 @@ class Walk(Bases):
         self.written, self.lasting = [], []
         self.straight = [], []  # lasting sections and reads until a pass of a loop ends: nothing is left out on this way
         self.loops, self.uncertain, self.stack, self.entry, self.jumped = [], 0, [], ([], []), {}
+        self.result, self.given = None, (None, None)  # what `return` gave last; a call that was entered last, and what it gave
         self.single = Alone(program, memory)
         self._starts = {}
 
@@ -76,10 +78,14 @@ class Walk(Bases):
                 current = current.over(symbol, low, high)
                 if current is None:
                     break
-            if any(one.covers(current) for one in self.written):
+            if self._is_written(current):
                 return
         known = self.memory.leaves(section.base[1]) if section.base[0] == "object" else None
         self.expose((place for place in places if known is None or place in known), section.base)
+
+    def _is_written(self, section):
+        mine = [one for one in self.written if one.base == section.base]
+        return any(one.covers(section) for one in mine) or any(one.covers(section) for one in joined(mine))
 
     def write_section(self, section):
         self.written.append(section)
@@ -169,13 +175,15 @@ class Walk(Bases):
         target, source = expr.args
         value = position = None
         if expr.value == "=" and target.type:
-            if target.type.kind in ("int", "uint"):
-                value = self.poly(source)
+            if wide(target.type):
+                value = self.given[1] if source is self.given[0] else self.poly(source)
             elif target.type.kind == "pointer":
                 try:
                     position = self.pointer(source)
                 except Unclear:
                     position = None
+        elif expr.value in ("+=", "-=") and wide(target.type):
+            value = plus(self.poly(target), self.poly(source), 1 if expr.value == "+=" else -1)
         section = None
         places = self._leaves(target)
         if any(self._is_array(place) for place in places):
@@ -202,6 +210,7 @@ class Walk(Bases):
         names = self.memory.callees(call)
         for argument in call.args[1:]:
             self.expr(argument)
+        self.given = None, None
         if len(names) == 1 and names[0] in self.program.functions and self._walkable(names[0]):
             self.enter(names[0], call)
             return
@@ -232,7 +241,7 @@ class Walk(Bases):
         bound = []
         for parameter, argument in zip(function.params, call.args[1:]):
             number = position = None
-            if parameter.type.kind in ("int", "uint"):
+            if wide(parameter.type):
                 number = self.poly(argument)
             elif parameter.type.kind == "pointer":
                 try:
@@ -253,6 +262,12 @@ class Walk(Bases):
         made = self.inside(lambda: self.stmt(function.body))
         self.stack.pop()
         self.keep(made)
+        last = function.body.parts[-1] if function.body.parts else None
+        if any(stmt.kind == "return" for stmt in function.body.walk() if stmt is not last):
+            # It may have come back before it changed what it changes.
+            self.loosen(function.body)
+            self.result = None
+        self.given = call, self.result if last is not None and last.kind == "return" and wide(function.result) else None
 
     def inside(self, run):
         """Runs a body of its own; sections that it writes however it is left."""
@@ -348,6 +363,7 @@ class Walk(Bases):
     def _leave(self, stmt):
         if stmt.expr:
             self.expr(stmt.expr)
+        self.result = self.poly(stmt.expr) if stmt.kind == "return" and stmt.expr else None
         # What follows may be left out.
         self.uncertain += 1
 
@@ -430,6 +446,7 @@ class Walk(Bases):
         if stmt.init:
             self.stmt(stmt.init)
         counter, low, high = self.bounds(stmt)
+        entry = self.running(stmt) if counter is not None else {}
         self.loosen_body(stmt)
         symbol = None
         if counter is not None:
@@ -445,12 +462,15 @@ class Walk(Bases):
             if stmt.expr and stmt.form == "do":
                 self.expr(stmt.expr)
 
+        gains = self.gains(stmt, run, entry) if entry else {}
+        self.begin_pass(entry, gains, symbol, low)
         made = self.inside(run)
         if counter is not None:
             self.loops.pop()
         if stmt.advance:
             self.expr(stmt.advance)
         self.loosen_body(stmt)
+        self.end_loop(entry, gains, low, high)
         kinds = {one.kind for one in body.walk()}
         # A body that may not run at all writes nothing that each of its passes would write.
         runs = stmt.form == "do" or (counter is not None and at_least_zero(plus(high, low, -1)))
@@ -458,7 +478,7 @@ class Walk(Bases):
             # Its first pass writes them before the loop may be left.
             self.keep([one for one in made if runs and symbol not in one.used() and self._holds(one)])
         elif counter is not None or stmt.form == "do":
-            whole = [one.over(symbol, low, high) if counter is not None else one for one in made if runs or one.depends(symbol)]
+            whole = [one.over(symbol, low, high) if counter is not None else one for one in [*made, *joined(made)] if runs or one.depends(symbol)]
             self.keep([one for one in whole if one is not None and self._holds(one)])
         if kinds & {"return", "goto"}:
             self.uncertain += 1
@@ -466,9 +486,7 @@ class Walk(Bases):
     def _holds(self, section):
         """Whether its symbols still have their values."""
         for symbol in section.used():
-            if len(symbol) == 2 and symbol[1] != self.versions.get(symbol[0], 0):
-                return False
-            if len(symbol) == 3 and not all(inner[1] == self.versions.get(inner[0], 0) for part in symbol[1:] for key, _ in part for inner in key if len(inner) == 2):
+            if not self.is_current(symbol):
                 return False
         base = section.base
         return base[0] != "start" or base[2] == self.versions.get(base[1], 0)

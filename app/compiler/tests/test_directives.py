@@ -56,6 +56,19 @@ class Directives(InDirectory):
         self.assertIn("refused at safe point 1: 3 messages are in transit", errors)
         self.assertEqual(self.checkpoints(), [])
 
+    def test_the_checking_mode_counts_requests_of_one_handle(self):
+        # MPICH gives sends that are done at once one handle.
+        receives = "MPI_Recv(&in, 1, MPI_INT, (rank + size - 1) % size, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);" * 2
+        sends = "".join(f"MPI_Isend(&step, 1, MPI_INT, (rank + 1) % size, 1, MPI_COMM_WORLD, &r[{one}]);" for one in (0, 1))
+        for ends, afterwards, saved in (("MPI_Wait(&r[0], MPI_STATUS_IGNORE);", "MPI_Wait(&r[1], MPI_STATUS_IGNORE);", []), ("MPI_Request_free(&r[0]); MPI_Wait(&r[1], MPI_STATUS_IGNORE);", "", [15, 20])):
+            with self.subTest(ends=ends):
+                self.forget()
+                self.write("ring.c", ring(start=f"MPI_Request r[2]; {sends} {receives} {ends} {CHECKPOINT} {afterwards}"))
+                self.mend_cc("--check", MPICC, "ring.c", "-o", "ring")
+                code, output, errors = self.run_ranks(3, ["./ring", "20"], calls=5)
+                self.assertEqual((code, "3 requests are open" in errors), (0, not saved), output + errors)
+                self.assertEqual(self.checkpoints(), saved)
+
     def test_exclude(self):
         self.write("ring.c", ring(start="\n#pragma mend exclude(seen)\n"))
         report = self.mend_cc("--report", MPICC, "ring.c", "-o", "ring")

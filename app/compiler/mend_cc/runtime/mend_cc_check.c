@@ -13,7 +13,7 @@ enum { SENDS, RECEIVES, NOTHING };
 struct request {
     struct request *next;
     MPI_Request handle;
-    int kind, persistent, active;
+    int kind, persistent, active; /* how many are: MPICH gives all sends that are done at once one handle */
 };
 
 static long long sent, received;
@@ -29,6 +29,10 @@ static struct request *find(MPI_Request handle) {
 
 static void track(MPI_Request handle, int kind, int persistent) {
     struct request *r = find(handle);
+    if (r && !persistent && !r->persistent && (r->kind == RECEIVES) == (kind == RECEIVES)) {
+        r->active++;
+        return;
+    }
     if (!r) {
         r = calloc(1, sizeof *r);
         if (!r)
@@ -46,8 +50,8 @@ static void complete(MPI_Request handle) {
             continue;
         if (r->active && r->kind == RECEIVES)
             received++;
-        r->active = 0;
-        if (!r->persistent) {
+        r->active -= r->active > 0;
+        if (!r->persistent && !r->active) {
             *at = r->next;
             free(r);
         }
@@ -190,6 +194,14 @@ int MPI_Startall(int n, MPI_Request *r) {
     for (int i = 0; i < n; i++)
         started(r[i]);
     return PMPI_Startall(n, r);
+}
+
+/* A send that nobody waits for is done when it is received, which the counts tell. */
+int MPI_Request_free(MPI_Request *r) {
+    const struct request *of = find(*r);
+    if (of && of->kind != RECEIVES)
+        complete(*r);
+    return PMPI_Request_free(r);
 }
 
 int MPI_Wait(MPI_Request *r, MPI_Status *s) {

@@ -44,6 +44,14 @@ def open_to_all(directory):
     return mode & stat.S_IROTH and mode & stat.S_IXOTH
 
 
+def pass_on(child, number):
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        # It has ended this very moment.
+        pass
+
+
 def closed_ancestor(path):
     """The topmost directory on the way to `path` that others cannot pass, or None."""
     parts = path.strip("/").split("/")
@@ -142,7 +150,7 @@ def run(command):
             finally:
                 os._exit(125)
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, _: os.kill(child, number))
+            signal.signal(number, lambda number, _: pass_on(child, number))
         # Ctrl-C reaches the child by itself (one foreground group); what is left to do here is to clean up after it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _, status = os.waitpid(child, 0)

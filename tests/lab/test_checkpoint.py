@@ -472,6 +472,40 @@ class Checkpoint(OnMachine):
         self.machine.mend("kill", name)
         job.finish(137)
 
+    def test_memory_that_two_ranks_have_open_is_refused_by_name(self):
+        """The same of one that neither maps: each would go on with a file of its own."""
+        script = "f = open('/dev/shm/counted', 'a+b')\nprint('up', flush=True)\ntime.sleep(600)"
+        job = self.machine.start(self.directory, "run", "-n", "2", sys.executable, "-c", f"import time\n{script}")
+        self.addCleanup(lambda: os.path.exists("/dev/shm/counted") and os.unlink("/dev/shm/counted"))
+        name = self.machine.running(job)
+        job.wait_for(lambda: job.stdout().count("up") == 2, "both have it")
+        refused = self.machine.mend("checkpoint", name)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("file counted without a lasting name, which this and another process", refused.stderr)
+        self.machine.mend("kill", name)
+        job.finish(137)
+
+    def test_a_pipe_that_threads_read_and_write_all_the_time_is_no_obstacle(self):
+        script = os.path.join(self.directory, "queue.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(
+                "import os, threading, time\n"
+                "reads, writes = os.pipe()\n"
+                "def fill():\n"
+                "    while True: os.write(writes, b'x' * 64)\n"
+                "threading.Thread(target=fill, daemon=True).start()\n"
+                "while not os.path.exists('go'): os.read(reads, 4096)\n"
+                "print('through')\n"
+            )
+        job = self.machine.start(self.directory, "run", sys.executable, "-S", script)
+        name = self.machine.running(job)
+        for _ in range(20):
+            explained = self.machine.mend("explain", name)
+            self.assertEqual((explained.returncode, "could not be copied" in explained.stdout), (0, False), explained.stdout + explained.stderr)
+        self.machine.verb("checkpoint", name)
+        job.let_go()
+        job.finish(0)
+
     def test_files_are_cut_back_to_their_length_at_the_checkpoint(self):
         script = os.path.join(self.directory, "writer.py")
         with open(script, "w", encoding="utf-8") as file:

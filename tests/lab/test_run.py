@@ -115,6 +115,22 @@ class Run(InDirectory):
                 self.assertEqual(done.returncode, 3)
         self.assertEqual(os.path.getsize(os.path.join(directory, "ended")), 4)
 
+    def test_who_goes_on_by_the_exit_code_hears_of_lost_output(self):
+        command = self.machine.command("run", "-n", "1", "sh", "-c", "echo result")
+        read, gone = os.pipe()
+        os.close(read)
+        with open("/dev/full", "wb", buffering=0) as full, open(gone, "wb", buffering=0) as unread:
+            for out, code in ((full, 1), (unread, 0)):
+                done = subprocess.run(command, cwd=self.work, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True, env=self.machine.environment, check=False)
+                self.assertEqual((done.returncode, "the end of standard output is lost" in done.stderr), (code, code == 1), done.stderr)
+
+    def test_standard_input_that_cannot_be_read_is_told(self):
+        directory = os.open("/", os.O_RDONLY)
+        self.addCleanup(os.close, directory)
+        done = subprocess.run(self.machine.command("run", "cat"), cwd=self.work, stdin=directory, capture_output=True, text=True, env=self.machine.environment, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("standard input cannot be read, and ends there for the job: Is a directory", done.stderr)
+
     def shell_at_a_terminal(self, directory):
         """An interactive shell with job control there: its terminal, and what waits until this was said on it."""
         pid, terminal = pty.fork()

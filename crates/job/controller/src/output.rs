@@ -40,7 +40,7 @@ pub struct Output {
     teller: Teller,
     /// Messages of ours among what waits.
     messages: Arc<AtomicUsize>,
-    printer: JoinHandle<()>,
+    printer: JoinHandle<bool>,
     /// The printer does not wait for room for ever any more.
     over: Arc<AtomicBool>,
     /// That the printer has ended too early was told.
@@ -152,9 +152,11 @@ impl Output {
                 let _ = std::panic::catch_unwind(step);
             }
             // Where output was lost, the record ends before that, as if this process had been killed: a restart prints it.
-            if !room.has_lost() {
+            let is_whole = !room.has_lost();
+            if is_whole {
                 record.close();
             }
+            is_whole
         });
         Ok(Self { streams, unprinted: BTreeMap::new(), waiting, teller, messages, printer, over, dead: false, flushed })
     }
@@ -308,11 +310,12 @@ impl Output {
         self.over.clone()
     }
 
-    /// Waits until all is printed and told.
-    pub async fn finish(self) {
+    /// Waits until all is printed and told. False if something of what ranks printed is missing.
+    pub async fn finish(self) -> bool {
         drop(self.waiting);
-        let _ = self.printer.await;
+        let is_whole = self.printer.await.unwrap_or(true);
         self.teller.finish().await;
+        is_whole
     }
 }
 

@@ -62,6 +62,8 @@ const END_TIME: Duration = Duration::from_secs(6);
 
 /// How long ranks may take to end whose daemon is known to be gone: the kernel kills them then.
 const REAP_TIME: Duration = Duration::from_millis(200);
+/// Exit code of a job that ended well and whose output could not all be written.
+const OUTPUT_LOST_CODE: i32 = 1;
 
 /// A lease is over for certain so much later: by then the kernel has ended what had it.
 pub const LEASE_END_TIME: Duration = Duration::from_millis(250);
@@ -534,9 +536,9 @@ impl Running {
         let over = self.shell.output.over();
         over.store(!matches!(verdict, Verdict::GoOn(_)) || !late.is_empty(), Ordering::Relaxed);
         let mut printed = pin!(self.shell.output.finish());
-        loop {
+        let is_whole = loop {
             tokio::select! {
-                () = &mut printed => break,
+                is_whole = &mut printed => break is_whole,
                 Some(arrival) = arrivals.recv() => {
                     let wish = arrival.wish(Some(self.shell.directory.path()));
                     // A life that goes on waits for room on a full disk, but not against its user.
@@ -544,7 +546,9 @@ impl Running {
                     late.extend(wish);
                 }
             }
-        }
+        };
+        // Whoever goes on by the exit code has not got what the program printed.
+        let result = if is_whole { result } else { result.map(|code| if code == 0 { OUTPUT_LOST_CODE } else { code }) };
         drop(self.shell.flusher.take());
         let goes_on = record_verdict(verdict, &mut self.shell.journal, &result);
         // What is still connected hears this controller until it is on record, which may take some time.

@@ -38,9 +38,11 @@ impl FullDiskWait {
         self.lost.contains(&true) || self.refused.contains(&true)
     }
 
-    /// A stream did not take something, and not for want of room. A reader that went away (`| head`) wants no more: that is no loss.
+    /// A stream did not take something, and not for want of room. A reader or terminal that went away (`| head`) wants no more: that is no loss.
     pub(crate) fn refuse(&mut self, stream: Stream, error: &io::Error) {
-        if error.kind() == io::ErrorKind::BrokenPipe || is_full(error) || std::mem::replace(&mut self.refused[stream as usize], true) {
+        let is_gone = error.kind() == io::ErrorKind::BrokenPipe
+            || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) && is_terminal(stream);
+        if is_gone || is_full(error) || std::mem::replace(&mut self.refused[stream as usize], true) {
             return;
         }
         mend_report::tell!("mend: {} cannot be written, and some of what ranks print is missing there: {error}", named(stream));
@@ -73,6 +75,15 @@ impl FullDiskWait {
         }
         again
     }
+}
+
+/// Whether a stream is a terminal, also one that is gone (isatty(3) tells of those that are there).
+fn is_terminal(stream: Stream) -> bool {
+    let found = match stream {
+        Stream::Stdout => rustix::fs::fstat(rustix::stdio::stdout()),
+        Stream::Stderr => rustix::fs::fstat(rustix::stdio::stderr()),
+    };
+    found.is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice)
 }
 
 /// As people know it.
@@ -126,7 +137,7 @@ mod tests {
         let mut room = FullDiskWait::default();
         room.refuse(Stream::Stdout, &io::ErrorKind::BrokenPipe.into());
         assert!(!room.has_lost());
-        room.refuse(Stream::Stdout, &io::Error::from(rustix::io::Errno::IO));
+        room.refuse(Stream::Stdout, &io::Error::from(rustix::io::Errno::STALE));
         // What follows is written.
         assert!(room.has_lost() && !room.has_lost_of(Stream::Stdout));
     }

@@ -338,6 +338,7 @@ pub fn sentence(entry: &Entry) -> String {
         }
         Event::PortableFailed { directory, ranks, error } => format!("no portable checkpoint of {ranks} rank(s) in {directory}: {error}"),
         Event::UpkeepFailed { error } => error.clone(),
+        Event::TierComplete { checkpoint, tiers } if tiers.is_empty() => format!("checkpoint {checkpoint} is whole in no tier any more"),
         Event::TierComplete { checkpoint, tiers } => format!("checkpoint {checkpoint} is whole in {}", tiers.join(", ")),
         Event::TierFailed { checkpoint, tier, error } => format!("{tier} does not hold the whole checkpoint {checkpoint}: {error}"),
         Event::TierPassedOver { tier, why } => format!("on {node}, what {tier} would hold goes to the next tier: {why}"),

@@ -3,7 +3,7 @@
 use crate::capture::needed_files;
 use crate::descriptors::attached::Attached;
 use crate::descriptors::node_files::NodeFiles;
-use crate::descriptors::{DescriptorError, Descriptors, examine_all};
+use crate::descriptors::{DescriptorError, Descriptors, Open, What, examine_all, map_identity};
 use crate::descriptors::{kept_files, unreachable};
 use crate::memory::file_fingerprints::FileFingerprints;
 use crate::memory::layout::Layout;
@@ -13,6 +13,7 @@ use crate::process::{origin, system_v, tasks, timers};
 use mend_messages::agent::{Inspection, Obstacle, RING_MEMORY, Tracking};
 use mend_messages::needs::NodeNeeds;
 use mend_report::with_causes;
+use std::os::unix::fs::MetadataExt;
 
 /// What of the process is not the program's.
 pub(crate) struct Surroundings {
@@ -60,6 +61,9 @@ pub(crate) fn inspect(
     }
     for error in errors {
         add(with_causes(error), error.hint());
+    }
+    if !provider_open && let Some((what, hint)) = open_in_others(descriptors, copy) {
+        add(what, hint);
     }
     match maps::read() {
         Ok(areas) => {
@@ -161,6 +165,50 @@ pub(crate) fn shared_with_others(areas: &[Area], excluded: &[(u64, u64)], copy: 
         }
     }
     None
+}
+
+/// Files that are memory to an image (in `/dev/shm`, without a name) and that another process has open, too, as far as this user may look: each would have a copy of its
+/// own after a restart. Where both only read, that makes no difference.
+pub(crate) fn open_in_others(descriptors: &Descriptors, copy: Option<i32>) -> Option<(String, &'static str)> {
+    let memory = |open: &Open| {
+        if let What::Memory { identity, name, .. } = &open.what { Some((*identity, name.clone(), writes(open.flags))) } else { None }
+    };
+    let ours: Vec<_> = descriptors.opens.iter().filter_map(memory).collect();
+    if ours.is_empty() {
+        return None;
+    }
+    let own = std::fs::read_link("/proc/self").ok()?;
+    let others = tasks::numbers_in("/proc")
+        .ok()?
+        .into_iter()
+        .filter(|number| own.as_os_str() != number.to_string().as_str() && Some(*number) != copy);
+    for process in others {
+        for fd in tasks::numbers_in(&format!("/proc/{process}/fd")).unwrap_or_default() {
+            let Ok(found) = std::fs::metadata(format!("/proc/{process}/fd/{fd}")) else { continue };
+            let identity = map_identity((found.dev(), found.ino()));
+            let Some((_, name, written)) = ours.iter().find(|(our, ..)| *our == identity) else { continue };
+            if *written || writes(flags_of(process, fd)) {
+                let peer = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+                let what = format!(
+                    "file {name} without a lasting name, which this and another process ({process}, {}) have open",
+                    peer.trim_end()
+                );
+                return Some((what, "let processes share a file that has a name on a disk, or save when one of them has closed it"));
+            }
+        }
+    }
+    None
+}
+
+fn writes(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
+/// How another process has a file open, as fcntl(F_GETFL) tells; to be written to if that is not told.
+fn flags_of(process: i32, fd: i32) -> i32 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{fd}")).unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    flags.and_then(|octal| i32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(libc::O_RDWR)
 }
 
 /// Private memory in use; what a full image holds, but for zero pages.

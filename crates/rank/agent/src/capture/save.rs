@@ -10,7 +10,7 @@
 use crate::capture::background_writer::BackgroundWriter;
 use crate::capture::dirty_copies::DirtyCopyMemory;
 use crate::capture::image_tables::{ImageTables, ProcFiles, build_until_stable};
-use crate::capture::inspect::{process_obstacles, shared_with_others};
+use crate::capture::inspect::{open_in_others, process_obstacles, shared_with_others};
 use crate::capture::quiesced_process::{HeldAllocator, QuiescedProcess};
 use crate::capture::report::ReportPage;
 use crate::capture::save_error::SaveError;
@@ -211,6 +211,7 @@ fn look_ahead(request: &SaveRequest) -> Result<(), SaveError> {
     if let Some(error) = errors.into_iter().next() {
         return Err(error.into());
     }
+    open_in_others(&descriptors, None).map_or(Ok(()), refused)?;
     descriptors.sync();
     NodeFiles::look(&descriptors, &areas).map(drop).map_err(SaveError::from)
 }

@@ -172,7 +172,7 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
             Err(Refusal::Failed(error)) => return Err(failed(error)),
         },
         FileType::Fifo if !link.starts_with("pipe:") => return unsupported(format!("named pipe {link}"), "use regular files"),
-        FileType::Fifo => match pipes::examine(borrowed, stat.st_ino, flags) {
+        FileType::Fifo => match pipes::examine(borrowed, stat.st_ino, flags, park::threads_are_parked()) {
             Ok(pipe) => What::Pipe(pipe),
             Err(pipes::Refusal::Packets) => {
                 return unsupported("pipe with unread packets (O_DIRECT)".to_string(), "let the program read them, then try again");

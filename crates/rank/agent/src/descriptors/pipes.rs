@@ -33,11 +33,14 @@ pub(crate) enum Refusal {
     Failed(std::io::Error),
 }
 
-/// Looks at a description with these flags.
-pub(crate) fn examine(fd: BorrowedFd, inode: u64, flags: i32) -> Result<Pipe, Refusal> {
+/// Looks at a description with these flags. While the program runs, `still` is false: what is in a pipe may be read meanwhile, and is not what would be saved.
+pub(crate) fn examine(fd: BorrowedFd, inode: u64, flags: i32, still: bool) -> Result<Pipe, Refusal> {
     let access = flags & libc::O_ACCMODE;
-    let bytes =
-        if access == libc::O_WRONLY { Vec::new() } else { attached::peek_pipe(fd).map_err(Refusal::Failed)?.ok_or(Refusal::Packets)? };
+    let bytes = match attached::peek_pipe(fd) {
+        _ if access == libc::O_WRONLY => Vec::new(),
+        Err(_) if !still => Vec::new(),
+        peeked => peeked.map_err(Refusal::Failed)?.ok_or(Refusal::Packets)?,
+    };
     // The flag is on the writing end.
     if flags & libc::O_DIRECT != 0 && rustix::io::ioctl_fionread(fd).unwrap_or(0) > 0 {
         return Err(Refusal::Packets);
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     fn packets_are_seen_from_the_end_that_reads() {
-        let look = |reader: &OwnedFd| examine(reader.as_fd(), 1, libc::O_RDONLY).map(|pipe| pipe.bytes);
+        let look = |reader: &OwnedFd| examine(reader.as_fd(), 1, libc::O_RDONLY, true).map(|pipe| pipe.bytes);
         for packets in [&["one", "two"][..], &["o", "t"], &["one"]] {
             let (reader, writer) = pipe_with(PipeFlags::DIRECT).unwrap();
             for packet in packets {

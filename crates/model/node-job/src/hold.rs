@@ -307,6 +307,27 @@ mod tests {
         assert_eq!(hold.stood_still_us(), 3 * SECOND_US);
     }
 
+    /// Pings come 15 times in a lease.
+    #[test]
+    fn nothing_is_looked_at_while_pings_come_and_silence_is_looked_at_often() {
+        for lease_us in [500 * MILLISECOND_US, 3 * SECOND_US, LEASE_US, 600 * SECOND_US] {
+            let (mut hold, pause_us) = (Hold::begin(lease_us, 0), SECOND_US.min(lease_us / 15));
+            for now_us in (pause_us..10 * lease_us).step_by(pause_us as usize) {
+                assert!(hold.look_at_us() > now_us);
+                hold.heard(0, now_us);
+            }
+            let heard_us = hold.counted_us;
+            let looks = (0..5).map(|_| {
+                let at_us = hold.look_at_us();
+                assert_eq!(hold.look(at_us), Look::default());
+                at_us
+            });
+            let looks: Vec<u64> = [heard_us].into_iter().chain(looks).collect();
+            let waits: Vec<u64> = looks.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            assert!(waits[0] <= lease_us / 4 && waits[1..].iter().all(|wait_us| *wait_us <= lease_us / 20), "{waits:?}");
+        }
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Look,

@@ -6,7 +6,8 @@
     lammps  LAMMPS, 4 ranks on two of three lab nodes, checkpoints in a directory in memory: the daemon of one node is killed. From that
             until all ranks run again: the job goes on by itself, against a job that ends (--on-failure stop) and is restarted at once
     node    the same, with tiers `memory,partner`, where the whole node is killed: with a lease of 500 ms, and with the default
-    idle    LAMMPS, 4 ranks on two of three lab nodes, 60 s without a checkpoint or a verb: processor time of the daemons and the controller against the ranks'
+    idle    LAMMPS, 4 ranks on two of three lab nodes, 60 s without a checkpoint or a verb: processor time of the daemons and the controller against the ranks';
+            where LAMMPS prints nothing, and where it prints a hundred times a second
     large   a program of 1 GiB per rank (MEND_BENCH_MIB) that rewrites a tenth of it, 3 ranks on three of four nodes, images in memory: the
             daemon of one node is killed. Ranks that live go back in place (--on-failure pause), against all being restarted by the job itself, and
             against a job that ends (--on-failure stop) and is restarted at once
@@ -159,25 +160,29 @@ def seconds_of(lab, *names):
     return sum(int(line.split()[0]) for line in lines) / 1e9
 
 
+def idle_share(work, prints):
+    """Percent of the ranks' processor time that daemons and controller take."""
+    directory = os.path.join(work, f"run-{time.monotonic_ns()}")
+    os.mkdir(directory)
+    with Lab(3) as lab:
+        argv = melt.argv(directory, size=16) if prints else melt.quiet_argv(directory, size=16)
+        job = lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
+        name = lab.running(job)
+        time.sleep(2)
+        program = os.path.basename(argv[0])
+        before = [seconds_of(lab, "mendd", "mend"), seconds_of(lab, program)]
+        time.sleep(IDLE_S)
+        ours, theirs = (after - first for after, first in zip((seconds_of(lab, "mendd", "mend"), seconds_of(lab, program)), before))
+        lab.mend("kill", name)
+        job.finish(None)
+    return 100 * ours / theirs
+
+
 def idle(runs, work):
-    shares = []
-    for _ in range(runs):
-        directory = os.path.join(work, f"run-{time.monotonic_ns()}")
-        os.mkdir(directory)
-        with Lab(3) as lab:
-            argv = melt.argv(directory, size=16)
-            job = lab.start(directory, "run", "-n", "4", "--hosts", "node1,node2", "--spares", "node3", "--", *argv)
-            name = lab.running(job)
-            time.sleep(2)
-            program = os.path.basename(argv[0])
-            before = [seconds_of(lab, "mendd", "mend"), seconds_of(lab, program)]
-            time.sleep(IDLE_S)
-            ours, theirs = (after - first for after, first in zip((seconds_of(lab, "mendd", "mend"), seconds_of(lab, program)), before))
-            lab.mend("kill", name)
-            job.finish(None)
-        shares.append(100 * ours / theirs)
-    print(f"daemons and controller while nothing happens: {statistics.median(shares):.2f} % of the ranks' processor time", flush=True)
-    results.note("daemons and controller, of the ranks' processor time", "%", shares)
+    for prints, what in ((False, ""), (True, ", while LAMMPS prints")):
+        shares = [idle_share(work, prints) for _ in range(runs)]
+        print(f"daemons and controller while nothing happens{what}: {statistics.median(shares):.2f} % of the ranks' processor time", flush=True)
+        results.note(f"daemons and controller, of the ranks' processor time{what}", "%", shares)
 
 
 TIMES = int(os.environ.get("MEND_BENCH_TIMES", "50"))

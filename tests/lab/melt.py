@@ -30,14 +30,22 @@ thermo_modify flush yes format float %20.15g
 variable o equal "is_file(go) && step >= {LAST}"
 run 1000000 every {INTERVAL} "if '$o' then quit"
 """
+QUIET = BLOCK + """thermo 0
+run 1000000000
+"""
 
 
-def argv(directory, size=12):
+def argv(directory, size=12, script=INPUT):
     """The command that melts 4 * size³ atoms; its input is put into the directory."""
     path = os.path.join(directory, "in.melt")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(INPUT.format(size=size))
+        file.write(script.format(size=size))
     return [find_lammps(), "-in", path, "-log", "none", "-nocite"]
+
+
+def quiet_argv(directory, size=12):
+    """The same for a melt that prints nothing after its beginning, and does not end."""
+    return argv(directory, size, QUIET)
 
 
 def table(text):

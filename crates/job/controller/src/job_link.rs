@@ -8,7 +8,7 @@
 //!                   └─ nonsense ──► lost
 //! ```
 //! A task of its own carries them, so that a slow terminal or a busy event loop never looks like a dead node. It pings some fifteen times within the silence that a
-//! node may keep, and at least every second, but no more while an answer is several times as late as any was lately: a node that is lost got its last ping just before. Silence
+//! node may keep, many nodes at the same moment, so that this process is woken once for them, and at least every second, but no more while an answer is several times as late as any was lately: a node that is lost got its last ping just before. Silence
 //! is counted only while it waits, and of that only the time in which this process could run. After a fifth of that silence the connection is
 //! given up for another one, which a daemon that lives accepts: so the job's lease on the node ends soon if it does not.
 //! Invariants: messages are delivered once and in order ([`Link`]); after [`NodeLoss`] none come; what a daemon has not had when its
@@ -21,19 +21,21 @@ use crate::failover::pulse::NodePulse;
 use mend_job::event::NodeLoss;
 use mend_messages::auth::Purpose;
 use mend_messages::daemon::{FromDaemon, JobIntroduction, Resumption, Succession, ToDaemon};
-use mend_messages::job::Secret;
+use mend_messages::job::{NodeIndex, Secret};
 use mend_patience::{Patience, patiently};
 use mend_wire::{Connection, HandshakeError, Link, LinkEnd, Source, connect};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+use tokio::time::{Interval, interval, sleep};
 
 /// Longest time between two pings, and how many there are at least in a lease and in the silence that is borne.
 const PINGS: (Duration, u32) = (Duration::from_secs(1), 15);
+/// So many nodes are pinged at the same moment, which wakes this process once for all of them; and so many such moments there are between two pings of a node.
+const TOGETHER: (u32, u32) = (32, 16);
 /// Bounds of the pause between two attempts to connect again.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 /// How long one attempt may take, at most: a packet that was lost is not sent again before a second has passed.
@@ -70,6 +72,8 @@ pub struct Lost {
 
 /// What it takes to go on with a job on a node.
 pub struct JobLink {
+    /// Number of the node in the job.
+    pub node: NodeIndex,
     /// Its daemon.
     pub address: SocketAddr,
     /// The user's secret, which proves this side to the daemon.
@@ -123,7 +127,7 @@ struct Commands {
     /// Of the controller before this one.
     earlier: VecDeque<ToDaemon>,
     queue: mpsc::UnboundedReceiver<ToDaemon>,
-    ping: Interval,
+    ping: PingTimes,
     began: Instant,
     /// Messages that were put on the link.
     pushed: u64,
@@ -214,10 +218,40 @@ impl Commands {
     }
 }
 
+/// When a node is pinged: at once, and then every `pause`, when others are.
+#[derive(Debug)]
+struct PingTimes {
+    next: Interval,
+    /// One of the moments, of all such.
+    moment: Instant,
+    pause: Duration,
+}
+
+impl PingTimes {
+    fn begin(node: NodeIndex, pause: Duration) -> Self {
+        static FIRST_MOMENT: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let moment = *FIRST_MOMENT + pause / TOGETHER.1 * (node / TOGETHER.0 % TOGETHER.1);
+        Self { next: interval(pause), moment, pause }
+    }
+
+    async fn come(&mut self) {
+        self.next.tick().await;
+        let at = self.following(Instant::now());
+        self.next.reset_at(at.into());
+    }
+
+    /// The first moment after this time.
+    fn following(&self, now: Instant) -> Instant {
+        let Some(passed) = now.checked_duration_since(self.moment) else { return self.moment };
+        let pauses = passed.as_nanos() / self.pause.as_nanos().max(1);
+        self.moment + self.pause * u32::try_from(pauses + 1).unwrap_or(u32::MAX)
+    }
+}
+
 /// Returns when a ping is due, and may be sent: the time to send with it.
-async fn next_ping(ping: &mut Interval, began: Instant, pulse: Option<&NodePulse>, pings: &SharedPings) -> u64 {
+async fn next_ping(ping: &mut PingTimes, began: Instant, pulse: Option<&NodePulse>, pings: &SharedPings) -> u64 {
     loop {
-        ping.tick().await;
+        ping.come().await;
         while lock(&pings.known).is_late(Instant::now()) {
             pings.answered.notified().await;
         }
@@ -319,8 +353,7 @@ impl JobLink {
         tell: &(impl Fn(NodeEvent) -> F + Sync),
         last_word: &mut Instant,
     ) -> NodeLoss {
-        let mut ping = interval(PINGS.0.min(self.silence.min(self.lease) / PINGS.1));
-        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ping = PingTimes::begin(self.node, PINGS.0.min(self.silence.min(self.lease) / PINGS.1));
         let (orders, pulse, link) = (self.orders.clone(), self.pulse.clone(), self.link.clone());
         let pings = Arc::<SharedPings>::default();
         let mut commands = Commands { earlier, queue, ping, began: Instant::now(), pushed: 0, orders, pulse, link, pings: pings.clone() };
@@ -552,13 +585,44 @@ mod tests {
         let connection = connect(address, Purpose::Job, &SECRET).await.unwrap();
         let (silence, lease) = (Duration::from_secs(2), Duration::from_secs(2));
         let (link, orders) = (Arc::new(Link::confirming(0)), Arc::default());
-        let carrier =
-            JobLink { address, secret: SECRET, silence, lease, identity: [1; 16], epoch: 1, session: [2; 16], link, orders, pulse: None };
+        let carrier = JobLink {
+            node: 0,
+            address,
+            secret: SECRET,
+            silence,
+            lease,
+            identity: [1; 16],
+            epoch: 1,
+            session: [2; 16],
+            link,
+            orders,
+            pulse: None,
+        };
         let (_commands, queue) = mpsc::unbounded_channel();
         let lost = carrier.carry(Opening::Succeeded(connection, VecDeque::new()), queue, &|_| async { true }).await;
         assert!(matches!(lost.how, NodeLoss::Gone(_)), "{lost:?}");
         let pings = daemon.await.unwrap();
         assert!(pings.len() > ANSWERED && lost.last_word <= pings[pings.len() - 1]);
+    }
+
+    #[tokio::test]
+    async fn nodes_are_pinged_together_and_no_later_than_after_a_pause() {
+        let pause = Duration::from_millis(200);
+        let times = |node| PingTimes::begin(node, pause);
+        let of = |node: NodeIndex, now| times(node).following(now);
+        let begun = Instant::now();
+        for us in (0..2_000_000).step_by(7919) {
+            let now = begun + Duration::from_micros(us);
+            for node in 0..1024 {
+                let at = of(node, now);
+                assert!(at > now && at <= now + pause, "node {node} after {us} us");
+            }
+            assert!((0..TOGETHER.0).all(|node| of(node, now) == of(0, now)));
+            let mut moments: Vec<_> = (0..1024).map(|node| of(node, now)).collect();
+            moments.sort_unstable();
+            moments.dedup();
+            assert_eq!(moments.len() as u32, TOGETHER.1);
+        }
     }
 
     #[test]

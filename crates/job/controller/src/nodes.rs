@@ -217,7 +217,19 @@ pub fn begin<E: Send + 'static>(
     let JobOnNode { address, identity, epoch, session, silence, lease, pulse } = job;
     let earlier = if let Opening::Succeeded(_, earlier) = &opening { earlier.len() as u64 } else { 0 };
     let pulse = pulse.map(|pulse| pulse.of(index as usize));
-    let carrier = JobLink { address, secret, silence, lease, identity, epoch, session, link: link.clone(), orders: orders.clone(), pulse };
+    let carrier = JobLink {
+        node: index,
+        address,
+        secret,
+        silence,
+        lease,
+        identity,
+        epoch,
+        session,
+        link: link.clone(),
+        orders: orders.clone(),
+        pulse,
+    };
     let task = tokio::spawn(async move {
         let tell = |event| async { events.send(wrap(index, event)).await.is_ok() };
         let lost = carrier.carry(opening, outgoing, &tell).await;

@@ -29,6 +29,8 @@ const CLOSED_LEASE_US: u64 = 2 * SECOND_US;
 const LOOKS_PER_LEASE: u64 = 20;
 /// Bounds of the pause between two of them.
 const PAUSE_BOUNDS_US: (u64, u64) = (10 * MILLISECOND_US, 250 * MILLISECOND_US);
+/// Which part of the lease passes after a word until the first look, and how long at most: while words come there is nothing to look for.
+const FIRST_LOOK_US: (u64, u64) = (4, 2 * SECOND_US);
 
 /// The lease that a controller gets which asks for this one.
 #[must_use]
@@ -56,24 +58,20 @@ pub struct Look {
     pub over: bool,
 }
 
-/// What is left of a limit. Of the time between two looks no more than a pause counts: the rest is this daemon's own delay.
-/// `mend-patience` counts alike, but by a clock of its own, which a machine has not.
+/// What is left of a limit. [`Hold`] counts the time as `mend-patience` does, but by a clock that it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Patience {
     limit_us: u64,
     spent_us: u64,
-    looked_us: u64,
 }
 
 impl Patience {
-    fn new(limit_us: u64, now_us: u64) -> Self {
-        Self { limit_us, spent_us: 0, looked_us: now_us }
+    fn new(limit_us: u64) -> Self {
+        Self { limit_us, spent_us: 0 }
     }
 
-    fn look(&mut self, now_us: u64, pause_us: u64) -> bool {
-        self.spent_us += now_us.saturating_sub(self.looked_us).min(pause_us);
-        self.looked_us = now_us;
-        self.spent_us >= self.limit_us
+    fn left_us(&self) -> u64 {
+        self.limit_us.saturating_sub(self.spent_us)
     }
 }
 
@@ -81,7 +79,12 @@ impl Patience {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     lease_us: u64,
+    /// Time between two looks in silence.
     pause_us: u64,
+    /// The same after the last word or look, if no limit ends before.
+    next_us: u64,
+    /// Up to when the time is counted.
+    counted_us: u64,
     silence: Patience,
     suspicion: Patience,
     /// A successor has been started since the controller was heard last, or is just being.
@@ -99,16 +102,20 @@ impl Hold {
     pub fn begin(wanted_us: u64, now_us: u64) -> Self {
         let lease_us = lease_us(wanted_us);
         let kind_us = lease_us * KIND_END / 10;
-        Self {
+        let mut hold = Self {
             lease_us,
             pause_us: (kind_us / LOOKS_PER_LEASE).clamp(PAUSE_BOUNDS_US.0, PAUSE_BOUNDS_US.1),
-            silence: Patience::new(kind_us, now_us),
-            suspicion: Patience::new(lease_us / SUSPICION, now_us),
+            next_us: 0,
+            counted_us: now_us,
+            silence: Patience::new(kind_us),
+            suspicion: Patience::new(lease_us / SUSPICION),
             suspected: false,
             clock: SenderClock::default(),
             awake_us: now_us,
             delay: (0, 0),
-        }
+        };
+        hold.rest();
+        hold
     }
 
     /// How long the lease is, microseconds.
@@ -117,10 +124,31 @@ impl Hold {
         self.lease_us
     }
 
-    /// Time between two looks, at most.
+    /// When the next [`Hold::look`] is due, if there is no word before.
     #[must_use]
-    pub fn pause_us(&self) -> u64 {
-        self.pause_us
+    pub fn look_at_us(&self) -> u64 {
+        self.counted_us + self.wait_us()
+    }
+
+    /// Time from the last word or look to the next look. A limit that ends before that is looked for then.
+    fn wait_us(&self) -> u64 {
+        let suspicion_us = if self.suspected { u64::MAX } else { self.suspicion.left_us() };
+        self.next_us.min(self.silence.left_us()).min(suspicion_us).max(self.pause_us)
+    }
+
+    /// Somebody has spoken: more words will come.
+    fn rest(&mut self) {
+        self.next_us = (self.lease_us / FIRST_LOOK_US.0).min(FIRST_LOOK_US.1);
+    }
+
+    /// Of the time since the last word or look no more counts than was to pass until the next look: the rest is this daemon's own delay.
+    fn count(&mut self, now_us: u64) {
+        let wait_us = self.wait_us();
+        self.is_awake(now_us, wait_us);
+        let passed_us = now_us.saturating_sub(self.counted_us).min(wait_us);
+        self.silence.spent_us += passed_us;
+        self.suspicion.spent_us += passed_us;
+        self.counted_us = now_us;
     }
 
     fn kind_us(&self) -> u64 {
@@ -130,15 +158,15 @@ impl Hold {
     /// A word of the controller's that renews the lease from when it was sent, so long ago.
     pub fn heard(&mut self, age_us: u64, now_us: u64) {
         self.spoke(now_us);
-        self.silence.look(now_us, self.pause_us);
         self.silence.spent_us = self.silence.spent_us.min(age_us);
     }
 
     /// Any other one: there is a controller.
     pub fn spoke(&mut self, now_us: u64) {
-        self.is_awake(now_us);
-        self.suspicion = Patience::new(self.suspicion.limit_us, now_us);
+        self.count(now_us);
+        self.suspicion.spent_us = 0;
         self.suspected = false;
+        self.rest();
     }
 
     /// A ping, sent at this time of the controller's clock: how old it is, microseconds.
@@ -149,17 +177,19 @@ impl Hold {
     /// The connection is another. True if a successor is to be started: nobody may be there any more. [`Hold::succeeds`] is told whether
     /// one was.
     pub fn linked(&mut self, state: LinkState, now_us: u64) -> bool {
+        self.count(now_us);
         match state {
             LinkState::Closed => {
                 // Nothing was said: what is spent stays spent.
-                self.silence.look(now_us, self.pause_us);
+                self.next_us = self.pause_us;
                 self.silence.limit_us = self.kind_us().min(self.silence.spent_us + CLOSED_LEASE_US);
                 return true;
             }
             LinkState::Connected => {}
             LinkState::Succeeded => self.clock = SenderClock::default(),
         }
-        self.silence = Patience::new(self.kind_us(), now_us);
+        self.silence = Patience::new(self.kind_us());
+        self.rest();
         false
     }
 
@@ -181,10 +211,10 @@ impl Hold {
         if self.awake_us.saturating_sub(until_us) < self.lease_us { us } else { 0 }
     }
 
-    /// This daemon does something.
-    fn is_awake(&mut self, now_us: u64) {
+    /// This daemon does something, and was to do so after this time at most.
+    fn is_awake(&mut self, now_us: u64, wait_us: u64) {
         let us = now_us.saturating_sub(self.awake_us);
-        if us > 2 * self.pause_us {
+        if us > wait_us + self.pause_us {
             self.delay = (now_us, us);
         }
         self.awake_us = now_us;
@@ -192,10 +222,11 @@ impl Hold {
 
     /// Looks at the time.
     pub fn look(&mut self, now_us: u64) -> Look {
-        self.is_awake(now_us);
-        let suspects = self.suspicion.look(now_us, self.pause_us) && !self.suspected;
+        self.count(now_us);
+        self.next_us = self.pause_us;
+        let suspects = self.suspicion.left_us() == 0 && !self.suspected;
         self.suspected |= suspects;
-        Look { suspects, over: self.silence.look(now_us, self.pause_us) }
+        Look { suspects, over: self.silence.left_us() == 0 }
     }
 }
 
@@ -210,7 +241,7 @@ mod tests {
     fn first(hold: &mut Hold, from_us: u64, is_so: impl Fn(Look) -> bool) -> u64 {
         let mut now_us = from_us;
         loop {
-            now_us += hold.pause_us();
+            now_us = hold.look_at_us().max(now_us + 1);
             if is_so(hold.look(now_us)) {
                 return now_us;
             }
@@ -244,7 +275,7 @@ mod tests {
     fn first_within(hold: &mut Hold, until_us: u64) -> bool {
         let mut now_us = 0;
         while now_us < until_us {
-            now_us += hold.pause_us();
+            now_us = until_us.min(hold.look_at_us());
             if hold.look(now_us).over {
                 return true;
             }
@@ -272,8 +303,29 @@ mod tests {
         assert_eq!(hold.stood_still_us(), 1000 * SECOND_US);
         first(&mut hold, 1000 * SECOND_US, |look| look.over);
         assert_eq!(hold.stood_still_us(), 1000 * SECOND_US);
-        (1010..=1020).for_each(|second| hold.heard(0, second * SECOND_US));
-        assert_eq!(hold.stood_still_us(), SECOND_US);
+        (1011..=1020).step_by(3).for_each(|second| hold.heard(0, second * SECOND_US));
+        assert_eq!(hold.stood_still_us(), 3 * SECOND_US);
+    }
+
+    /// Pings come 15 times in a lease.
+    #[test]
+    fn nothing_is_looked_at_while_pings_come_and_silence_is_looked_at_often() {
+        for lease_us in [500 * MILLISECOND_US, 3 * SECOND_US, LEASE_US, 600 * SECOND_US] {
+            let (mut hold, pause_us) = (Hold::begin(lease_us, 0), SECOND_US.min(lease_us / 15));
+            for now_us in (pause_us..10 * lease_us).step_by(pause_us as usize) {
+                assert!(hold.look_at_us() > now_us);
+                hold.heard(0, now_us);
+            }
+            let heard_us = hold.counted_us;
+            let looks = (0..5).map(|_| {
+                let at_us = hold.look_at_us();
+                assert_eq!(hold.look(at_us), Look::default());
+                at_us
+            });
+            let looks: Vec<u64> = [heard_us].into_iter().chain(looks).collect();
+            let waits: Vec<u64> = looks.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            assert!(waits[0] <= lease_us / 4 && waits[1..].iter().all(|wait_us| *wait_us <= lease_us / 20), "{waits:?}");
+        }
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -307,7 +359,7 @@ mod tests {
             for (wait_us, step) in steps {
                 let until_us = now_us + wait_us;
                 while now_us < until_us {
-                    now_us = until_us.min(now_us + hold.pause_us());
+                    now_us = until_us.min(hold.look_at_us());
                     if hold.look(now_us).over {
                         return Ok(());
                     }

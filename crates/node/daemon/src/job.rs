@@ -55,12 +55,13 @@ use mend_wire::Connection;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{sleep_until, timeout};
 use tracing::Instrument;
 
 /// Time to the introduction. The controller first waits for all nodes, of which some may be dead.
@@ -382,10 +383,14 @@ struct Job {
 
 impl Job {
     async fn run(&mut self, incoming: &mut Incoming) -> End {
-        let mut tick = interval(Duration::from_micros(self.machine.pause_us()));
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut time = pin!(sleep_until(self.look_at().into()));
         let namespace = self.namespace.clone();
         loop {
+            // A look that words have put off is put off when its time has come: that costs less.
+            let look_at = self.look_at().into();
+            if look_at < time.deadline() {
+                time.as_mut().reset(look_at);
+            }
             let end = tokio::select! {
                 // RankEvent of a rank are sent before its agent's words that depend on them, and must be heard before them.
                 biased;
@@ -421,9 +426,12 @@ impl Job {
                 Ok(()) = incoming.health.changed() => self.feed(Event::Health(self.node.health.verdict())),
                 () = namespace.ended() => self.feed(Event::NamespaceEnded),
                 Some(state) = incoming.states.recv() => self.feed(Event::Link(state)),
-                _ = tick.tick() => {
-                    self.rendezvous.tidy(Instant::now());
-                    self.feed(Event::Time)
+                () = &mut time => {
+                    let now = Instant::now();
+                    self.rendezvous.tidy(now);
+                    let end = if now < self.look_at() { None } else { self.feed(Event::Time) };
+                    time.as_mut().reset(self.look_at().into());
+                    end
                 }
             };
             if let Some(end) = end {
@@ -434,6 +442,11 @@ impl Job {
 
     fn now_us(&self) -> u64 {
         self.begun.elapsed().as_micros() as u64
+    }
+
+    /// When the machine is to be told the time.
+    fn look_at(&self) -> Instant {
+        self.begun + Duration::from_micros(self.machine.look_at_us())
     }
 
     /// The machine is told, and what it wants is done. An end if the job is to leave.
@@ -461,6 +474,7 @@ impl Job {
     }
 
     fn reached(&mut self, RankEvent { rank, attempt, event }: RankEvent) -> Option<End> {
+        self.room.forget();
         let event = match event {
             Milestone::Built { us, bytes } => Event::Built { rank, attempt, us, bytes },
             Milestone::Started { agentless: why } => {
@@ -478,6 +492,7 @@ impl Job {
             tracing::error!("the task of a rank panicked");
             return None;
         };
+        self.room.forget();
         let not_in_place = failed.is_some();
         self.not_in_place = failed;
         let end = self.feed(Event::Ended { rank, attempt, not_in_place });

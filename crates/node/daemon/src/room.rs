@@ -10,20 +10,25 @@ pub fn now() -> NodeRoom {
     NodeRoom { memory, processors, load: load(&std::fs::read_to_string("/proc/loadavg").unwrap_or_default()) }
 }
 
-/// As it was at most this long ago.
-const MAX_ROOM_AGE: Duration = Duration::from_secs(1);
+/// As it was at most this long ago. Linux computes its load every five seconds.
+const MAX_ROOM_AGE: Duration = Duration::from_secs(5);
 
-/// What was read last: pings come more often than it is worth reading, the more so the shorter the lease.
+/// What was read last: pings come more often than it is worth reading, which takes sixty system calls.
 #[derive(Debug, Default)]
 pub struct RecentRoom(Option<(Instant, NodeRoom)>);
 
 impl RecentRoom {
-    /// As it is, or was within the last second.
+    /// As it is, or was within the last five seconds, if it was not [forgotten](RecentRoom::forget) since.
     pub fn now(&mut self) -> NodeRoom {
         match self.0 {
             Some((read, room)) if read.elapsed() < MAX_ROOM_AGE => room,
             _ => self.0.insert((Instant::now(), now())).1,
         }
+    }
+
+    /// A rank has come or gone: the next answer is read anew.
+    pub fn forget(&mut self) {
+        self.0 = None;
     }
 }
 

@@ -32,6 +32,7 @@ impl World {
             Fault::ConnectionBreaks(at) => {
                 if self.nodes[at].connection == life && self.job.is_some() {
                     let delay = self.draw(NODE_TIMEOUT_US);
+                    self.is_pinged_last(at);
                     self.cut(at, NodeLoss::Silent(10_000), delay);
                     self.wait_for_lease(at);
                 }

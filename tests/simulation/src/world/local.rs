@@ -376,6 +376,11 @@ impl World {
         self.plan(delay, Coming::Reaped { life, at, asked: end.is_orderly() });
     }
 
+    /// Until now the controller has pinged it, which is not simulated one by one.
+    pub(crate) fn is_pinged_last(&mut self, at: usize) {
+        self.tell_node(at, Event::Pinged { at_us: self.now });
+    }
+
     /// Nothing comes from the controller any more.
     pub(crate) fn wait_for_lease(&mut self, at: usize) {
         let (life, until) = (self.nodes[at].connection, self.now + LEASE_US);
@@ -395,7 +400,8 @@ impl World {
             return Err(format!("ranks live on node {at}, and the job's lease there is over"));
         }
         self.tell_node(at, Event::Time);
-        let pause = self.nodes[at].job.as_ref().map_or(SECOND_US, NodeJob::pause_us);
+        let now_us = self.now - self.nodes[at].begun;
+        let pause = self.nodes[at].job.as_ref().map_or(SECOND_US, |job| job.look_at_us().saturating_sub(now_us).max(1));
         if waits(self) && self.now <= until {
             self.plan(pause, Coming::Looks { life, at, until });
         }

@@ -277,6 +277,7 @@ impl World {
             self.happens(had)?;
         }
         let delay = self.failovers.draw(SECOND_US);
+        self.is_pinged_last(at);
         self.cut(at, NodeLoss::Broken(why.into()), delay);
         self.wait_for_lease(at);
         Ok(())

@@ -180,7 +180,10 @@ impl World {
         }
         let lost = vec![0; self.hosts.len()];
         let absence = self.begin_absence(false, lost);
-        self.connected().into_iter().for_each(|at| self.wait_for_lease(at));
+        for at in self.connected() {
+            self.is_pinged_last(at);
+            self.wait_for_lease(at);
+        }
         self.plan(time, Coming::Wakes { absence });
     }
 
@@ -261,6 +264,7 @@ impl World {
     pub(super) fn is_closed(&mut self, life: u64, at: usize) {
         if self.nodes[at].connection == life && !self.nodes[at].leaving {
             self.nodes[at].closed = None;
+            self.is_pinged_last(at);
             self.tell_node(at, Event::Link(LinkState::Closed));
             self.wait_for_lease(at);
         }

@@ -245,10 +245,10 @@ impl NodeJob {
         self.hold.stood_still_us()
     }
 
-    /// [`Event::Time`] is to come so often, at least.
+    /// When [`Event::Time`] is due, if nothing happens before. Any event can change it.
     #[must_use]
-    pub fn pause_us(&self) -> u64 {
-        self.hold.pause_us()
+    pub fn look_at_us(&self) -> u64 {
+        self.hold.look_at_us().min(self.pausing.over_at_us().unwrap_or(u64::MAX))
     }
 
     /// The ranks that are here.

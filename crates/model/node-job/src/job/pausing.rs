@@ -26,7 +26,12 @@ pub(super) struct Pausing {
 impl Pausing {
     /// The job pauses, and no rank is waited for any more.
     pub fn is_over(&self, now_us: u64) -> bool {
-        self.until_us.is_some_and(|until_us| self.asked.is_empty() || now_us > until_us)
+        self.over_at_us().is_some_and(|over_us| self.asked.is_empty() || now_us >= over_us)
+    }
+
+    /// When no rank is waited for any more, if the job pauses.
+    pub fn over_at_us(&self) -> Option<u64> {
+        self.until_us
     }
 }
 

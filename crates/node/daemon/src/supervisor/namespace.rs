@@ -64,7 +64,8 @@ pub struct SharedNamespace {
 #[derive(Debug)]
 struct Made {
     descriptor: OwnedFd,
-    control: tokio::net::UnixStream,
+    /// Does not block. Nobody is woken when it can be written to again.
+    control: UnixStream,
     _keeper: Child,
 }
 
@@ -133,7 +134,7 @@ impl SharedNamespace {
 impl Made {
     fn say(&self, what: u64) {
         // A full socket holds enough of these; a closed one has nothing left to sweep or to keep alive. A few bytes go whole or not at all.
-        let _ = self.control.try_write(&what.to_be_bytes());
+        let _ = (&self.control).write(&what.to_be_bytes());
     }
 }
 
@@ -148,7 +149,7 @@ async fn make() -> io::Result<Made> {
     }
     let pid = keeper.id().ok_or(io::ErrorKind::UnexpectedEof)?;
     let descriptor = File::open(format!("/proc/{pid}/ns/pid_for_children"))?.into();
-    Ok(Made { descriptor, control, _keeper: keeper })
+    Ok(Made { descriptor, control: control.into_std()?, _keeper: keeper })
 }
 
 /// The hidden subcommand: keeps a namespace until standard input, a socket, ends. Returns the exit code.

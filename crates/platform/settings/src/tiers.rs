@@ -35,5 +35,5 @@ pub const TIER_HOURS: Setting = Setting {
     name: "MEND_TIER_HOURS",
     kind: Kind::Number { min: 1, max: 87_600 },
     default: "72",
-    meaning: "Hours after which a node removes the images of an ended job from its memory and local directories. Only a job that did not end well and was not restarted leaves any there.",
+    meaning: "Hours since a job was on a node last, after which that node removes its images from its memory and local directories. Only a job that did not end well and was not restarted leaves any there.",
 };

@@ -202,8 +202,11 @@ fn examine(fd: i32, borrowed: BorrowedFd, stat: &Stat, attached: &Attached) -> R
             seals: 0,
             object: None,
         },
-        FileType::RegularFile if unlinked() || unreachable::is_deleted(&link, stat) => {
+        FileType::RegularFile if unlinked() => {
             return unsupported(format!("deleted file {link}"), "keep large files that are open until they are closed");
+        }
+        FileType::RegularFile if unreachable::is_deleted(&link, stat) => {
+            return unsupported(format!("file {link}, which has another name"), "let the program open it by the name that it has");
         }
         FileType::RegularFile => What::Path { path: paths::lasting(link.clone()), kind: PathKind::File, size: stat.st_size as u64 },
         FileType::Directory => What::Path { path: paths::lasting(link.clone()), kind: PathKind::Directory, size: 0 },

@@ -23,7 +23,7 @@ mod processor_handover;
 mod thread_request;
 
 use crate::process::tasks::{self, Task};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use deadlines::monotonic;
 use deadlines::{Asleep, Clocks, Requested};
 use handler::{on_park, return_from_signal};
@@ -50,6 +50,8 @@ const MAX_YIELDS: u32 = 8;
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 /// Address range of the slots in use.
 static SLOTS: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// From when threads are to park until all have gone on, or one is left that may yet come.
+static THREADS_PARKED: AtomicBool = AtomicBool::new(false);
 /// The handler that was installed before ours, for signals that aren't ours.
 static PREVIOUS_HANDLER: AtomicUsize = AtomicUsize::new(0);
 
@@ -128,6 +130,7 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
     let epoch = EPOCH.load(Ordering::Relaxed);
     let mut parked = Parked { slots, used: 0, epoch, before };
     let range = parked.slots.as_ptr_range();
+    THREADS_PARKED.store(true, Ordering::Relaxed);
     SLOTS.0.store(range.start as usize, Ordering::Relaxed);
     SLOTS.1.store(range.end as usize, Ordering::Relaxed);
     let handler = on_park as *const () as usize;
@@ -148,7 +151,7 @@ pub(crate) fn park(limit: Duration) -> Result<Parked, ParkError> {
 
 /// Whether threads are parked, or about to be.
 pub(crate) fn threads_are_parked() -> bool {
-    SLOTS.0.load(Ordering::Relaxed) != 0
+    THREADS_PARKED.load(Ordering::Relaxed)
 }
 
 impl Parked {
@@ -418,6 +421,7 @@ impl Drop for Parked {
                 wait(&slot.state, state, Some(Duration::from_millis(20)));
             }
         }
+        THREADS_PARKED.store(false, Ordering::Relaxed);
         if late {
             // A signal that may still arrive must find our handler (the default would end the program) and its slot.
             std::mem::forget(std::mem::take(&mut self.slots));

@@ -30,7 +30,7 @@ pub fn settings_page() -> String {
          change it. But:\n\n\
          - {of_program} are those of the job's program, and in its checkpoints. `mend restart` goes on with\n  those, and says so where its own environment has another value. Moves over `ofi` take `MEND_OFI_PROVIDER` from the restart.\n\
          - Mounts by which ranks see data spaces have {of_mounts} from the job's program, too; those that it lacks from `mendd`.\n\
-         - Targets of data spaces, and what puts files back into a space at a restart, have all settings from `mendd`: `MEND_SPACE_BEGUN_S`, `MEND_SPACE_TIMEOUT_MS` and others.\n\
+         - Targets of data spaces, and what puts files back into a space at a restart, have all settings from `mendd`: `MEND_SPACE_BEGUN_S`, `MEND_SPACE_TIMEOUT_MS` and others; so has what looks at spaces that no job uses: `MEND_SPACE_WATCH_S`, `MEND_SPACE_LOST_S`.\n\
          - `mendd` reads those that begin with `MEND_HEALTH` and `MEND_BMC`, `MEND_TIER_HOURS`, `MEND_HIDE_CPU_FEATURES` and `MEND_MIGRATE_LIBFABRIC` when it starts, and\n  \
          `MEND_TIERS` for the directories whose disks it watches.\n\
          - `mend migrate` and `mend drain` read `MEND_MIGRATE_MODE`.\n\

@@ -2,11 +2,11 @@
 
 use crate::ranges::Range;
 use crate::record::Source;
-use crate::space::Striping;
 use crate::space::mounts::Made;
 use crate::space::window::{Job, Rules};
+use crate::space::{Id, Striping};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 /// A path, whatever bytes it has.
@@ -80,6 +80,17 @@ pub struct FollowRequest {
     pub pause_ms: u64,
     /// By access counting diagrams, not by what nodes fetch.
     pub diagrams: bool,
+}
+
+/// What a node's daemon knows of a space that it looks at, whether or not a job uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watched {
+    /// Which space that is: nothing is done with another one of its name.
+    pub space: Id,
+    /// Targets that are lost. Others that do not answer are away, and keep what they have.
+    pub lost: BTreeSet<u16>,
+    /// The process that asks. What is asked for ends with it.
+    pub parent: u32,
 }
 
 /// A verb about a data space. A place is `NAME:PATH`.
@@ -178,6 +189,8 @@ pub enum SpaceRequest {
         name: String,
         /// Read all files, unless that was done in so many seconds before.
         verify_after: Option<u32>,
+        /// Of the daemon's looks alone.
+        watched: Option<Watched>,
     },
     /// `mend run`: tell of files that cannot be had.
     Ready {
@@ -210,6 +223,8 @@ pub enum SpaceRequest {
     CopyAgain {
         /// Name of the space.
         name: String,
+        /// Of the daemon's looks alone.
+        watched: Option<Watched>,
     },
     /// `mend data offload`, and what sends files away for a job.
     Offload {

@@ -2,8 +2,8 @@
 //!
 //! Where to read: [`listen`] who is let in; [`job`] what a controller can ask; [`rank`] the life of one rank's process;
 //! [`supervisor`] the rank supervisor, which stands between daemon and rank; [`agent_links`] and [`agents`] the rank's agent; [`restore`] and
-//! [`transfer`] how a rank comes from elsewhere; [`sealing`] encrypted images; [`tiers`] where copies of checkpoints are; [`targets`] and [`spaces`]
-//! data spaces.
+//! [`transfer`] how a rank comes from elsewhere; [`sealing`] encrypted images; [`tiers`] where copies of checkpoints are; [`targets`], [`spaces`]
+//! and [`watches`] data spaces.
 
 mod agent_links;
 mod agents;
@@ -41,6 +41,7 @@ mod successor;
 mod supervisor;
 mod targets;
 mod tiers;
+mod watches;
 
 use clap::Parser;
 use mend_health::monitor::Monitor;
@@ -259,6 +260,7 @@ async fn run(node: Arc<Node>, listener: std::net::TcpListener, announcement: Ann
     // Whatever ends the daemon, its supervisors see their sockets close and end the ranks.
     tokio::select! {
         () = listen::listen(node.clone(), listener) => {}
+        () = watches::watch(&node, address.port()) => {}
         () = no_longer_needed(&node), if until_eof => {}
         _ = terminate.recv(), if !announcement.under_batch => {}
         _ = interrupt.recv() => {}

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::timeout;
 
 /// The program of targets, and of mounts.
@@ -30,7 +30,10 @@ const WORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Those that run, by directory. Each has a lock of its own: one that takes long to begin, since its bucket does not answer, holds up no other one.
 #[derive(Debug, Default)]
-pub struct Targets(Mutex<HashMap<String, Arc<Mutex<Option<Target>>>>>);
+pub struct Targets {
+    all: Mutex<HashMap<String, Arc<Mutex<Option<Target>>>>>,
+    asked: Notify,
+}
 
 #[derive(Debug)]
 struct Target {
@@ -70,7 +73,7 @@ impl Targets {
 
     /// Whether any target is here.
     pub async fn are_running(&self) -> bool {
-        let all: Vec<_> = self.0.lock().await.values().cloned().collect();
+        let all: Vec<_> = self.all.lock().await.values().cloned().collect();
         for target in all {
             // One that is just being started counts as well.
             let Ok(mut target) = target.try_lock() else { return true };
@@ -81,7 +84,13 @@ impl Targets {
         false
     }
 
+    /// Returns when a target was asked for since this was called last.
+    pub async fn asked(&self) {
+        self.asked.notified().await;
+    }
+
     async fn find(&self, wanted: &Wanted) -> Result<u16, Refused> {
+        self.asked.notify_one();
         let long = wanted.directory.len() > MAX_PATH || wanted.directory.contains('\0');
         match is_in_bucket(&wanted.directory).then(|| bucket_obstacle(&wanted.directory)) {
             None if long || !wanted.directory.starts_with('/') => {
@@ -92,7 +101,7 @@ impl Targets {
             }
             None | Some(None) => {}
         }
-        let place = self.0.lock().await.entry(wanted.directory.clone()).or_default().clone();
+        let place = self.all.lock().await.entry(wanted.directory.clone()).or_default().clone();
         // Held meanwhile: there is one target for a directory.
         let mut running = place.lock().await;
         if let Some(target) = running.as_mut()

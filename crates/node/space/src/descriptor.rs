@@ -17,6 +17,9 @@ pub enum DescriptorError {
     /// There is one of that name.
     #[error("there is a data space {0}")]
     Exists(String),
+    /// There is one of that name, and somebody has begun to remove it.
+    #[error("the data space {0} is being removed")]
+    Ending(String),
     /// The file cannot be used.
     #[error("{}: {why}", path.display())]
     Unusable {
@@ -44,6 +47,7 @@ impl DescriptorError {
                 "`mend data create` makes one, `mend data ls` lists those that are known here; all nodes need its file in $MEND_HOME/spaces, so share that directory or copy it"
             }
             Self::Exists(_) => "choose another name; `mend data destroy` removes it",
+            Self::Ending(_) => "`mend data destroy` goes on with that, if it was interrupted",
             Self::Unusable { .. } => "remove the file, and create the space anew",
             Self::Unreadable { .. } => "make it readable, or name another directory with MEND_HOME",
             Self::Setting(_) => "correct the variable, or leave it unset",
@@ -83,6 +87,20 @@ pub fn load(name: &str) -> Result<Space, DescriptorError> {
         FORMAT => Err(unusable(&path)("it describes no data space".to_owned())),
         other => Err(unusable(&path)(format!("it has format {other}, this release reads {FORMAT}"))),
     }
+}
+
+/// The same, unless somebody has begun to remove it.
+///
+/// # Errors
+/// [`DescriptorError`].
+pub fn usable(name: &str) -> Result<Space, DescriptorError> {
+    load(name).and_then(|space| if space.ending { Err(DescriptorError::Ending(space.name)) } else { Ok(space) })
+}
+
+/// True if a space is still described here as it was, and nobody removes it.
+#[must_use]
+pub fn is_still(space: &Space) -> bool {
+    usable(&space.name).is_ok_and(|now| now == *space)
 }
 
 /// Writes the file of a new space; it replaces none, whoever makes one of that name at the same time.
@@ -163,6 +181,7 @@ mod tests {
             striping: Striping::default(),
             copies: COPIES,
             job: None,
+            ending: false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! `mend-space`: serves a target, or mounts of a space. Started by `mendd` and `mend data`, never by people.
+//! `mend-space`: serves a target, or mounts of a space, or looks at one that nobody may be using. Started by `mendd` and `mend data`, never by people.
 
 use mend_data::space::{is_name, is_path};
 use mend_space::mount::{Part, Was, restore};
@@ -21,6 +21,10 @@ fn main() {
             (None, _) => misused(),
         },
         ["ranks", name] if is_name(name) => mend_space::mount::ranks(name),
+        ["watch", name, own] if is_name(name) => match own.split(',').map(str::parse).collect::<Result<Vec<u16>, _>>() {
+            Ok(own) => mend_space::client::watch(name, &own),
+            Err(_) => misused(),
+        },
         // Daemons of before give no number.
         ["restore", name, path, part, size, mode, changed, ref number @ ..] if number.len() <= 1 && is_name(name) && is_path(path) => {
             let part = match part {

@@ -127,6 +127,9 @@ fn what_is_lost_is_read_elsewhere_and_the_map_says_what_is_left() {
     assert_eq!((client.replicated()[usize::from(second)], client.replicated()[usize::from(first)]), (SIZE, 0));
     cluster.kill(first.into());
     read(cluster.client(), &entry);
+    // One that is away for a while counts as whole.
+    let away = client.examine_but("", true, |at| at == first).unwrap();
+    assert!(away.found.is_empty() && away.away.contains(&first), "{away:?}");
     let examined = client.examine("", true).unwrap();
     let [found] = &examined.found[..] else { panic!("{examined:?}") };
     assert_eq!((found.missing.len(), found.single, &found.blamed[..1]), (0, SIZE, &[first][..]));

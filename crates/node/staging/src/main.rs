@@ -30,8 +30,10 @@ mod verbs;
 
 use failure::{FAILED, Failure};
 use fetch::Fetcher;
-use mend_data::request::{PathBytes, Request};
+use mend_data::request::{PathBytes, Request, SpaceRequest};
 use names::path_of;
+use rustix::io::Errno;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use settings::Settings;
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
@@ -67,6 +69,12 @@ fn run() -> Result<i32, Failure> {
         input.read_to_end(&mut bytes).map_err(|_| misused())?;
         Some(postcard::from_bytes(&bytes).map_err(|_| misused())?)
     };
+    if let Some(Request::Space(
+        SpaceRequest::Heal { watched: Some(watched), .. } | SpaceRequest::CopyAgain { watched: Some(watched), .. },
+    )) = &request
+    {
+        end_with(watched.parent)?;
+    }
     // Two providers could be compiled in by others; this one is meant. It fails only if it is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let fetcher = Fetcher::new(Settings::read()?);
@@ -84,6 +92,13 @@ fn run() -> Result<i32, Failure> {
     // Connections are closed where they are dropped, some by tasks of their own: an ssh that serves several would stay behind.
     runtime.shutdown_timeout(CLOSING);
     done
+}
+
+/// Has this process end with the one that started it: what is done here is of no use any more then.
+fn end_with(parent: u32) -> Result<(), Failure> {
+    let failed = |errno: Errno| Failure::new(format!("cannot be made to end with its parent: {errno}"), "", FAILED);
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
+    if getppid().is_some_and(|now| now.as_raw_pid() as u32 == parent) { Ok(()) } else { std::process::exit(FAILED) }
 }
 
 async fn carry_out(request: Request, fetcher: &Fetcher) -> Result<i32, Failure> {

@@ -93,6 +93,20 @@ pub const SPACE_PROBE: Setting = Setting {
     default: "10",
     meaning: "Seconds between two looks at all targets of a data space while a job uses it. What two looks in a row find lost is fetched again; 0: only when somebody reads it.",
 };
+/// How often targets are looked at that nobody may be using.
+pub const SPACE_WATCH: Setting = Setting {
+    name: "MEND_SPACE_WATCH_S",
+    kind: Kind::Number { min: 0, max: 86_400 },
+    default: "60",
+    meaning: "Seconds between two looks of mendd at all targets of each data space that has one on its node, whether or not a job uses the space. What two looks in a row find lost is fetched again; 0: never.",
+};
+/// After how long a silent target is lost then.
+pub const SPACE_LOST: Setting = Setting {
+    name: "MEND_SPACE_LOST_S",
+    kind: Kind::Number { min: 0, max: 31_536_000 },
+    default: "600",
+    meaning: "Seconds after which mendd takes a target of a data space for lost that answered before and says nothing. For the mounts of a job it is lost at once.",
+};
 /// How often all bytes are.
 pub const SPACE_VERIFY: Setting = Setting {
     name: "MEND_SPACE_VERIFY_S",

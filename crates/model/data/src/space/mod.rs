@@ -154,6 +154,9 @@ pub struct Space {
     /// The job that it was made for, and goes with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
+    /// Somebody has begun to remove it, and nobody uses or heals it any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ending: bool,
 }
 
 fn two_copies() -> usize {

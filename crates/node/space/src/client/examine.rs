@@ -11,7 +11,7 @@ use mend_data::space::catalogue::Change;
 use mend_data::space::healing::is_crowded;
 use mend_data::space::layout::Layout;
 use mend_data::space::target::{Answer, Failed, Lacking, MAX_VERIFIED, Request};
-use mend_data::space::{BLOCK, Entry, File, Id, SUMS_OF_PAGE};
+use mend_data::space::{BLOCK, COPIES, Entry, File, Id, SUMS_OF_PAGE};
 use std::collections::{BTreeSet, HashMap};
 
 /// A file of which something is not as it must be.
@@ -36,6 +36,8 @@ pub struct Found {
 pub struct Examined {
     /// How much room the targets have, by their places.
     pub rooms: Vec<Result<TargetCapacity, Fault>>,
+    /// Targets that do not answer, and are not lost: they count as whole.
+    pub away: BTreeSet<u16>,
     /// How many files were looked at.
     pub files: u64,
     /// How many bytes they have.
@@ -53,6 +55,14 @@ impl Client {
     /// # Errors
     /// If checksums cannot be had, or a target says nonsense.
     pub fn examine(&self, path: &str, deep: bool) -> Result<Examined, Fault> {
+        self.examine_but(path, deep, |_| false)
+    }
+
+    /// The same, by which targets that do not answer are not lost if `is_kept` is true of them.
+    ///
+    /// # Errors
+    /// As of [`Self::examine`].
+    pub fn examine_but(&self, path: &str, deep: bool, is_kept: impl Fn(u16) -> bool) -> Result<Examined, Fault> {
         let mut rooms = self.rooms();
         let there: Vec<u16> = (0..).zip(&rooms).filter(|(_, room)| room.is_ok()).map(|(at, _)| at).collect();
         let entries: Vec<Entry> = self.names().files(path).into_iter().cloned().collect();
@@ -82,8 +92,10 @@ impl Client {
             }
         }
         let (files, bytes) = entries.iter().filter_map(Entry::file).fold((0, 0), |(files, bytes), file| (files + 1, bytes + file.size));
-        let lost = |at: &u16| rooms.get(usize::from(*at)).is_none_or(Result::is_err);
-        let answering: Vec<u16> = there.into_iter().filter(|at| !lost(at)).collect();
+        let silent = |at: &u16| rooms.get(usize::from(*at)).is_none_or(Result::is_err);
+        let away: BTreeSet<u16> = self.all().into_iter().filter(|at| silent(at) && is_kept(*at)).collect();
+        let lost = |at: &u16| silent(at) && !away.contains(at);
+        let answering: Vec<u16> = there.into_iter().filter(|at| !silent(at)).collect();
         let mut found = Vec::new();
         for entry in entries {
             let Some(file) = entry.file() else { continue };
@@ -107,7 +119,7 @@ impl Client {
                 }
             }
             blamed.extend(file.keepers.iter().filter(|at| lost(at)));
-            let crowded = !file.keepers.iter().any(lost) && is_crowded(&file.keepers, &answering, |at| self.node(at));
+            let crowded = !file.keepers.iter().any(silent) && is_crowded(&file.keepers, &answering, |at| self.node(at));
             let crowded = file.keepers.last().copied().filter(|at| crowded && !blamed.contains(at));
             blamed.extend(crowded);
             if !blamed.is_empty() || single > 0 {
@@ -119,7 +131,7 @@ impl Client {
             self.refresh();
             found.retain(|found| self.names().entry(&found.entry.id).is_some_and(|now| now.file() == found.entry.file()));
         }
-        Ok(Examined { rooms, files, bytes, found })
+        Ok(Examined { rooms, away, files, bytes, found })
     }
 
     /// Blocks of a file that a target has with other checksums than they must have.
@@ -194,11 +206,18 @@ impl Client {
     }
 
     /// Lets a file be where it is now: its objects on targets, whose lives are these, become durable; then its checksums on new keepers; then the new map, first
-    /// on targets that have an object by it that they did not have. `written` has the places of objects that got bytes, each with its target. What is elsewhere now goes.
+    /// on targets that have an object by it that they did not have. `written` has the places of objects that got bytes, each with its target. What is elsewhere now goes. Targets that are `away` hear of it when they are back.
     ///
     /// # Errors
     /// Those of targets. Until the first of them has the map, the file is where it was.
-    pub fn settle_moved(&self, old: &Entry, new: &Entry, written: &BTreeSet<(u16, u16)>, lives: &[Option<Id>]) -> Result<(), Fault> {
+    pub fn settle_moved(
+        &self,
+        old: &Entry,
+        new: &Entry,
+        written: &BTreeSet<(u16, u16)>,
+        lives: &[Option<Id>],
+        away: &BTreeSet<u16>,
+    ) -> Result<(), Fault> {
         let (Some(before), Some(file)) = (old.file(), new.file()) else { return Ok(()) };
         let layout = Layout::of(file);
         let got: Vec<u16> = written.iter().map(|(_, at)| *at).collect::<BTreeSet<u16>>().into_iter().collect();
@@ -224,12 +243,23 @@ impl Client {
         let put = |at: u16, peer: &Peer| peer.ask(&put(new, file, at), &[]).map(drop);
         let known = old.holders(self.targets());
         let has_all = |at: &u16| known.contains(at) && file.positions(*at).all(|position| before.positions(*at).any(|had| had == position));
-        let (others, first): (Vec<u16>, Vec<u16>) = new.holders(self.targets()).into_iter().partition(has_all);
+        let told = new.holders(self.targets()).into_iter().filter(|at| !away.contains(at));
+        let (others, first): (Vec<u16>, Vec<u16>) = told.partition(has_all);
         self.each(&first, put).into_iter().flatten().collect::<Result<(), Fault>>()?;
         self.each(&others, put).into_iter().flatten().collect::<Result<(), Fault>>()?;
         self.names_mut().learn(Change::There(Box::new(new.clone())));
         self.tell_of_move(old, new);
         Ok(())
+    }
+
+    /// That enough targets are told a new map, though some are `away`: of each entry there are two.
+    ///
+    /// # Errors
+    /// There are not.
+    pub fn enough_are_told(&self, new: &Entry, away: &BTreeSet<u16>) -> Result<(), Fault> {
+        let holders = new.holders(self.targets());
+        let told = holders.iter().filter(|at| !away.contains(at)).count();
+        if told >= holders.len().min(COPIES) { Ok(()) } else { Err(Fault::Other("too few of its targets answer".to_owned())) }
     }
 
     /// Where a file that somebody has open is now; `None` if that is where it was.

@@ -2,6 +2,7 @@
 
 use super::names::Client;
 use crate::descriptor;
+use mend_messages::job::Secret;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,11 +23,9 @@ pub fn find_unhedged(name: &str) -> Result<Arc<Client>, (String, String)> {
 }
 
 fn find_with(name: &str, hedged: impl FnOnce(Client, Duration) -> Client) -> Result<Arc<Client>, (String, String)> {
-    let space = descriptor::load(name).map_err(|error| (mend_report::with_causes(&error), error.hint().to_owned()))?;
+    let space = descriptor::usable(name).map_err(|error| (mend_report::with_causes(&error), error.hint().to_owned()))?;
     let plain = |error: &dyn std::error::Error| (mend_report::with_causes(error), String::new());
-    let path = mend_settings::secret_file().map_err(|error| plain(&error))?;
-    let secret = mend_wire::secret::load(&path).map_err(|error| (mend_report::with_causes(&error), error.hint()))?;
-    let patience = mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| plain(&error))?;
+    let (secret, patience) = secret_and_patience()?;
     let hedge = mend_settings::SPACE_HEDGE.milliseconds().map_err(|error| plain(&error))?;
     let client = Arc::new(hedged(Client::new(space, &secret, patience, false), hedge));
     let lost = client.refresh();
@@ -39,4 +38,13 @@ fn find_with(name: &str, hedged: impl FnOnce(Client, Duration) -> Client) -> Res
         mend_report::tell!("mend data: {name}: {fault}");
     }
     Ok(client)
+}
+
+/// The user's secret, and how long a target may be silent.
+pub(super) fn secret_and_patience() -> Result<(Secret, Duration), (String, String)> {
+    let plain = |error: &dyn std::error::Error| (mend_report::with_causes(error), String::new());
+    let path = mend_settings::secret_file().map_err(|error| plain(&error))?;
+    let secret = mend_wire::secret::load(&path).map_err(|error| (mend_report::with_causes(&error), error.hint()))?;
+    let patience = mend_settings::SPACE_TIMEOUT.milliseconds().map_err(|error| plain(&error))?;
+    Ok((secret, patience))
 }

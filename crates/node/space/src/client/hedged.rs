@@ -169,7 +169,8 @@ mod tests {
     fn client(hosts: &[u8]) -> Client {
         let target = |host: &u8| Target { host: "node".into(), address: ([127, 0, 0, *host], 9).into(), directory: "/none".into() };
         let (targets, striping) = (hosts.iter().map(target).collect(), Striping::default());
-        let space = Space { format: FORMAT, name: "tested".into(), id: [1; 16], targets, striping, copies: COPIES, job: None };
+        let space =
+            Space { format: FORMAT, name: "tested".into(), id: [1; 16], targets, striping, copies: COPIES, job: None, ending: false };
         Client::new(space, &Secret([7; 32]), Duration::from_secs(1), false)
     }
 

@@ -124,6 +124,7 @@ impl Writer {
                     self.hear_of(file, true);
                     continue;
                 }
+                Err(Refused::Fault(fault @ Fault::Lost { .. })) if self.is_patient => Err(fault.into()),
                 Err(Refused::Fault(fault @ (Fault::Lost { .. } | Fault::Failed { kind: Failed::Absent, .. }))) => {
                     let second = |position: &u16| known.objects.get(usize::from(*position)).map(|[_, at]| (*position, *at));
                     self.move_away(file, &Lost::Copies(&known.filling.iter().filter_map(second).collect()), &fault)
@@ -164,7 +165,7 @@ impl Writer {
         let all = || 0..rooms.len() as u16;
         let free: Vec<Option<u64>> = all().map(|at| room(at).filter(|_| !lost.names(at) && self.client.takes_writes(at))).collect();
         let told = self.objects_there(file, &known);
-        let is_lost = |position: u16, at: u16| lost.has(position, at) || room(at).is_none();
+        let is_lost = |position: u16, at: u16| lost.has(position, at) || (!self.is_patient && room(at).is_none());
         let is_there = |position: u16, at: u16| {
             told.contains(&(position, at)) && !matches!(lost, Lost::Copies(copies) if copies.contains(&(position, at)))
         };

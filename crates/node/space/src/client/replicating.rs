@@ -116,7 +116,7 @@ impl<'a> Copying<'a> {
         batch.iter().for_each(|(position, at)| file.replicas[usize::from(*position)] = Some(*at));
         let new = Entry { version: self.entry.version.saturating_add(1), kind: Kind::File(file), ..self.entry.clone() };
         let written = batch.iter().copied().filter(|(position, _)| layout.object_length((*position).into()) > 0).collect();
-        self.client.settle_moved(&self.entry, &new, &written, &self.lives)?;
+        self.client.settle_moved(&self.entry, &new, &written, &self.lives, &BTreeSet::new())?;
         self.entry = new;
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Upload {
         let before = entry.file().ok_or_else(|| Fault::Other(format!("{} is no file that was staged", entry.path)))?;
         let rooms = client.rooms();
         let free: Vec<Option<u64>> = rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
-        let file = healing::moved(&File { sources, ..before.clone() }, &free, |at| client.node(at))
+        let file = healing::moved(&File { sources, ..before.clone() }, &free, |_| false, |at| client.node(at))
             .map_err(|error| Fault::Other(format!("{}:{} has no room: {error}", client.space.name, entry.path)))?;
         let version = client.names().next_version(&entry.path);
         let entry = Entry { version, kind: Kind::File(file.clone()), ..entry };

@@ -136,6 +136,8 @@ pub struct Writer {
     pub(super) who: Id,
     /// What was read and written here, if it is kept.
     pub(super) cache: Option<Arc<Cache>>,
+    /// A target that does not answer keeps its copies, unless it is named as lost.
+    pub(super) is_patient: bool,
     files: Mutex<HashMap<Id, Arc<State>>>,
     /// Young files that are on all of their targets.
     pub(super) made: Mutex<HashSet<Id>>,
@@ -195,7 +197,14 @@ impl Writer {
     #[must_use]
     pub fn new(client: Arc<Client>, cache: Option<Arc<Cache>>) -> Self {
         let [moves, names] = [(); 2].map(|()| std::array::from_fn(|_| Mutex::default()));
-        Self { client, who: mend_wire::random_bytes(), cache, files: Mutex::default(), made: Mutex::default(), moves, names }
+        let (who, files, made) = (mend_wire::random_bytes(), Mutex::default(), Mutex::default());
+        Self { client, who, cache, is_patient: false, files, made, moves, names }
+    }
+
+    /// The same, by which a target that does not answer keeps its copies, unless it is named as lost.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { is_patient: true, ..self }
     }
 
     /// Waits until no other thread moves this file.

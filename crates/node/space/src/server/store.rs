@@ -12,10 +12,11 @@
 mod begun;
 mod directories;
 mod holds;
+mod leaving;
 mod verify;
 mod written;
 
-use super::{Answered, Clients, Failure, Served, bytes};
+use super::{Answered, Clients, Failure, bytes};
 use crate::holes;
 use holds::Holds;
 use mend_data::ranges::Range;
@@ -33,7 +34,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use written::Writing;
 
@@ -97,6 +98,8 @@ pub struct Store {
     holds: Holds,
     /// Directories of objects are made one at a time.
     making: Mutex<()>,
+    /// All of it is being removed. Whatever else is carried out holds it for reading.
+    leaving: RwLock<bool>,
 }
 
 fn hex(id: &Id) -> String {
@@ -148,6 +151,7 @@ impl Store {
             writing: Writing::default(),
             holds: Holds::default(),
             making: Mutex::default(),
+            leaving: RwLock::default(),
         };
         let instance = store.settle_identity(space)?;
         let store = Self { instance, ..store };
@@ -490,16 +494,6 @@ impl Store {
         begun.commit().map_err(database)
     }
 
-    /// Removes all of it. Nothing may be asked of it any more.
-    fn leave(&self) -> Result<(), Failure> {
-        fs::remove_dir_all(&self.objects)?;
-        let directory = self.objects.parent().unwrap_or(&self.objects);
-        fs::remove_file(directory.join(DATABASE))?;
-        // It may be a mount point, or not ours to remove.
-        let _ = fs::remove_dir(directory);
-        Ok(())
-    }
-
     /// Removes objects that do not belong to the entry of their file, of a copy that was begun and stands still.
     fn let_go_of_begun(&self, file: &Id) -> Result<(), Failure> {
         // Nobody puts it meanwhile.
@@ -543,21 +537,6 @@ impl Store {
             }
         }
         Ok(bytes)
-    }
-}
-
-impl Served for Store {
-    fn carry_out(&self, request: Request, payload: &[u8]) -> Answered {
-        self.answer(request, payload)
-    }
-
-    fn begun(&self) {
-        self.ascertain_all();
-    }
-
-    fn is_alone(&self) -> bool {
-        // Who has the database has it alone.
-        true
     }
 }
 

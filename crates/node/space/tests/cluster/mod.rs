@@ -49,6 +49,7 @@ impl Cluster {
             striping: Striping { size: BLOCK, count: 1 },
             copies: COPIES,
             job: None,
+            ending: false,
         };
         let mut cluster = Self { directory, space, secret, ports, targets: (0..targets).map(|_| None).collect() };
         (0..targets).for_each(|at| cluster.start(at));

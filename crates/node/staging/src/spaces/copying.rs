@@ -4,9 +4,10 @@
 
 use super::listener::Listener;
 use super::turn::Turn;
-use super::{named, opened, shown};
+use super::{is_as_seen, named, opened, shown};
 use crate::failure::{BAD_VALUE, FAILED, Failure, report_all};
 use crate::report;
+use mend_data::request::Watched;
 use mend_data::space::{Entry, File, Id};
 use mend_messages::space_report::{Healed, HealingFault};
 use mend_space::Fault;
@@ -162,7 +163,10 @@ pub async fn copy_again(client: &Arc<Client>, path: &str, listener: Listener) ->
 }
 
 /// The same because of what was seen of a space while a job uses it. The exit code.
-pub async fn by_itself(name: &str) -> Result<i32, Failure> {
+pub async fn by_itself(name: &str, watched: Option<&Watched>) -> Result<i32, Failure> {
+    if watched.is_some_and(|watched| !is_as_seen(name, watched)) {
+        return Ok(0);
+    }
     let client = block_in_place(|| opened(name))?;
     let (made, failures) = copy_again(&client, "", Listener::Daemon).await?;
     for (name, bytes) in made {

@@ -37,7 +37,7 @@ pub fn run(misused: impl Fn() -> Failure) -> Result<i32, Failure> {
     let exchanges = listen();
     let mut opened = Vec::new();
     for name in &wanted.spaces {
-        opened.push((name.clone(), client(descriptor::load(name)?, false)?));
+        opened.push((name.clone(), client(descriptor::usable(name)?, false)?));
     }
     let cache = mend_settings::SPACE_CACHE.number().map_err(|error| Failure::bad_value(error.to_string(), "see `mend settings`"))? << 20;
     // What is in a cache of that size together may be shared through it.

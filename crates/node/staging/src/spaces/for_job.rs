@@ -80,7 +80,7 @@ fn find_or_make(job: &str, again: bool, nodes: &[(String, SocketAddr)], name: &s
     if !is_name(name) {
         return Err(Failure::bad_value(format!("{name:?} is no name for a data space"), ""));
     }
-    match descriptor::load(name) {
+    match descriptor::usable(name) {
         Ok(space) if space.job.as_deref() == Some(job) => moved(space, nodes).map(|()| Had::Own),
         Ok(Space { job: Some(other), .. }) => Err(Failure::new(
             format!("the data space {name} was made for job {other}"),
@@ -117,8 +117,16 @@ fn make(job: &str, nodes: &[(String, SocketAddr)], name: &str, how: &Made, quiet
         directory: format!("{directory}-{at}"),
     };
     let targets = places.enumerate().map(target).collect();
-    let space =
-        Space { format: FORMAT, name: name.to_owned(), id, targets, striping: Striping::default(), copies, job: Some(job.to_owned()) };
+    let space = Space {
+        format: FORMAT,
+        name: name.to_owned(),
+        id,
+        targets,
+        striping: Striping::default(),
+        copies,
+        job: Some(job.to_owned()),
+        ending: false,
+    };
     making::make(&space)?;
     if !quiet {
         let nodes = count(nodes.len(), "node");

@@ -8,14 +8,14 @@
 
 use super::listener::Listener;
 use super::turn::Turn;
-use super::{conflicts, copying, named, opened, shown, target, written};
+use super::{conflicts, copying, is_as_seen, named, opened, shown, target, written};
 use crate::failure::{DAMAGED, FAILED, Failure, UNREACHABLE, report_all};
 use crate::fetch::{Fetcher, Origins, Sink, Taken};
 use crate::mirrors::{blame, open, told};
 use crate::report;
 use mend_data::ranges;
 use mend_data::record::Source;
-use mend_data::request::PathBytes;
+use mend_data::request::{PathBytes, Watched};
 use mend_data::space::layout::Layout;
 use mend_data::space::target::Request;
 use mend_data::space::{BLOCK, Entry, File, Id, Kind, SUMS_OF_PAGE, block_sum, healing, is_path, split};
@@ -132,7 +132,7 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
         let turn = Turn::wait(&client).await?;
         let listener = if as_json { Listener::Nobody } else { Listener::User };
         tokio::task::block_in_place(|| client.refresh());
-        let (examined, mut healed, mut failures) = heal(&client, &path, true, fetcher, listener).await?;
+        let (examined, mut healed, mut failures) = heal(&client, &path, true, None, fetcher, listener).await?;
         let by_ranks = tokio::task::block_in_place(|| client.examine_copies(&path, true))?;
         let (copied, not_copied) = tokio::task::block_in_place(|| written::heal(&client, &by_ranks, listener));
         let (kept, not_kept) = tokio::task::block_in_place(|| conflicts::part(&client, &path, !as_json));
@@ -158,20 +158,23 @@ pub async fn repair(paths: &[PathBytes], as_json: bool, fetcher: &Fetcher) -> Re
 }
 
 /// Heals a space because of what was seen of it, and says on standard output what it has done: to the process that serves the mounts of a node, which has it do so. The exit code.
-pub async fn by_itself(name: &str, verify_after: Option<u32>, fetcher: &Fetcher) -> Result<i32, Failure> {
-    let healed = heal_space(name, verify_after, fetcher).await;
+pub async fn by_itself(name: &str, verify_after: Option<u32>, watched: Option<&Watched>, fetcher: &Fetcher) -> Result<i32, Failure> {
+    let healed = heal_space(name, verify_after, watched, fetcher).await;
     healed.inspect_err(|failure| {
         let why = HealingFault::Other { error: failure.what.clone(), hint: failure.hint.clone() };
         Listener::Daemon.not_healed("", why);
     })
 }
 
-async fn heal_space(name: &str, verify_after: Option<u32>, fetcher: &Fetcher) -> Result<i32, Failure> {
+async fn heal_space(name: &str, verify_after: Option<u32>, watched: Option<&Watched>, fetcher: &Fetcher) -> Result<i32, Failure> {
+    if watched.is_some_and(|watched| !is_as_seen(name, watched)) {
+        return Ok(0);
+    }
     let client = tokio::task::block_in_place(|| opened(name))?;
     let Some(_turn) = Turn::take(&client, verify_after)? else { return Ok(0) };
     // Another one may have done it just now.
     tokio::task::block_in_place(|| client.refresh());
-    let (_, healed, mut failures) = heal(&client, "", verify_after.is_some(), fetcher, Listener::Daemon).await?;
+    let (_, healed, mut failures) = heal(&client, "", verify_after.is_some(), watched, fetcher, Listener::Daemon).await?;
     if verify_after.is_some() {
         let (copied, not_copied) = tokio::task::block_in_place(|| written::heal_damaged(&client))?;
         for one in copied {
@@ -225,12 +228,17 @@ async fn heal(
     client: &Arc<Client>,
     path: &str,
     deep: bool,
+    watched: Option<&Watched>,
     fetcher: &Fetcher,
     listener: Listener,
 ) -> Result<(Examined, Vec<Value>, Vec<Failure>), Failure> {
-    let examined = tokio::task::block_in_place(|| client.examine(path, deep))?;
+    let is_kept = |at: u16| watched.is_some_and(|watched| !watched.lost.contains(&at));
+    let examined = tokio::task::block_in_place(|| client.examine_but(path, deep, is_kept))?;
     let (mut healed, mut failures) = (Vec::new(), Vec::new());
     for found in examined.found.iter().filter(|found| !found.blamed.is_empty()) {
+        if watched.is_some_and(|watched| !is_as_seen(&client.space.name, watched)) {
+            break;
+        }
         let (name, begun) = (shown(client, &found.entry), Instant::now());
         match one(client, &examined, found, fetcher).await {
             Ok(whole) => {
@@ -240,6 +248,8 @@ async fn heal(
                 listener.healed(begun, || Healed { lacked: lacked(client, found), ..whole.clone() });
                 healed.push(json!({ "name": name, "lost": ranges::total(&found.missing), "fetched": whole.fetched }));
             }
+            // Somebody has begun to remove the space.
+            Err(_) if watched.is_some_and(|watched| !is_as_seen(&client.space.name, watched)) => break,
             Err(Unhealed { why, failure }) => {
                 listener.not_healed(&found.entry.path, why);
                 failures.push(failure);
@@ -349,6 +359,13 @@ impl Sink for Moving {
     }
 }
 
+/// Lets go of what was fetched of a file that is not made whole: nobody goes on with it. What belongs to its entry stays.
+fn give_room_back(client: &Client, file: &Id, written: &BTreeSet<(u16, u16)>) {
+    let targets: Vec<u16> = written.iter().map(|(_, at)| *at).collect::<BTreeSet<u16>>().into_iter().collect();
+    // One that does not answer lets go of it by itself, after a while.
+    client.each(&targets, |_, peer| peer.ask(&Request::Discard { file: *file }, &[]).map(drop));
+}
+
 /// Heals one file. What was done.
 async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: &Fetcher) -> Result<Healed, Unhealed> {
     let (old, name) = (&found.entry, shown(client, &found.entry));
@@ -356,7 +373,7 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
     let free: Vec<Option<u64>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.free)).collect();
     let lives: Vec<Option<Id>> = examined.rooms.iter().map(|room| room.as_ref().ok().map(|room| room.life)).collect();
     let lost = || where_lost(client, examined, found);
-    let file = healing::moved(&found.left, &free, |at| client.node(at)).map_err(|error| {
+    let file = healing::moved(&found.left, &free, |at| examined.away.contains(&at), |at| client.node(at)).map_err(|error| {
         let what = format!("{name}: {}; what is lost has no room elsewhere: {error}", lost());
         let why = HealingFault::NoRoom { lost: ranges::total(&found.missing), error: error.to_string() };
         Unhealed { why, failure: Failure::new(what, "remove files (`mend data rm`)", FAILED) }
@@ -364,6 +381,7 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
     let layout = Layout::of(&file);
     let version = if file == *before { old.version } else { old.version.saturating_add(1) };
     let new = Entry { version, kind: Kind::File(file.clone()), ..old.clone() };
+    client.enough_are_told(&new, &examined.away).map_err(Unhealed::by_target)?;
     let pages = if found.missing.is_empty() { 0 } else { layout.blocks().div_ceil(SUMS_OF_PAGE) };
     let sums = tokio::task::block_in_place(|| (0..pages).map(|page| client.sums(old, before, page as u32)).collect::<Result<Vec<_>, _>>());
     let sums = sums.map_err(Unhealed::by_target)?;
@@ -395,6 +413,7 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
             failure: Failure::new(format!("{name}: {error}"), "repeat the command", UNREACHABLE),
         })?;
         if !fetched.lost.is_empty() {
+            tokio::task::block_in_place(|| give_room_back(client, &old.id, &written));
             let hint = "bring the target or the source back, or stage the file from elsewhere with --force";
             let total = ranges::total(&fetched.lost);
             let what = format!("{name}: {} lost: {}; {}", report::size(total), lost(), no_source(&sources, &fetched.blames));
@@ -405,7 +424,7 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
         }
         given.extend(sources.into_iter().zip(fetched.used).filter(|(_, used)| *used).map(|(source, _)| source.uri));
     }
-    tokio::task::block_in_place(|| client.settle_moved(old, &new, &written, &lives)).map_err(Unhealed::by_target)?;
+    tokio::task::block_in_place(|| client.settle_moved(old, &new, &written, &lives, &examined.away)).map_err(Unhealed::by_target)?;
     let targets: BTreeSet<u16> = written.iter().map(|(_, at)| *at).collect();
     Ok(Healed {
         file: old.path.clone(),

@@ -64,7 +64,8 @@ pub fn create(name: &str, targets: Vec<(String, String)>, striping: Striping, co
             "a target has a place of its own",
         ));
     }
-    let space = Space { format: FORMAT, name: name.to_owned(), id: mend_wire::random_bytes(), targets: all, striping, copies, job: None };
+    let id = mend_wire::random_bytes();
+    let space = Space { format: FORMAT, name: name.to_owned(), id, targets: all, striping, copies, job: None, ending: false };
     make(&space)?;
     let count = space.targets.len();
     report::line(&format!("{name}: {count} target{}", if count == 1 { "" } else { "s" }));
@@ -109,6 +110,9 @@ pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
             return Err(Failure::new(format!("the data space {name} is not removed: not all of its targets answer"), hint, UNREACHABLE));
         }
     }
+    // Nobody heals what is being removed, also if this is killed in the middle of it. Where it cannot be written down, as on a full disk, it is removed all the same.
+    let ending = Space { ending: true, ..client.space.clone() };
+    let _ = descriptor::replace(&ending);
     let faults = client.end(&|fault| mend_report::tell!("mend data: {name}: {fault}; it goes on"));
     for fault in &faults {
         mend_report::tell!("mend data: {name}: {fault}; what it has of the space stays");
@@ -121,7 +125,7 @@ pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
         // The others know nothing of it any more, and are not asked again.
         let targets: Vec<Target> = client.space.targets.iter().filter(is_left).cloned().collect();
         if !targets.is_empty() {
-            descriptor::replace(&Space { targets, ..client.space.clone() })?;
+            descriptor::replace(&Space { targets, ..ending })?;
         }
         return Err(Failure::new(format!("the data space {name} could not be removed from all its targets"), hint, UNREACHABLE));
     }

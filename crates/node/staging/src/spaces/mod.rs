@@ -27,7 +27,7 @@ mod written;
 
 use crate::failure::{FAILED, Failure, UNREACHABLE};
 use crate::fetch::Fetcher;
-use mend_data::request::SpaceRequest;
+use mend_data::request::{SpaceRequest, Watched};
 use mend_data::space::{self, Entry, Space, is_path};
 use mend_messages::job::Secret;
 use mend_space::Fault;
@@ -64,11 +64,13 @@ impl From<Fault> for Failure {
 /// Carries out a verb; its exit code.
 pub async fn run(request: SpaceRequest, fetcher: &Fetcher) -> Result<i32, Failure> {
     let request = match request {
-        SpaceRequest::Heal { name, verify_after } => return healing::by_itself(&name, verify_after, fetcher).await,
+        SpaceRequest::Heal { name, verify_after, watched } => {
+            return healing::by_itself(&name, verify_after, watched.as_ref(), fetcher).await;
+        }
         SpaceRequest::Ready { names } => return healing::ready(&names, fetcher).await,
         SpaceRequest::Replicate { places, remove, json } => return copying::replicate(&places, remove, json).await,
         SpaceRequest::ReplicateFor { places, jobs, nodes, rules, json } => return queue::follow(&places, &jobs, nodes, &rules, json).await,
-        SpaceRequest::CopyAgain { name } => return copying::by_itself(&name).await,
+        SpaceRequest::CopyAgain { name, watched } => return copying::by_itself(&name, watched.as_ref()).await,
         SpaceRequest::Offload { place, uri, options } => return offload::run(&place, &uri, options, fetcher.settings).await,
         SpaceRequest::Begin { job, again, nodes, spaces, stage, quiet } => {
             return for_job::begin(for_job::Beginning { job, again, nodes, spaces, stage, quiet }, fetcher).await;
@@ -119,7 +121,7 @@ fn client(space: Space, create: bool) -> Result<Arc<Client>, Failure> {
 
 /// A space whose targets were heard. Those that do not answer are told of; it is a failure if none does.
 pub fn opened(name: &str) -> Result<Arc<Client>, Failure> {
-    let client = client(descriptor::load(name)?, false)?;
+    let client = client(descriptor::usable(name)?, false)?;
     let lost = client.refresh();
     let all = lost.len() == client.targets();
     for (_, fault) in &lost {
@@ -129,6 +131,11 @@ pub fn opened(name: &str) -> Result<Arc<Client>, Failure> {
         mend_report::tell!("mend data: {name}: {fault}");
     }
     Ok(client)
+}
+
+/// True if the space of a name is the one that was looked at, and nobody removes it.
+fn is_as_seen(name: &str, watched: &Watched) -> bool {
+    descriptor::usable(name).is_ok_and(|space| space.id == watched.space)
 }
 
 /// The space and the path that a place names.

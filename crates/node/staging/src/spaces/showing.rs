@@ -18,8 +18,11 @@ pub fn spaces(as_json: bool) -> Result<i32, Failure> {
         match descriptor::load(&name) {
             Ok(space) => {
                 let targets: Vec<String> = space.targets.iter().map(mend_data::space::Target::name).collect();
-                all.push(json!({ "name": name, "targets": targets, "stripe": space.striping.size, "count": space.striping.count }));
-                rows.push(vec![name, targets.len().to_string(), report::size(space.striping.size)]);
+                all.push(json!({
+                    "name": name, "targets": targets, "stripe": space.striping.size, "count": space.striping.count, "ending": space.ending,
+                }));
+                let shown = if space.ending { format!("{name} (being removed)") } else { name };
+                rows.push(vec![shown, targets.len().to_string(), report::size(space.striping.size)]);
             }
             Err(error) => drop(Failure::from(error).report()),
         }

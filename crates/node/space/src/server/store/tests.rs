@@ -1,4 +1,5 @@
 use super::*;
+use crate::server::Served;
 use mend_data::space::{BLOCK, File as StripedFile, Kind};
 
 const SPACE: Id = [7; 16];
@@ -300,4 +301,16 @@ fn what_is_being_staged_stays_unseen_and_can_be_compared() {
     assert_eq!(ask(&store, Request::Begin { entry: Box::new(kept.clone()) }, &[]).unwrap_err(), Failed::Nonsense);
     ask(&store, Request::Forget { ids: vec![kept.id] }, &[]).unwrap();
     assert_eq!(ask(&store, Request::Begin { entry: Box::new(kept) }, &[]).unwrap_err(), Failed::Nonsense);
+}
+
+#[test]
+fn a_target_that_is_being_removed_takes_nothing_more_and_tells_of_no_losses() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("target");
+    let store = Store::open(&path, &[1; 16], true).unwrap();
+    ask(&store, Request::Leave, &[]).unwrap();
+    let write = Request::Write { file: [2; 16], position: 0, offset: 0, length: 1 };
+    assert_eq!(ask(&store, write, b"x").map(drop), Err(Failed::Nonsense));
+    assert_eq!(ask(&store, Request::Lacking { at: 0 }, &[]).map(drop), Err(Failed::Nonsense));
+    assert!(!path.exists());
 }

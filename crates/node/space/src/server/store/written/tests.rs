@@ -1,5 +1,6 @@
 use super::super::*;
 use super::*;
+use crate::server::Served;
 use mend_data::space::target::Claim;
 use mend_data::space::{Entry, Kind, block_sum};
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,6 +157,10 @@ class Away(Idle):
         self.assertFalse(os.path.exists(held))
         self.assertIn("is being removed", self.data("ls", "input:", code=1).stderr)
         self.assertIn("input (being removed)", self.data("ls").stdout)
+        # One target has left already.
+        for process in self.lab.named("node2", "mend-space"):
+            self.lab.on("node2", "kill", "-KILL", process)
+        shutil.rmtree(self.target("node2"))
         self.data("destroy", "input")
         self.assertEqual(self.data("ls").stdout, "")
 

@@ -109,7 +109,11 @@ fn described(
             // It was removed just now.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(_) => known.get(&name).cloned(),
-            Ok(text) => serde_json::from_slice(&text).ok().and_then(|space| own(space, &name, port, &is_here)),
+            Ok(text) => serde_json::from_slice(&text).ok().and_then(|space: Space| match known.get(&name) {
+                // An address may be gone for a moment, with its network.
+                Some(here) if here.0 == space => Some(here.clone()),
+                _ => own(space, &name, port, &is_here),
+            }),
         };
         all.extend(here.map(|here| (name, here)));
     }

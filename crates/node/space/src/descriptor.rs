@@ -97,10 +97,18 @@ pub fn usable(name: &str) -> Result<Space, DescriptorError> {
     load(name).and_then(|space| if space.ending { Err(DescriptorError::Ending(space.name)) } else { Ok(space) })
 }
 
-/// True if a space is still described here as it was, and nobody removes it.
+/// True if a space is still described here as it was, and nobody removes it. What cannot be read just now is taken to be so.
 #[must_use]
 pub fn is_still(space: &Space) -> bool {
-    usable(&space.name).is_ok_and(|now| now == *space)
+    is_still_so(&space.name, |now| now == space)
+}
+
+/// True if this is so of the space of a name, and nobody removes it; or if that cannot be read just now.
+pub fn is_still_so(name: &str, is_so: impl Fn(&Space) -> bool) -> bool {
+    match usable(name) {
+        Ok(now) => is_so(&now),
+        Err(error) => !matches!(error, DescriptorError::Unknown(_) | DescriptorError::Ending(_)),
+    }
 }
 
 /// Writes the file of a new space; it replaces none, whoever makes one of that name at the same time.

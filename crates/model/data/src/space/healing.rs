@@ -85,7 +85,7 @@ impl Silences {
         self.is_cut_off
     }
 
-    /// What a look showed of all targets, which begun so late by a clock that only goes on. Of the time since the look before, `longest_ms` counts at most: this node may have stood still itself. `is_own` is true of targets of this node. Those that are lost for it, or lack something.
+    /// What a look showed of all targets, which begun so late by a clock that only goes on. Of the time since the look before, `longest_ms` counts at most: this node may have stood still itself. `is_own` is true of targets that tell nothing of other nodes: those of this one, and those in buckets. Those that are lost for it, or lack something.
     pub fn looked(
         &mut self,
         now_ms: u64,

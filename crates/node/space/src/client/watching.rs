@@ -9,8 +9,8 @@ use super::names::Client;
 use super::writer::Writer;
 use crate::descriptor;
 use mend_data::request::Watched;
-use mend_data::space::Space;
 use mend_data::space::healing::{Seen, Silences};
+use mend_data::space::{Space, Target};
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -54,14 +54,19 @@ fn look_on(space: Space, own: &[u16]) -> Result<(), String> {
         // Targets let go then of what was begun and stands still.
         let _ = client.rooms();
         let seen = client.look();
-        let bad = silences.looked(now_ms, &seen, |at| own.contains(&at), pace_s.saturating_mul(2000), lost_s.saturating_mul(1000));
+        // A target in a bucket may be served by this node.
+        let is_own = |at: u16| own.contains(&at) || client.space.targets.get(usize::from(at)).is_some_and(Target::is_in_bucket);
+        let bad = silences.looked(now_ms, &seen, is_own, pace_s.saturating_mul(2000), lost_s.saturating_mul(1000));
         let silent: BTreeSet<u16> = (0_u16..).zip(&seen).filter(|(_, seen)| **seen == Seen::Silent).map(|(at, _)| at).collect();
         let (lost, away): (BTreeSet<u16>, BTreeSet<u16>) = silent.into_iter().partition(|at| bad.contains(at));
         let watched = Watched { space: client.space.id, lost, parent: std::process::id() };
         if !silences.is_cut_off() {
             healer.put_names_right(&away);
             healer.heal(client.used(bad), &away, None, Some(watched.clone()));
-            healer.copy_when_due(Some(watched));
+            // What is away may have what is to be copied, and waits with it.
+            if away.is_empty() {
+                healer.copy_when_due(Some(watched));
+            }
         }
         client.rest();
         pause = Duration::from_secs(pace_s).saturating_sub(looked.elapsed()).max(LEAST_PAUSE);

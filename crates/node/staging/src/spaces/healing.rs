@@ -359,13 +359,6 @@ impl Sink for Moving {
     }
 }
 
-/// Lets go of what was fetched of a file that is not made whole: nobody goes on with it. What belongs to its entry stays.
-fn give_room_back(client: &Client, file: &Id, written: &BTreeSet<(u16, u16)>) {
-    let targets: Vec<u16> = written.iter().map(|(_, at)| *at).collect::<BTreeSet<u16>>().into_iter().collect();
-    // One that does not answer lets go of it by itself, after a while.
-    client.each(&targets, |_, peer| peer.ask(&Request::Discard { file: *file }, &[]).map(drop));
-}
-
 /// Heals one file. What was done.
 async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: &Fetcher) -> Result<Healed, Unhealed> {
     let (old, name) = (&found.entry, shown(client, &found.entry));
@@ -413,7 +406,6 @@ async fn one(client: &Arc<Client>, examined: &Examined, found: &Found, fetcher: 
             failure: Failure::new(format!("{name}: {error}"), "repeat the command", UNREACHABLE),
         })?;
         if !fetched.lost.is_empty() {
-            tokio::task::block_in_place(|| give_room_back(client, &old.id, &written));
             let hint = "bring the target or the source back, or stage the file from elsewhere with --force";
             let total = ranges::total(&fetched.lost);
             let what = format!("{name}: {} lost: {}; {}", report::size(total), lost(), no_source(&sources, &fetched.blames));

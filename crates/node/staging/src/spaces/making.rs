@@ -4,6 +4,7 @@ use super::{client, named, opened};
 use crate::failure::{BAD_VALUE, FAILED, Failure, UNREACHABLE};
 use crate::report;
 use mend_data::space::catalogue::Node;
+use mend_data::space::target::Failed;
 use mend_data::space::{FORMAT, MAX_TARGETS, Space, Striping, Target, is_name};
 use mend_space::{Fault, descriptor};
 use std::collections::HashSet;
@@ -102,8 +103,10 @@ pub fn make(space: &Space) -> Result<(), Failure> {
 pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
     let name = name.trim_end_matches(':');
     let client = client(descriptor::load(name)?, false)?;
+    // Its removal was interrupted: some targets may be gone already, and say so.
+    let goes_on = client.space.ending;
     let hint = format!("again when all its targets answer; `mend data destroy --force {name}` forgets it as it is");
-    if !force {
+    if !force && !goes_on {
         let faults: Vec<Fault> = client.rooms().into_iter().filter_map(Result::err).collect();
         faults.iter().for_each(|fault| mend_report::tell!("mend data: {name}: {fault}"));
         if !faults.is_empty() {
@@ -113,7 +116,8 @@ pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
     // Nobody heals what is being removed, also if this is killed in the middle of it. Where it cannot be written down, as on a full disk, it is removed all the same.
     let ending = Space { ending: true, ..client.space.clone() };
     let _ = descriptor::replace(&ending);
-    let faults = client.end(&|fault| mend_report::tell!("mend data: {name}: {fault}; it goes on"));
+    let mut faults = client.end(&|fault| mend_report::tell!("mend data: {name}: {fault}; it goes on"));
+    faults.retain(|fault| !(goes_on && matches!(fault, Fault::Failed { kind: Failed::Absent, .. })));
     for fault in &faults {
         mend_report::tell!("mend data: {name}: {fault}; what it has of the space stays");
     }

@@ -135,7 +135,7 @@ pub fn opened(name: &str) -> Result<Arc<Client>, Failure> {
 
 /// True if the space of a name is the one that was looked at, and nobody removes it.
 fn is_as_seen(name: &str, watched: &Watched) -> bool {
-    descriptor::usable(name).is_ok_and(|space| space.id == watched.space)
+    descriptor::is_still_so(name, |space| space.id == watched.space)
 }
 
 /// The space and the path that a place names.

@@ -62,9 +62,6 @@ pub(crate) fn inspect(
     for error in errors {
         add(with_causes(error), error.hint());
     }
-    if !provider_open && let Some((what, hint)) = open_in_others(descriptors, copy) {
-        add(what, hint);
-    }
     match maps::read() {
         Ok(areas) => {
             if let Some((what, hint)) = shared_with_others(&areas, excluded, copy) {
@@ -91,6 +88,9 @@ pub(crate) fn inspect(
             }
         }
         Err(error) => add(format!("the address space cannot be read: {error}"), mend_report::proc_hint(&error)),
+    }
+    if !provider_open && let Some((what, hint)) = open_in_others(descriptors, copy) {
+        add(what, hint);
     }
     for (name, hint) in process_obstacles(copy) {
         add(name, hint);

@@ -10,8 +10,10 @@ impl Served for Store {
     fn carry_out(&self, request: Request, payload: &[u8]) -> Answered {
         if request == Request::Leave {
             // When all else is over. Nobody takes what goes for lost then, nor brings it back.
-            *self.leaving.write().unwrap_or_else(PoisonError::into_inner) = true;
-            return self.answer(request, payload);
+            let leaving = |begins: bool| *self.leaving.write().unwrap_or_else(PoisonError::into_inner) = begins;
+            leaving(true);
+            // If something is in the way it is asked again, and has to be heard until then.
+            return self.answer(request, payload).inspect_err(|_| leaving(false));
         }
         let leaving = self.leaving.read().unwrap_or_else(PoisonError::into_inner);
         if *leaving {

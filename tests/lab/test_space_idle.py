@@ -10,7 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cluster import MEND, OTHERS, PATIENCE, Lab
+from cluster import OTHERS, PATIENCE, Lab
 from test_space import NODES, Space
 from test_space_healing import Losses
 

@@ -51,7 +51,7 @@ class Packed(unittest.TestCase):
             f"m = pack(to, n, step); nothing(); {self.SEND % 'm'}",
             f"m = pack(to, n, step); m += pack(to + m, k, step); {self.SEND % 'n'}",
             f"m = 0; for (int i = 0; i < 30; i++) for (int j = 0; j < 30; j++) to[m++] = u[i][j] + step; {self.SEND % '900'}",
-            f"m = 0; for (int i = 0; i < 30; i++) for (int j = 0; j < 30; j++) to[m++] = u[i][j] + step; for (int i = 0; i < 900; i++) x += to[i];",
+            "m = 0; for (int i = 0; i < 30; i++) for (int j = 0; j < 30; j++) to[m++] = u[i][j] + step; for (int i = 0; i < 900; i++) x += to[i];",
             f"{self.ROWS} {{ m++; for (int j = 0; j < k; j++) to[i] = step; m--; }} for (int i = 0; i < n; i++) to[m++] = step; {self.SEND % 'n'}",
         ), False)
 

@@ -4,7 +4,6 @@ use super::{client, named, opened};
 use crate::failure::{BAD_VALUE, FAILED, Failure, UNREACHABLE};
 use crate::report;
 use mend_data::space::catalogue::Node;
-use mend_data::space::target::Failed;
 use mend_data::space::{FORMAT, MAX_TARGETS, Space, Striping, Target, is_name};
 use mend_space::{Fault, descriptor};
 use std::collections::HashSet;
@@ -102,9 +101,10 @@ pub fn make(space: &Space) -> Result<(), Failure> {
 /// Ends a space. If a target does not answer, all of it stays, unless this is forced: nothing else knows where the rest is.
 pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
     let name = name.trim_end_matches(':');
-    let client = client(descriptor::load(name)?, false)?;
-    // Its removal was interrupted: some targets may be gone already, and say so.
-    let goes_on = client.space.ending;
+    let space = descriptor::load(name)?;
+    // Its removal was interrupted: a target that is gone already is made again, empty, and goes.
+    let goes_on = space.ending;
+    let client = client(space, goes_on)?;
     let hint = format!("again when all its targets answer; `mend data destroy --force {name}` forgets it as it is");
     if !force && !goes_on {
         let faults: Vec<Fault> = client.rooms().into_iter().filter_map(Result::err).collect();
@@ -116,8 +116,7 @@ pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
     // Nobody heals what is being removed, also if this is killed in the middle of it. Where it cannot be written down, as on a full disk, it is removed all the same.
     let ending = Space { ending: true, ..client.space.clone() };
     let _ = descriptor::replace(&ending);
-    let mut faults = client.end(&|fault| mend_report::tell!("mend data: {name}: {fault}; it goes on"));
-    faults.retain(|fault| !(goes_on && matches!(fault, Fault::Failed { kind: Failed::Absent, .. })));
+    let faults = client.end(&|fault| mend_report::tell!("mend data: {name}: {fault}; it goes on"));
     for fault in &faults {
         mend_report::tell!("mend data: {name}: {fault}; what it has of the space stays");
     }

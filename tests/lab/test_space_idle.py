@@ -161,7 +161,10 @@ class Away(Idle):
         for process in self.lab.named("node2", "mend-space"):
             self.lab.on("node2", "kill", "-KILL", process)
         shutil.rmtree(self.target("node2"))
-        self.data("destroy", "input")
+        left = self.data("destroy", "input", code=69)
+        self.assertIn("there is no target in this directory", left.stderr)
+        self.assertFalse(any(os.path.exists(self.target(node)) for node in NODES))
+        self.data("destroy", "--force", "input")
         self.assertEqual(self.data("ls").stdout, "")
 
     def test_a_source_that_hangs_holds_up_no_other_space(self):

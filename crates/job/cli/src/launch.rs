@@ -77,10 +77,16 @@ pub async fn run(arguments: Run) -> Result<i32, Failure> {
 /// A path that is the same from other directories, and when those that it leads through (`2/../3`) are gone.
 fn lasting(path: &Path) -> PathBuf {
     let leads_up = path.components().any(|part| part == std::path::Component::ParentDir);
-    let direct = || match path.canonicalize() {
-        Ok(found) => Some(found),
-        // It is yet to be made.
-        Err(_) => Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?)),
+    let direct = || {
+        // The end of it may be yet to be made.
+        let (mut there, mut rest) = (path, Vec::new());
+        loop {
+            if let Ok(found) = if there.as_os_str().is_empty() { std::env::current_dir() } else { there.canonicalize() } {
+                return Some(rest.iter().rev().fold(found, |path, name| path.join(name)));
+            }
+            rest.push(there.file_name()?);
+            there = there.parent()?;
+        }
     };
     leads_up.then(direct).flatten().or_else(|| std::path::absolute(path).ok()).unwrap_or_else(|| path.to_owned())
 }

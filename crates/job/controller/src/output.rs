@@ -313,7 +313,7 @@ impl Output {
     /// Waits until all is printed and told. False if something of what ranks printed is missing.
     pub async fn finish(self) -> bool {
         drop(self.waiting);
-        let is_whole = self.printer.await.unwrap_or(true);
+        let is_whole = self.printer.await.unwrap_or(false);
         self.teller.finish().await;
         is_whole
     }
@@ -332,6 +332,7 @@ fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream,
         // What cannot be made durable is on record all the same: it was printed.
         let _ = destination.sync();
     }
+    let mut left = bytes.as_slice();
     for step in bytes.chunks(record.step(*stream)) {
         let begun = anew.take();
         // What is printed anew begins a line.
@@ -351,7 +352,11 @@ fn print(record: &mut ShownLog, destination: &Destination, Chunk { rank, stream,
                 let _ = show(*stream, text, room).inspect_err(|error| room.refuse(*stream, error));
             }
         }
+        left = &left[step.len()..];
         if room.has_lost() {
+            if !left.is_empty() && !room.has_lost_of(*stream) {
+                let _ = show(*stream, left, room);
+            }
             return;
         }
         record.done();

@@ -40,7 +40,7 @@ impl FullDiskWait {
 
     /// A stream did not take something, and not for want of room. A reader or terminal that went away (`| head`) wants no more: that is no loss.
     pub(crate) fn refuse(&mut self, stream: Stream, error: &io::Error) {
-        let is_gone = error.kind() == io::ErrorKind::BrokenPipe
+        let is_gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
             || error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) && is_terminal(stream);
         if is_gone || is_full(error) || std::mem::replace(&mut self.refused[stream as usize], true) {
             return;

@@ -19,7 +19,6 @@ use mend_coordination::checkpoint::image_name;
 use mend_durable::sync_directory;
 use mend_image::chain::Chain;
 pub use mend_job::event::UpkeepDone as Done;
-use mend_job::space::kept_free;
 use mend_policy::retention::{self, Bounds, KnownCheckpoint, Merge, Weighed, is_given_up};
 use mend_report::with_causes;
 use mend_sealed::Key;
@@ -99,7 +98,7 @@ pub enum MergeError {
     #[error("given up for something more urgent")]
     Cancelled,
     /// The file system has too little room for it.
-    #[error("the file system of {} has too little room for what that writes before it removes anything: a full checkpoint and MEND_DISK_RESERVE", directory.display())]
+    #[error("the file system of {} has too little room for the full checkpoint that is written before anything is removed", directory.display())]
     NoRoom {
         /// The directory that this is about.
         directory: PathBuf,
@@ -266,8 +265,6 @@ pub struct UpkeepRules {
     pub bounds: Option<Bounds>,
     /// With a key, what is merged is encrypted.
     pub key: Option<Key>,
-    /// Bytes of the file system that a merge leaves free, or a 20th of it if that is less.
-    pub reserve: u64,
     /// What the round before found.
     pub weighed: Option<Weighed>,
     /// Checkpoints that were given up, as [`Branch::abandoned`](crate::branch::Branch::abandoned) has them: they stay, and do not count.
@@ -311,7 +308,11 @@ fn stepped_round(directory: &Path, rules: &UpkeepRules, cancel: &AtomicBool, ste
         let merged = merge(directory, (&wanted, &found.known), rules, cancel, step);
         if merged.is_err() {
             // Images that it wrote before it failed take the room that is missing.
-            tidy_place(&directory.join(wanted.at.to_string()), step);
+            let place = directory.join(wanted.at.to_string());
+            // Whichever manifest is there now stays there.
+            if sync_directory(&place).is_ok() {
+                tidy_place(&place, step);
+            }
         }
         match merged {
             Ok(weighed @ Some(_)) => done.weighed = weighed,
@@ -397,10 +398,7 @@ fn merge(
         return Ok(weighed);
     }
     // Where that cannot be known it is tried.
-    let room = rustix::fs::statvfs(&place).ok().map(|found| (found.f_bavail, found.f_blocks, found.f_frsize));
-    if let Some((left, all, unit)) = room
-        && left.saturating_mul(unit) < written.saturating_add(kept_free(rules.reserve, all.saturating_mul(unit)))
-    {
+    if rustix::fs::statvfs(&place).is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) < written) {
         return Err(MergeError::NoRoom { directory: directory.to_owned() });
     }
     for (image, chain) in manifest.images.iter_mut().zip(&chains).filter(|(image, _)| image.base.is_some()) {

@@ -39,7 +39,7 @@ pub mod roster;
 pub mod safeguard;
 mod search;
 pub mod setup;
-pub mod space;
+mod space;
 mod tiering;
 mod tokens;
 

@@ -6,13 +6,12 @@
 //! Faults assumed: copies are torn, foreign, gone; nodes are lost in the middle.
 
 use crate::setup::SearchSetup;
-use mend_coordination::checkpoint::image_name;
 use mend_coordination::recovery::{Action, CopyInventory, Recovery, Want, sources};
 use mend_messages::job::{NodeIndex, Rank};
 use mend_messages::tier::{Holding, ImageRef, NodeStore, Tier, TierDone, TierSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What each node has.
 pub(crate) type Holdings = BTreeMap<NodeIndex, Vec<Holding>>;
@@ -100,20 +99,20 @@ impl Search {
         self.setup.lineage.iter().map(|chain| chain.iter().map(file).collect()).collect()
     }
 
-    /// What the nodes have now that each has these files, but for what is in the checkpoint directory; and the number of the first task that was not given out.
+    /// What the nodes have now that each has these files, but for what is `outside` of their stores; and the number of the first task that was not given out.
     /// `tiers`: the job's own, into which they may have been put.
     pub(crate) fn into_holdings(
         mut self,
         files: &BTreeMap<(u64, Rank), PathBuf>,
-        checkpoints: &Path,
+        outside: impl Fn(&ImageRef) -> [PathBuf; 2],
         tiers: &[TierSpec],
     ) -> (Holdings, u64) {
         let own = |spec: &TierSpec| if let Tier::Local(path) = &spec.tier { Some(path.clone()) } else { None };
         let directories: Vec<PathBuf> = tiers.iter().chain(&self.setup.specs).filter_map(own).collect();
         for (chain, &node) in self.setup.lineage.iter().zip(&self.places) {
             for image in chain {
-                let beside = checkpoints.join(image.number.to_string()).join(image_name(image.rank));
-                let Some(file) = files.get(&(image.number, image.rank)).filter(|file| **file != beside) else { continue };
+                let outside = outside(image);
+                let Some(file) = files.get(&(image.number, image.rank)).filter(|file| !outside.contains(file)) else { continue };
                 // One of them may be in another.
                 let around = directories.iter().filter(|path| file.starts_with(path)).max_by_key(|path| path.components().count());
                 let store = around.map_or(NodeStore::Memory, |path| NodeStore::Directory(path.clone()));

@@ -6,12 +6,6 @@ use serde::{Deserialize, Serialize};
 /// The part of a file system that the reserve takes at most: one in so many.
 const MIN_SPACE_PER_RESERVE: u64 = 20;
 
-/// Bytes that stay free of a file system of `all` bytes: `reserve`, or a 20th of it if that is less.
-#[must_use]
-pub fn kept_free(reserve: u64, all: u64) -> u64 {
-    reserve.min(all / MIN_SPACE_PER_RESERVE)
-}
-
 /// What checkpoints took, and whether the user was told that there is no room.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CheckpointSpace {
@@ -43,10 +37,10 @@ impl CheckpointSpace {
         }
     }
 
-    /// Judges with `left` of `all` bytes. `reserve`: see [`kept_free`].
+    /// Judges with `left` of `all` bytes. `reserve` bytes are to stay free, or a 20th of the file system if that is less.
     pub(crate) fn weigh(&mut self, left: u64, all: u64, incremental: bool, reserve: u64) -> SpaceVerdict {
         let expected = if incremental && self.incremental > 0 { self.incremental } else { self.full };
-        let reserve = kept_free(reserve, all);
+        let reserve = reserve.min(all / MIN_SPACE_PER_RESERVE);
         let short = left < expected.saturating_add(reserve);
         match (short, std::mem::replace(&mut self.short, short)) {
             (false, false) => SpaceVerdict::Enough,

@@ -145,9 +145,7 @@ impl Running {
                     let _ = arrivals.blocking_send(Arrival::Upkeep(done));
                 };
                 let abandoned = self.shell.record.branch.abandoned().to_vec();
-                // A setting that cannot be read has kept the job from starting.
-                let reserve = mend_settings::DISK_RESERVE.number().unwrap_or(0) << 20;
-                let rules = upkeep::UpkeepRules { bounds, key: self.shell.key.clone(), reserve, weighed, abandoned };
+                let rules = upkeep::UpkeepRules { bounds, key: self.shell.key.clone(), weighed, abandoned };
                 self.upkeep = Some(upkeep::start(self.shell.record.checkpoints.clone(), rules, report));
             }
             Effect::CancelUpkeep => self.cancel_upkeep(),

@@ -60,7 +60,7 @@ impl Job {
         let brought: Vec<(u64, Rank)> =
             files.iter().filter(|(image, file)| **file == in_directory(image)).map(|(image, _)| *image).collect();
         let tiers = self.tiers.as_ref().map(|tiering| tiering.specs.as_slice()).unwrap_or_default();
-        let (holdings, first_task) = search.into_holdings(&files, &self.checkpoints, tiers);
+        let (holdings, first_task) = search.into_holdings(&files, |image| [self.file(image), self.spare(image)], tiers);
         self.order_ranks(holdings, &brought, first_task);
     }
 

@@ -102,9 +102,9 @@ pub fn make(space: &Space) -> Result<(), Failure> {
 pub fn destroy(name: &str, force: bool) -> Result<i32, Failure> {
     let name = name.trim_end_matches(':');
     let space = descriptor::load(name)?;
-    // Its removal was interrupted: a target that is gone already is made again, empty, and goes.
+    // Its removal was interrupted: a target that has left, or whose directory is away, is named at the end, and the others go.
     let goes_on = space.ending;
-    let client = client(space, goes_on)?;
+    let client = client(space, false)?;
     let hint = format!("again when all its targets answer; `mend data destroy --force {name}` forgets it as it is");
     if !force && !goes_on {
         let faults: Vec<Fault> = client.rooms().into_iter().filter_map(Result::err).collect();

@@ -173,7 +173,8 @@ pub(crate) fn open_in_others(descriptors: &Descriptors, copy: Option<i32>) -> Op
     let memory = |open: &Open| {
         if let What::Memory { identity, name, .. } = &open.what { Some((*identity, name.clone(), writes(open.flags))) } else { None }
     };
-    let ours: Vec<_> = descriptors.opens.iter().filter_map(memory).collect();
+    // What another virtual machine looks at are counters of this one, which nobody minds.
+    let ours: Vec<_> = descriptors.opens.iter().filter_map(memory).filter(|(_, name, _)| !name.starts_with(maps::JVM_COUNTERS)).collect();
     if ours.is_empty() {
         return None;
     }
@@ -184,7 +185,14 @@ pub(crate) fn open_in_others(descriptors: &Descriptors, copy: Option<i32>) -> Op
         .filter(|number| own.as_os_str() != number.to_string().as_str() && Some(*number) != copy);
     for process in others {
         for fd in tasks::numbers_in(&format!("/proc/{process}/fd")).unwrap_or_default() {
-            let Ok(found) = std::fs::metadata(format!("/proc/{process}/fd/{fd}")) else { continue };
+            let link = format!("/proc/{process}/fd/{fd}");
+            // Others' files may be on file systems that hang: only what can be one of ours is looked at.
+            let Ok(place) = std::fs::read_link(&link) else { continue };
+            let place = place.to_string_lossy();
+            if !(place.starts_with("/memfd:") || place.starts_with(maps::NODE_MEMORY) || place.ends_with(" (deleted)")) {
+                continue;
+            }
+            let Ok(found) = std::fs::metadata(&link) else { continue };
             let identity = map_identity((found.dev(), found.ino()));
             let Some((_, name, written)) = ours.iter().find(|(our, ..)| *our == identity) else { continue };
             if *written || writes(flags_of(process, fd)) {

@@ -4,6 +4,7 @@ use super::super::{Answered, Failure, Served};
 use super::{DATABASE, Store};
 use mend_data::space::target::{Failed, Request};
 use std::fs;
+use std::io;
 use std::sync::PoisonError;
 
 impl Served for Store {
@@ -35,9 +36,12 @@ impl Served for Store {
 impl Store {
     /// Removes all of it. Nothing may be asked of it any more.
     pub(super) fn leave(&self) -> Result<(), Failure> {
-        fs::remove_dir_all(&self.objects)?;
+        // It may have been removed before, by who asked first.
+        let is_done =
+            |removed: io::Result<()>| removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) });
+        is_done(fs::remove_dir_all(&self.objects))?;
         let directory = self.objects.parent().unwrap_or(&self.objects);
-        fs::remove_file(directory.join(DATABASE))?;
+        is_done(fs::remove_file(directory.join(DATABASE)))?;
         // It may be a mount point, or not ours to remove.
         let _ = fs::remove_dir(directory);
         Ok(())

@@ -460,30 +460,24 @@ class Checkpoint(OnMachine):
         job.finish(137)
         self.assertRegex(job.stderr(), rf"was ended by signal 9\n  hint: `mend restart {name}` continues the job from checkpoint 1\n")
 
-    def test_memory_that_two_ranks_share_is_refused_by_name(self):
-        """Restarted, each would have a copy of its own."""
-        script = "f = open('/dev/shm/common', 'a+b')\nf.truncate(4096)\nm = mmap.mmap(f.fileno(), 4096)\nprint('up', flush=True)\ntime.sleep(600)"
-        job = self.machine.start(self.directory, "run", "-n", "2", sys.executable, "-c", f"import mmap, time\n{script}")
+    def shared_and_refused(self, script, why):
+        """Two ranks come to the end of a script, and their job's checkpoint is refused: restarted, each would have what they share for itself."""
+        job = self.machine.start(self.directory, "run", "-n", "2", sys.executable, "-c", f"import mmap, time\n{script}\nprint('up', flush=True)\ntime.sleep(600)")
         name = self.machine.running(job)
         job.wait_for(lambda: job.stdout().count("up") == 2, "both have it")
         refused = self.machine.mend("checkpoint", name)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("shared memory /dev/shm/common of this and another process", refused.stderr)
+        self.assertIn(why, refused.stderr)
         self.machine.mend("kill", name)
         job.finish(137)
 
+    def test_memory_that_two_ranks_share_is_refused_by_name(self):
+        script = "f = open('/dev/shm/common', 'a+b')\nf.truncate(4096)\nm = mmap.mmap(f.fileno(), 4096)"
+        self.shared_and_refused(script, "shared memory /dev/shm/common of this and another process")
+
     def test_memory_that_two_ranks_have_open_is_refused_by_name(self):
-        """The same of one that neither maps: each would go on with a file of its own."""
-        script = "f = open('/dev/shm/counted', 'a+b')\nprint('up', flush=True)\ntime.sleep(600)"
-        job = self.machine.start(self.directory, "run", "-n", "2", sys.executable, "-c", f"import time\n{script}")
         self.addCleanup(lambda: os.path.exists("/dev/shm/counted") and os.unlink("/dev/shm/counted"))
-        name = self.machine.running(job)
-        job.wait_for(lambda: job.stdout().count("up") == 2, "both have it")
-        refused = self.machine.mend("checkpoint", name)
-        self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("file counted without a lasting name, which this and another process", refused.stderr)
-        self.machine.mend("kill", name)
-        job.finish(137)
+        self.shared_and_refused("f = open('/dev/shm/counted', 'a+b')", "file counted without a lasting name, which this and another process")
 
     def test_a_pipe_that_threads_read_and_write_all_the_time_is_no_obstacle(self):
         script = os.path.join(self.directory, "queue.py")

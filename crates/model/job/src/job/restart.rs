@@ -56,16 +56,16 @@ impl Job {
     fn found(&mut self, files: BTreeMap<(u64, Rank), PathBuf>) {
         let Some(search) = self.searching.take() else { return };
         self.take_found(search.chains(&files), self.now_us.saturating_sub(search.begun_us));
-        let in_directory = |(number, rank): &(u64, Rank)| self.checkpoints.join(number.to_string()).join(image_name(*rank));
+        let is_in_directory = |(number, rank): &(u64, Rank), file: &PathBuf| *file == self.file(*number, *rank);
         let brought: Vec<(u64, Rank)> =
-            files.iter().filter(|(image, file)| **file == in_directory(image)).map(|(image, _)| *image).collect();
+            files.iter().filter(|(image, file)| is_in_directory(image, file)).map(|(image, _)| *image).collect();
         let tiers = self.tiers.as_ref().map(|tiering| tiering.specs.as_slice()).unwrap_or_default();
-        let (holdings, first_task) = search.into_holdings(&files, |image| [self.file(image), self.spare(image)], tiers);
+        let (holdings, first_task) = search.into_holdings(&files, |image| [self.file(image.number, image.rank), self.spare(image)], tiers);
         self.order_ranks(holdings, &brought, first_task);
     }
 
-    fn file(&self, image: &ImageRef) -> PathBuf {
-        self.checkpoints.join(image.number.to_string()).join(image_name(image.rank))
+    fn file(&self, number: u64, rank: Rank) -> PathBuf {
+        self.checkpoints.join(number.to_string()).join(image_name(rank))
     }
 
     /// Where an image goes that no store takes: to the other ones of its checkpoint, also where its manifest was put elsewhere.
@@ -76,7 +76,7 @@ impl Job {
                 let place = if image.number == number { place.to_owned() } else { place.with_file_name(image.number.to_string()) };
                 place.join(image_name(image.rank))
             }
-            _ => self.file(image),
+            _ => self.file(image.number, image.rank),
         }
     }
 
@@ -92,7 +92,7 @@ impl Job {
                 }
                 Some(ImageOrigin::Node { token })
             }
-            Source::Shared => Some(ImageOrigin::File(self.file(&image))),
+            Source::Shared => Some(ImageOrigin::File(self.file(image.number, image.rank))),
             Source::Object(base) => Some(ImageOrigin::Object(object_address(base, &self.id, image.number, &image_name(image.rank)))),
         };
         if let Some(from) = from {
